@@ -1,0 +1,13 @@
+"""LAMB, LARS and Adafactor: optimizers whose step for a tensor is measured against that tensor itself.
+
+Take the front of your framework: `layerwise.numpy`. Importing this package imports no framework.
+"""
+
+from importlib.metadata import version
+
+from layerwise.blocks import Blocks
+from layerwise.presets import Preset, preset, presets
+
+__all__ = ["Blocks", "Preset", "__version__", "preset", "presets"]
+
+__version__ = version("layerwise")

@@ -1,0 +1,2 @@
+def compiler() -> str:
+    """The compiler that built this extension."""

@@ -1,0 +1,112 @@
+"""What "a layer" is: a parameter that stacks several layers, declared as blocks along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+from layerwise.checks import Check, Refused, checked, integer, one_of, option
+from layerwise.errors import ParameterError
+
+Shape = tuple[int, ...]
+
+
+def _sizes(value: Any) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise Refused
+    return tuple(integer(1).convert(size) for size in value)
+
+
+def _axis(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refused
+    return value
+
+
+SPLIT = integer(1) | one_of("each") | Check("a sequence of lengths", _sizes)
+WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or their lengths such as (4096, 1024, 1024).'
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks along an axis; each has norms and statistics of its own, exactly as if it were a tensor of its own.
+
+    `split` is a number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
+    stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
+
+    >>> Blocks(3).parts("qkv", (6, 2))
+    [Part(axis=0, index=None, count=3, drop=False)]
+    """
+
+    split: int | Literal["each"] | tuple[int, ...] = option("each", SPLIT, WAY_OUT)
+    axis: int = option(0, Check("an integer", _axis), "Pass the axis along which the blocks lie, such as 0 or -1.")
+
+    def __post_init__(self) -> None:
+        for spec in self.__dataclass_fields__.values():
+            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+
+    def parts(self, name: str, shape: Shape) -> list[Part]:
+        """How a tensor of this shape falls into pieces that a rule can step: one for equal blocks, several otherwise."""
+        if not -len(shape) <= self.axis < len(shape):
+            raise ParameterError(
+                f"the blocks of {name!r} lie along axis {self.axis}, which its shape {shape} does not have. "
+                "Pass Blocks(…, axis=…) with one it has."
+            )
+        axis = self.axis % len(shape)
+        length = shape[axis]
+        if self.split == "each":
+            return [Part(axis, None, length, drop=True)]
+        if isinstance(self.split, int):
+            if length % self.split:
+                raise ParameterError(
+                    f"the blocks of {name!r} must divide axis {axis} of its shape {shape}, but are {self.split}. "
+                    "Pass their lengths instead, such as Blocks((4096, 1024, 1024))."
+                )
+            return [Part(axis, None, self.split, drop=False)]
+        if sum(self.split) != length:
+            raise ParameterError(
+                f"the blocks of {name!r} must add up to axis {axis} of its shape {shape}, but are {self.split}. "
+                "Pass lengths that do, or a number of equal blocks."
+            )
+        ends = list(accumulate(self.split))
+        cuts = zip(self.split, ends, strict=True)
+        return [Part(axis, (i, end - n, end, length), 1, False) for i, (n, end) in enumerate(cuts)]
+
+
+def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
+    """What a front accepts: Blocks, or what Blocks takes as its `split`, then along axis 0."""
+    return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
+
+
+class Part(NamedTuple):
+    """One piece of a tensor, and how to view arrays of the tensor's or of its statistics' shape through it."""
+
+    axis: int
+    index: tuple[int, int, int, int] | None  # the block's number, start and end, and the tensor's length
+    count: int
+    drop: bool
+
+    def dims(self) -> Shape:
+        return () if self.index is not None else (self.axis,)
+
+    def view(self, array: Any) -> Any:
+        """The piece of `array`, whose length along the axis is the tensor's, or one for each block."""
+        if self.index is not None:
+            number, start, end, length = self.index
+            cut = slice(start, end) if array.shape[self.axis] == length else slice(number, number + 1)
+            return array[(slice(None),) * self.axis + (cut,)]
+        if self.drop:
+            return array
+        before, length, after = array.shape[: self.axis], array.shape[self.axis], array.shape[self.axis + 1 :]
+        return array.reshape((*before, self.count, length // self.count, *after))
+
+
+def merged(parts: Sequence[Part], shapes: Sequence[Shape]) -> Shape:
+    """The shape that holds the pieces' statistics together: their blocks one after the other along the axis."""
+    part, first = parts[0], shapes[0]
+    before, after = first[: part.axis], first[part.axis + 1 :]
+    if part.index is not None:
+        return (*before, sum(shape[part.axis] for shape in shapes), *after)
+    return first if part.drop else (*before, first[part.axis] * after[0], *after[1:])

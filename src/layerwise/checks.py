@@ -1,0 +1,135 @@
+"""Checks that hyperparameters declare for themselves: each names its range and returns the value in one form."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field
+from typing import Any
+
+from layerwise.errors import HyperparameterError, sentence
+
+Convert = Callable[[Any], Any]
+
+
+class Refused(Exception):
+    """Raised by a conversion for a value it cannot take; the option turns it into a message."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What an option allows, in words, and the function that holds a value to it."""
+
+    allowed: str
+    convert: Convert
+
+    def __call__(self, argument: str, value: Any, way_out: str) -> Any:
+        try:
+            return self.convert(value)
+        except Refused:
+            raise HyperparameterError(sentence(argument, self.allowed, value, way_out)) from None
+
+    def __or__(self, other: Check) -> Check:
+        def either(value: Any) -> Any:
+            try:
+                return self.convert(value)
+            except Refused:
+                return other.convert(value)
+
+        return Check(f"{self.allowed} or {other.allowed}", either)
+
+
+def option(default: Any, check: Check, way_out: str) -> Any:
+    """A dataclass field that carries its check and the sentence that helps when it fails."""
+    return field(default=default, metadata={"check": check, "way_out": way_out})
+
+
+def checked(spec: Field[Any], value: Any) -> Any:
+    """The value of one field, checked and in normal form."""
+    return spec.metadata["check"](spec.name, value, spec.metadata["way_out"])
+
+
+def as_float(value: Any) -> float:
+    """A finite number as float: Python and NumPy scalars and 0-d arrays, but neither bool nor text."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise Refused
+    return float(value)
+
+
+def number(low: float, high: float = math.inf, *, above: bool = False, to: bool = False) -> Check:
+    """A finite number from `low` (itself excluded if `above`) below `high` (itself included if `to`)."""
+
+    def convert(value: Any) -> float:
+        x = as_float(value)
+        if (x <= low if above else x < low) or (x > high if to else x >= high):
+            raise Refused
+        return x
+
+    if low == -math.inf:
+        return Check(f"a finite number ≤ {high:g}", convert)
+    if high == math.inf:
+        return Check(f"a finite number {'>' if above else '≥'} {low:g}", convert)
+    return Check(f"a number in {'(' if above else '['}{low:g}, {high:g}{']' if to else ')'}", convert)
+
+
+def integer(low: int) -> Check:
+    def convert(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+            raise Refused
+        return int(value)
+
+    return Check(f"an integer ≥ {low}", convert)
+
+
+def _is(wanted: object) -> Convert:
+    def convert(value: Any) -> Any:
+        if value is not wanted and (type(value) is not type(wanted) or value != wanted):
+            raise Refused
+        return wanted
+
+    return convert
+
+
+def one_of(*choices: object) -> Check:
+    """One of the given values; True is not 1 here, and 1 is not True."""
+
+    def convert(value: Any) -> Any:
+        for choice in choices:
+            try:
+                return _is(choice)(value)
+            except Refused:
+                continue
+        raise Refused
+
+    return Check(f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0]), convert)
+
+
+def pair(first: Check, second: Check, ordered: bool = False) -> Check:
+    """Two values; `ordered` wants the first at most the second, None standing for no bound."""
+
+    def convert(value: Any) -> tuple[Any, Any]:
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+            raise Refused
+        low, high = first.convert(value[0]), second.convert(value[1])
+        if ordered and None not in (low, high) and low > high:
+            raise Refused
+        return low, high
+
+    words = f"a pair ({first.allowed}, {second.allowed})"
+    return Check(words + " with the first ≤ the second" if ordered else words, convert)
+
+
+def schedule() -> Check:
+    def convert(value: Any) -> Any:
+        if not callable(value):
+            raise Refused
+        return value
+
+    return Check("a callable of the step", convert)
+
+
+NONE = one_of(None)
+FLAG = one_of(True, False)

@@ -1,0 +1,40 @@
+"""What can go wrong, by name. Every error says what was found, what is allowed, and the way out."""
+
+from __future__ import annotations
+
+
+class LayerwiseError(Exception):
+    """Base of every error raised on purpose in this library."""
+
+
+class HyperparameterError(LayerwiseError, ValueError):
+    """An option is outside its range or of the wrong kind."""
+
+
+class ContradictionError(HyperparameterError):
+    """Each option is fine alone, but they cannot hold together."""
+
+
+class ParameterError(LayerwiseError, ValueError):
+    """The array to be updated cannot be: wrong dtype, read-only, or not the shape it had before."""
+
+
+class GradientError(LayerwiseError, ValueError):
+    """The gradient is missing, belongs to nothing, or does not fit its parameter."""
+
+
+class StateError(LayerwiseError, ValueError):
+    """A saved state does not fit: unknown or missing keys, wrong shapes, another optimizer."""
+
+
+class PresetError(LayerwiseError, ValueError):
+    """No preset has that name."""
+
+
+class EngineError(LayerwiseError, RuntimeError):
+    """The engine asked for does not exist or cannot serve this step."""
+
+
+def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
+    """The one shape all messages have, so that every front says the same of the same mistake."""
+    return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"

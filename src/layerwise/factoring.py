@@ -1,0 +1,73 @@
+"""Which dimensions of a tensor Adafactor takes as rows and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from layerwise.checks import Check, Refused
+
+Dims = tuple[int, ...]
+Factored = tuple[Dims, Dims]
+
+WAY_OUT = (
+    'Pass "last", "largest", "matrix", False, or two dimensions such as (0, 1), '
+    "or two groups of them such as ((0,), (1, 2, 3))."
+)
+
+
+def _group(value: Any) -> Dims:
+    members = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if not members or any(isinstance(d, bool) or not isinstance(d, int) for d in members):
+        raise Refused
+    return tuple(members)
+
+
+def _convert(value: Any) -> Any:
+    if value is False or (isinstance(value, str) and value in ("last", "largest", "matrix")):
+        return value
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise Refused
+    rows, cols = _group(value[0]), _group(value[1])
+    if len({*rows, *cols}) != len(rows) + len(cols):
+        raise Refused
+    return rows, cols
+
+
+CHECK = Check('"last", "largest", "matrix", False, or two distinct dimensions or groups of dimensions', _convert)
+
+
+def _by_name(how: str, shape: Dims) -> Factored | None:
+    n = len(shape)
+    if n < 2 or (how == "matrix" and n != 2):
+        return None
+    if how == "largest":
+        # In the order of the tensor, whichever is larger: rows and columns play the same part in R·C/mean(R).
+        rows, cols = sorted(sorted(range(n), key=lambda d: shape[d])[-2:])
+        return (rows,), (cols,)
+    return (n - 2,), (n - 1,)
+
+
+def _explicit(how: Factored, shape: Dims) -> Factored | None:
+    n = len(shape)
+    if any(not -n <= d < n for d in (*how[0], *how[1])):
+        return None
+    rows, cols = (tuple(d % n for d in group) for group in how)
+    return None if {*rows} & {*cols} else (rows, cols)
+
+
+def dims(how: Any, shape: Dims, smallest: int, block_dims: Dims = ()) -> Factored | None:
+    """The rows and the columns of a tensor, or None where its second moment is kept whole.
+
+    `block_dims` count blocks: each block is judged by its own shape, and the answer is in dimensions of `shape`.
+    """
+    if how is False:
+        return None
+    own = [d for d in range(len(shape)) if d not in block_dims]
+    block = tuple(shape[d] for d in own)
+    found = _by_name(how, block) if isinstance(how, str) else _explicit(how, block)
+    if found is None or any(prod(block[d] for d in group) < smallest for group in found):
+        return None
+    rows, cols = found
+    return tuple(own[d] for d in rows), tuple(own[d] for d in cols)

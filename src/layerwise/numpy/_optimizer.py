@@ -1,0 +1,279 @@
+"""Named arrays, updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from layerwise import checks
+from layerwise.blocks import as_blocks
+from layerwise.engines import Candidate, Job, choose
+from layerwise.engines.rule import RuleEngine
+from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence
+from layerwise.hyper import Hyper, Scheduled, scheduled
+from layerwise.numpy import _arrays, _saved
+from layerwise.numpy._arrays import Array
+from layerwise.numpy._names import ByName, is_by_name
+from layerwise.numpy._slots import Plan, Slot, plan_pieces
+from layerwise.numpy._stats import summary
+from layerwise.rules.asks import Now
+
+ENGINES = (Candidate("rule", RuleEngine(np, _arrays.read, _arrays.write)),)
+
+SCALE = checks.number(0)
+AS_FACTOR = checks.FLAG | SCALE
+
+
+def _check_lr_scale(argument: str, value: Any) -> float:
+    return float(SCALE(argument, value, "Pass the factor on lr, such as 0.1, by name."))
+
+
+def _check_blocks(argument: str, value: Any) -> Any:
+    return as_blocks(value, argument)
+
+
+@dataclass(frozen=True)
+class Decay:
+    """What a name's `decay` says: a factor on weight_decay, and for LAMB perhaps a place of its own."""
+
+    factor: float = 1.0
+    place: str | None = None
+
+
+def _check_decay(h: type[Hyper], argument: str, value: Any) -> Decay:
+    if isinstance(value, str) and "decay" in h.__dataclass_fields__:
+        return Decay(place=h.check("decay", value, argument))
+    return Decay(float(AS_FACTOR(argument, value, "Pass True, False, or a factor on weight_decay.")))
+
+
+class Optimizer:
+    """What `Lamb`, `Lars` and `Adafactor` have in common."""
+
+    _rule: Any
+    _hyper: type[Hyper]
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        """`given` holds every argument of the subclass by name."""
+        own = {spec.name for spec in fields(self._hyper)}
+        by_name = {name: given.get(name) for name in ("adapt", "decay") if is_by_name(given.get(name))}
+        if "decay" not in own and given["decay"] is not None and not by_name.get("decay"):
+            raise HyperparameterError(
+                sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
+            )
+        self._h = self._hyper(**{name: given[name] for name in own - by_name.keys()})
+        self._lr_scale = ByName("lr_scale", given["lr_scale"], 1.0, _check_lr_scale)
+        self._adapt = ByName("adapt", by_name.get("adapt"), None, partial(_checked_as, self._hyper, "adapt"))
+        self._decay = ByName("decay", by_name.get("decay"), Decay(), partial(_check_decay, self._hyper))
+        self._blocks = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
+        choose(given["engine"], ENGINES)
+        self._engine = given["engine"]
+        self._slots: dict[str, Slot] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
+        self.skipped = 0
+
+    def step(self, name: str, weights: Array, grad: Any) -> None:
+        """Update one named array in place."""
+        if self._h.max_grad_norm:
+            raise ContradictionError(
+                sentence("max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all().")
+            )
+        self._step({name: self._entry(name, weights, grad)})
+
+    def step_all(self, weights: Mapping[str, Array], grads: Mapping[str, Any]) -> None:
+        """Update named arrays in place: all, or none if one of them cannot be.
+
+        Names without a gradient, or with None, are left alone together with their state.
+        """
+        for name in grads:
+            if name not in weights:
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
+        self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
+
+    def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
+        if not isinstance(name, str) or not name:
+            raise ParameterError(f"a parameter's name must be a non-empty string, but is {name!r}. Pass str(...) of it.")
+        p = _arrays.check_parameter(name, weights)
+        slot = self._slots.get(name)
+        if slot is not None and slot.shape != p.shape:
+            raise ParameterError(
+                f"weights of {name!r} had the shape {slot.shape} and now have {p.shape}. "
+                f"Pass another name, or forget the old state with clear_state({name!r})."
+            )
+        return p, _arrays.check_gradient(name, grad, p)
+
+    def _step(self, entries: Mapping[str, tuple[Array, Array]]) -> None:
+        _arrays.check_distinct({name: p for name, (p, _) in entries.items()})
+        if not entries:
+            return
+        if self._skip_nonfinite and not all(np.isfinite(g).all() for _, g in entries.values()):
+            self.skipped += 1
+            return
+        plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
+        slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
+        lr, lam = self._scheduled(max(slot.step for slot in slots.values()) + 1)
+        jobs = [
+            job for name, (p, g) in entries.items() for job in self._jobs(plans[name], slots[name], p, g, lr, lam)
+        ]
+        with np.errstate(all="ignore"):
+            measured = iter(choose(self._engine, ENGINES).step(jobs))
+        for name, slot in slots.items():
+            slot.step += 1
+            slot.stats = [next(measured) for _ in plans[name].pieces]
+        self._slots.update(slots)
+
+    def _scheduled(self, t: int) -> tuple[float, float]:
+        """lr and weight_decay at this step of the optimizer: the step of whichever name has gone furthest."""
+        step = max(t, self._steps_taken()) - 1
+        h = self._h
+        lr = 1.0 if h.lr is None else scheduled(h.lr, "lr", step, self._hyper)
+        return lr, scheduled(h.weight_decay, "weight_decay", step, self._hyper)
+
+    def _steps_taken(self) -> int:
+        return max((slot.step for slot in self._slots.values()), default=0)
+
+    def _jobs(self, plan: Plan, slot: Slot, p: Array, g: Array, lr: float, lam: float) -> list[Job]:
+        now = Now(slot.step + 1, lr * plan.lr_scale, lam * plan.decay_factor)
+        return [
+            Job(
+                rule=self._rule,
+                h=piece.h,
+                now=now,
+                p=piece.view(np.asarray(p)),
+                g=piece.view(g),
+                state=type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state)),
+                block_dims=piece.block_dims,
+            )
+            for piece in plan.pieces
+        ]
+
+    def _plan(self, name: str, p: Array) -> Plan:
+        key = name, p.shape, p.dtype.name
+        if key not in self._plans:
+            self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
+        return self._plans[key]
+
+    def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float) -> Plan:
+        adapt, decay = self._adapt(name), self._decay(name)
+        own = {"adapt": adapt, "decay": decay.place}
+        h = replace(self._h, **{key: value for key, value in own.items() if value is not None})
+        cut = plan_pieces(name, self._rule, h, shape, self._blocks(name), machine_eps)
+        return Plan(cut, self._lr_scale(name), decay.factor)
+
+    def _fresh(self, plan: Plan, p: Array) -> Slot:
+        dtype = _arrays.computing(p.dtype)
+        names = self._rule.State._fields
+        made = {
+            key: None if shape is None else np.zeros(shape, self._dtype_of(key, dtype))
+            for key, shape in zip(names, plan.state_shapes(), strict=True)
+        }
+        return Slot(p.shape, self._rule.State(**made))
+
+    def _dtype_of(self, key: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        wanted = getattr(self._h, "momentum_dtype", None)
+        return _arrays.named_dtype("momentum_dtype", wanted) if wanted and key == "exp_avg" else dtype
+
+    @property
+    def lr(self) -> float | None:
+        """The learning rate of the next step; None where the step follows t instead."""
+        lr = self._h.lr
+        return None if lr is None else scheduled(lr, "lr", self._steps_taken(), self._hyper)
+
+    @lr.setter
+    def lr(self, value: Scheduled | None) -> None:
+        self._set("lr", value)
+
+    @property
+    def weight_decay(self) -> float:
+        """The weight decay of the next step."""
+        return scheduled(self._h.weight_decay, "weight_decay", self._steps_taken(), self._hyper)
+
+    @weight_decay.setter
+    def weight_decay(self, value: Scheduled) -> None:
+        self._set("weight_decay", value)
+
+    def _set(self, name: str, value: Any) -> None:
+        if callable(getattr(self._h, name)) and not callable(value):
+            raise ContradictionError(
+                f"`{name}` follows a schedule, which a number would end. Change the schedule, "
+                f"or replace it by another: opt.{name} = lambda step: {value!r}."
+            )
+        self._h = replace(self._h, **{name: value})
+        self._plans.clear()
+
+    @property
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """The names seen so far, and their shapes."""
+        return {name: slot.shape for name, slot in self._slots.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        """How many names have been seen."""
+        return len(self._slots)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """What the last step of each name measured: a number, or with blocks an array of one number a block.
+
+        `weight_norm` ‖p‖; `update_norm` the length it was measured against; `update_rms` the same as root mean
+        square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
+        """
+        return {
+            name: summary(slot.stats, [(piece.shape, piece.block_dims) for piece in self._plan_of(name, slot).pieces])
+            for name, slot in self._slots.items()
+            if slot.stats
+        }
+
+    def _plan_of(self, name: str, slot: Slot) -> Plan:
+        return self._make_plan(name, slot.shape, machine_eps=_arrays.machine_eps(np.dtype(np.float32)))
+
+    def clear_state(self, name: str | None = None) -> None:
+        """Forget the state of one name, or of all: they begin anew when seen again."""
+        if name is None:
+            self._slots.clear()
+        elif self._slots.pop(name, None) is None:
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
+        self._plans.clear()
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything needed to go on bit for bit, as copies in plain arrays: np.savez(file, **opt.state_dict())."""
+        lr = self._h.lr
+        return _saved.dump(self._hyper.optimizer, self._slots, None if callable(lr) else lr, self.skipped)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved state, or raise StateError and stay as it was.
+
+        State keeps the dtype it was saved with. A number as lr is restored; a schedule given here stays.
+        """
+        saved = _saved.parse(self._hyper.optimizer, state)
+        slots = {name: _saved.slot(name, entry, self._shapes_of(name, entry)) for name, entry in saved.entries.items()}
+        if saved.lr is not None and self._h.lr is not None and not callable(self._h.lr):
+            self._set("lr", saved.lr)
+        self._slots, self.skipped = slots, saved.skipped
+        self._plans.clear()
+
+    def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
+        plan = self._make_plan(name, _saved.shape(name, entry), _arrays.machine_eps(np.dtype(np.float32)))
+        return self._rule.State(*plan.state_shapes())
+
+    def __copy__(self) -> Optimizer:
+        return deepcopy(self)  # two optimizers sharing one state would be neither
+
+    def __repr__(self) -> str:
+        default = self._hyper()
+        given = {s.name: getattr(self._h, s.name) for s in fields(self._h)}
+        changed = (f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k))
+        return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
+
+
+def _checked_as(h: type[Hyper], name: str, argument: str, value: Any) -> Any:
+    return h.check(name, value, argument)
+
+
+def _few(names: Mapping[str, Any]) -> str:
+    first = ", ".join(map(repr, list(names)[:5]))
+    return (first + ", …" if len(names) > 5 else first) or "none"

@@ -1,0 +1,31 @@
+"""What a step measured, in the form in which people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+
+def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[tuple[Shape, Shape]]) -> dict[str, Any]:
+    """The measurements of a tensor's pieces, joined: numbers, or arrays of one number a block."""
+    blocked = len(pieces) > 1 or bool(pieces[0][1])
+    each = [_of_piece(stats, shape, block_dims) for stats, (shape, block_dims) in zip(measured, pieces, strict=True)]
+    joined = {key: np.concatenate([one[key] for one in each]) for key in each[0]}
+    return joined if blocked else {key: float(value[0]) for key, value in joined.items()}
+
+
+def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict[str, Any]:
+    blocks = prod(shape[d] for d in block_dims)
+    root_n = sqrt(max(1, prod(shape) // max(1, blocks)))
+    found = {key: np.broadcast_to(np.ravel(value), blocks).astype(float) for key, value in stats.items()}
+    for what in ("weight", "update"):  # a rule measures the norm or the root mean square, whichever it needs
+        if f"{what}_norm" in found:
+            found[f"{what}_rms"] = found[f"{what}_norm"] / root_n
+        elif f"{what}_rms" in found:
+            found[f"{what}_norm"] = found[f"{what}_rms"] * root_n
+    return found

@@ -1,0 +1,193 @@
+"""Named variants: the keyword arguments that make an optimizer here equal to another implementation.
+
+A preset leaves lr to you, except where the learning rate *is* the recipe. Packages are described as they were read or
+run for docs/coverage.md and the parity tests; the name before the dot is the package's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from layerwise.errors import PresetError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One variant: for which optimizer, with which options, and in words how it differs and what stays different."""
+
+    name: str
+    optimizer: str
+    options: Mapping[str, Any]
+    differs: str
+    not_reproduced: str = ""
+
+    def __str__(self) -> str:
+        rest = f" Not reproduced: {self.not_reproduced}" if self.not_reproduced else ""
+        return f"{self.name} ({self.optimizer}): {self.differs}{rest}"
+
+
+_APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
+_T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
+_CAP = {"relative_step": True, "scale_parameter": True, "decay_scale": "lr"}
+
+_ROWS: tuple[tuple[str, str, Mapping[str, Any], str, str], ...] = (
+    ("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults.", ""),
+    ("optax.lamb", "Lamb", {}, "the paper; the ratio on every leaf, masked or not.", ""),
+    ("axonml.LAMB", "Lamb", {}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
+    ("tfa.LAMB", "Lamb", {}, "the paper; its exclusion lists are `adapt` and `decay` by name.", ""),
+    (
+        "apex.FusedLAMB",
+        "Lamb",
+        {**_APEX, "adapt": "decayed"},
+        "global clipping at 1, decay 0.01, and no ratio where weight_decay is 0.",
+        "its step count per group (ours is per tensor); p.grad is not overwritten.",
+    ),
+    (
+        "apex.FusedLAMB-nvlamb",
+        "Lamb",
+        _APEX,
+        "apex.FusedLAMB with use_nvlamb=True: the ratio everywhere.",
+        "its step count per group (ours is per tensor); p.grad is not overwritten.",
+    ),
+    (
+        "timm.Lamb",
+        "Lamb",
+        {**_APEX, "adapt": "decayed"},
+        "as apex.FusedLAMB; always_adapt is adapt=True, trust_clip is trust_clip=(None, 1), "
+        'decoupled_decay is decay="decoupled".',
+        "its step count per group; corrected_weight_decay; norms in the parameter's dtype.",
+    ),
+    (
+        "paddle.Lamb",
+        "Lamb",
+        {"weight_decay": 0.01, "adapt": "decayed"},
+        "decay 0.01, and no ratio where it is 0, which always_adapt=True changes: adapt=True.",
+        "β-powers as running products in float32.",
+    ),
+    (
+        "keras.Lamb",
+        "Lamb",
+        {"eps": 1e-7, "decay": "decoupled"},
+        "decay outside the ratio and before it; eps 1e-7.",
+        "the step count in the variable's dtype, inexact beyond 256 in bfloat16.",
+    ),
+    (
+        "deepspeed.FusedLamb",
+        "Lamb",
+        {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (0.01, 10.0)},
+        "bias correction on the step, outside the ratio; the ratio within [0.01, 10].",
+        "eps_inside_sqrt is eps=0 with eps_root.",
+    ),
+    ("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
+    (
+        "yscv.Lars",
+        "Lars",
+        {"momentum": 0.0},
+        "the paper without momentum.",
+        "a nan norm gives it the ratio 1; here it stays nan.",
+    ),
+    ("optax.lars", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖.", ""),
+    (
+        "timm.Lars",
+        "Lars",
+        {"momentum": 0.0, "eps": 1e-8, "lr_in_momentum": False, "adapt": "decayed"},
+        "lr outside the momentum, no momentum by default, and plain SGD where weight_decay is 0 unless adapt=True "
+        "(always_adapt).",
+        "trust_clip with lr > 1 where a norm is 0: it moves by g, we by lr·g.",
+    ),
+    (
+        "mlperf.LARS",
+        "Lars",
+        {"weight_decay": 1e-4, "eps": 1e-7},
+        "decay 1e-4; its epsilon of 0 becomes 1e-7. Its skip list is `adapt` and `decay` by name.",
+        "",
+    ),
+    ("simclr.LARS", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name.", ""),
+    (
+        "apex.LARC",
+        "Lars",
+        {"trust_coefficient": 0.02, "eps": 1e-8, "trust_clip": (None, 1.0), "lr_in_momentum": False},
+        "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
+        "where a norm is 0 it drops weight decay, which we keep.",
+    ),
+    ("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
+    (
+        "transformers.Adafactor",
+        "Adafactor",
+        {"decay_scale": "step"},
+        "the paper; decay by the whole step size.",
+        "state in the gradient's dtype when it is float64 or float32 (ours follows the parameter).",
+    ),
+    (
+        "transformers.Adafactor-T5",
+        "Adafactor",
+        {"lr": 1e-3, "scale_parameter": False, "relative_step": False, "decay_scale": "step"},
+        "the T5 fine-tuning recipe: an absolute lr of 1e-3, clipped at 1.",
+        "",
+    ),
+    (
+        "torch.Adafactor",
+        "Adafactor",
+        {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
+        "its lr is our lr_cap; eps1 clamps, and is the dtype's own epsilon.",
+        "one tensor's epsilon leaking into the next of another dtype; state in the gradient's dtype.",
+    ),
+    (
+        "keras.Adafactor",
+        "Adafactor",
+        {**_CAP, "lr_cap": 1e-3},
+        "its learning_rate is our lr_cap; relative_step=False changes nothing in it.",
+        "with weight_decay it measures RMS(p) after the decay, we before; V kept in full beside R and C.",
+    ),
+    (
+        "optax.adafactor",
+        "Adafactor",
+        {**_T5X, "decay_scale": "none"},
+        "an absolute lr (its None is lr=1.0) times RMS(p); the two largest dimensions from 128; decay by λ itself.",
+        "decay_offset > 0 gives it nan at the start; here t − offset is at least 1.",
+    ),
+    (
+        "t5x.Adafactor",
+        "Adafactor",
+        {**_T5X, "decay_scale": "none"},
+        "an absolute lr times RMS(p); the two largest dimensions from 128; decay by λ itself. "
+        "Rules for more dimensions are factored=(rows, columns).",
+        "its decay takes λ of the weights after the step, we of those before; max_parameter_scale.",
+    ),
+    (
+        "rlx.Adafactor",
+        "Adafactor",
+        {"factored": "matrix", "decay_scale": "step"},
+        "the formula its documentation intends; matrices only are factored.",
+        "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
+        "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
+    ),
+)
+
+_PRESETS = {
+    name: Preset(name, optimizer, MappingProxyType(dict(options)), differs, not_reproduced)
+    for name, optimizer, options, differs, not_reproduced in _ROWS
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Keyword arguments for the class it belongs to, in every front: Lamb(lr=1e-3, **preset("apex.FusedLAMB")).
+
+    To change one of them: {**preset("apex.FusedLAMB"), "weight_decay": 0.1}.
+
+    >>> preset("optax.lars")
+    {'norm': 'decayed'}
+    """
+    if name not in _PRESETS:
+        close = get_close_matches(str(name), _PRESETS, n=3, cutoff=0.4) or _PRESETS
+        raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
+    return dict(_PRESETS[name].options)
+
+
+def presets() -> list[Preset]:
+    """All presets; print one for what differs from our defaults and what cannot be reproduced."""
+    return list(_PRESETS.values())

@@ -1,0 +1,127 @@
+"""Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
+
+    b2 = 1 − t^beta2_decay
+    G  = g² + eps1
+    R ← b2·R + (1 − b2)·mean(G over columns)
+    C ← b2·C + (1 − b2)·mean(G over rows)
+    V  = R·C / mean(R)                       (a vector keeps V itself:  V ← b2·V + (1 − b2)·G)
+    u  = g / √V
+    û  = u / max(1, RMS(u)/d)
+    p ← p − alpha·û,   alpha = rho·max(eps2, RMS(p)),   rho = min(lr_cap, 1/√t)
+
+Departures, each an option:
+
+    paper: rho = min(1e-2, 1/√t)     lr:  rho = lr, and alpha = rho unless scale_parameter
+    paper: G = g² + eps1, u = g/√V   eps_mode="clamp":  G = g²,  V = R·C/max(mean(R), eps1),  u = g/max(√V, eps1)
+    paper: b2 → 1                    beta2_cap:  min(b2, cap);   decay_offset:  t − offset instead of t
+    paper: no momentum               beta1:  e ← b1·e + (1 − b1)·alpha·û,  p ← p − e
+    paper: no decay                  weight_decay:  p ← p − w·lam·p − …,  w = lr, alpha or 1 by decay_scale
+
+Mean(R) is wanted before the second round of sums, and costs no round of its own: mean(R) obeys the same recurrence as
+R, so it is b2·mean(R before) + (1 − b2)·mean(G), and both of these can be asked for in the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from layerwise.rules.asks import Array, Asking, Mean, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import at_least, at_most, is_zero, ready, root
+
+
+class State(NamedTuple):
+    exp_avg_sq_row: Array  # R, with size 1 along the columns; None where not factored
+    exp_avg_sq_col: Array  # C, with size 1 along the rows; None where not factored
+    exp_avg_sq: Array  # V; None where factored
+    exp_avg: Array  # e; None without momentum
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    e = None if h.beta1 is None else shape
+    if not h.factored:
+        return State(None, None, shape, e)
+    rows, cols = h.factored
+    return State(_without(shape, cols), _without(shape, rows), None, e)
+
+
+def _without(shape: Shape, dims: Shape) -> Shape:
+    return tuple(1 if d in dims else n for d, n in enumerate(shape))
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    b2 = _b2(xp, now.t, h)
+    g = yield from ready(xp, g, h)
+    G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
+
+    (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)
+    u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
+    (uu,) = yield (Mean(u * u),)
+    rms = root(xp, uu)
+    clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
+
+    scale = at_least(xp, root(xp, pp), h.eps[1]) if h.scale_parameter else 1.0
+    alpha = _rho(xp, now, h) * scale
+    moved, e = _averaged(u, alpha, clip, state.exp_avg, h)
+    decayed = _decay(now, alpha, h)
+    if not is_zero(decayed):
+        moved = moved + decayed * p
+    stats = {"update_rms": rms, "trust_ratio": scale * clip}
+    if h.scale_parameter:
+        stats["weight_rms"] = root(xp, pp)
+    return Stepped(p - moved, State(R, C, V, e), stats)
+
+
+def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
+    """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
+    R, C, V, _ = state
+    wanted = (Mean(p * p),) if h.scale_parameter else ()
+    if not h.factored:
+        pp = (yield wanted)[0] if wanted else None
+        V = b2 * V + (1 - b2) * G
+        return (None, None, V), xp.sqrt(V), pp
+
+    rows, cols = h.factored
+    per_row = xp.sum(G, axis=cols, keepdims=True)
+    G_rows, G_cols, G_mean, R_mean, *pp = yield (
+        Mean(per_row, cols),
+        Mean(G, rows),
+        Mean(per_row, rows + cols),
+        Mean(R, rows),
+        *wanted,
+    )
+    R = b2 * R + (1 - b2) * G_rows
+    C = b2 * C + (1 - b2) * G_cols
+    R_mean = b2 * R_mean + (1 - b2) * G_mean
+    if h.eps_mode == "clamp":
+        R_mean = at_least(xp, R_mean, h.eps[0])
+    # Two roots, because R·C of gradients near eps1 would underflow in float32.
+    return (R, C, None), xp.sqrt(R / R_mean) * xp.sqrt(C), pp[0] if pp else None
+
+
+def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
+    t = at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t
+    b2 = 1 - t**h.beta2_decay
+    return b2 if h.beta2_cap is None else at_most(xp, b2, h.beta2_cap)
+
+
+def _rho(xp: Any, now: Now, h: Any) -> Scalar:
+    if not h.relative_step:
+        return now.lr
+    rho = at_most(xp, now.t**-0.5, h.lr_cap)
+    return now.lr * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
+
+
+def _averaged(u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Array, Array]:
+    """The step, and the momentum if there is one: of alpha·û, or of û."""
+    if e is None:
+        return (alpha * clip) * u, None
+    e = h.beta1 * e + ((1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0)) * u
+    return e if h.lr_in_momentum else alpha * e, e
+
+
+def _decay(now: Now, alpha: Scalar, h: Any) -> Scalar:
+    """What p loses of itself, besides the step."""
+    if is_zero(now.weight_decay):
+        return 0.0
+    lr = now.lr * h.lr_cap if h.relative_step else now.lr
+    return {"lr": lr, "step": alpha, "none": 1.0}[h.decay_scale] * now.weight_decay

@@ -1,0 +1,54 @@
+"""What a rule may ask of whoever drives it, and what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, TypeVar
+
+Array = Any  # of whichever namespace the rule is given
+Scalar = Any  # a Python number, or a zero-dimensional array where it is traced or lives on a device
+Shape = tuple[int, ...]
+T = TypeVar("T")
+
+
+class Sum(NamedTuple):
+    """The sum of `terms` over `dims` of the tensor, each kept with size 1.
+
+    None stands for the whole tensor, or the whole of each block. A rule may already have summed along some of the
+    `dims` where it holds the data: they have size 1 in `terms`, and are still named.
+    """
+
+    terms: Array
+    dims: Shape | None = None
+
+
+class Mean(NamedTuple):
+    """As Sum, divided by the number of the tensor's entries along `dims`."""
+
+    terms: Array
+    dims: Shape | None = None
+
+
+class ModelSum(NamedTuple):
+    """The sum of `terms` over every tensor of the step."""
+
+    terms: Array
+
+
+class Now(NamedTuple):
+    """What changes from step to step."""
+
+    t: Scalar  # this tensor's own step, counted from 1
+    lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it
+    weight_decay: Scalar
+
+
+class Stepped(NamedTuple):
+    """What a rule returns."""
+
+    p: Array
+    state: Any  # the rule's State
+    stats: dict[str, Array]  # what it was told and made of it, per tensor or block
+
+
+Asking = Generator[tuple[Sum | Mean | ModelSum, ...], Any, T]

@@ -1,0 +1,67 @@
+"""LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a rate of its own in every tensor.
+
+    r = g + lam·p
+    ratio = eta·‖p‖ / (‖g‖ + lam·‖p‖ + eps),  and zero_norm_ratio where ‖p‖ or ‖g‖ is 0
+    u = lr·ratio·r
+    b ← mu·b + u
+    p ← p − b
+
+Departures, each an option:
+
+    paper: ‖g‖ + lam·‖p‖             norm="decayed":  ‖g + lam·p‖
+    paper: lr inside b               lr_in_momentum=False:  u = ratio·r,  p ← p − lr·b
+    paper: b ← mu·b + u              dampening:  b ← mu·b + (1 − dampening)·u from the second step on
+    paper: p ← p − b                 nesterov:  p ← p − (u + mu·b)
+    paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
+    paper: no bounds                 trust_clip:  ratio ← clip(ratio/lr, low, high);  (0, 1) is LARC's min(ratio, lr)
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Sum
+from layerwise.rules.parts import at_least, between, choose, is_zero, ready, root, trusted
+
+
+class State(NamedTuple):
+    momentum_buffer: Array  # b; None without momentum
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(momentum_buffer=shape if h.momentum else None)
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    (b,), mu = state, h.momentum
+    t, lr, lam = now
+    g = yield from ready(xp, g, h)
+    r = g if is_zero(lam) else g + lam * p
+
+    ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
+    u = (lr * ratio if h.lr_in_momentum else ratio) * r
+    b = u if b is None else mu * b + _undamped(xp, t, h) * u
+    s = u + mu * b if h.nesterov else b
+    return Stepped(p - (s if h.lr_in_momentum else lr * s), State(None if state.momentum_buffer is None else b), stats)
+
+
+def _undamped(xp: Any, t: Scalar, h: Any) -> Scalar:
+    return 1.0 if h.dampening == 0 else choose(xp, t == 1, 1.0, 1.0 - h.dampening)
+
+
+def _ratio(
+    xp: Any, p: Array, g: Array, r: Array, lr: Scalar, lam: Scalar, h: Any
+) -> Asking[tuple[Array, dict[str, Array]]]:
+    """eta·‖p‖ over the length it is measured against, within the bounds that were asked for."""
+    if h.adapt is False:
+        return 1.0, {"trust_ratio": 1.0}
+    x = g if h.norm == "split" else r
+    pp, xx = yield Sum(p * p), Sum(x * x)
+    w, n = root(xp, pp), root(xp, xx)
+    length = (n + lam * w if h.norm == "split" else n) + h.eps
+    ratio = h.trust_coefficient * w / xp.where(xx == 0, 1.0, length)
+    if h.trust_clip is not None:
+        # A floor under lr: where it is 0 nothing moves, but 0/0 would stay in the momentum for ever.
+        ratio = between(xp, ratio / at_least(xp, lr, 1e-30), h.trust_clip)
+    ratio = trusted(xp, ratio, (pp != 0) & (xx != 0), lam, h)
+    return ratio, {"weight_norm": w, "update_norm": n, "trust_ratio": ratio}

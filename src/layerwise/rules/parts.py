@@ -1,0 +1,73 @@
+"""What the rules share: the gradient made ready, the trust ratio made safe, and arithmetic on scalars that may be
+plain numbers (known now) or arrays (known when the program runs)."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+from layerwise.rules.asks import Array, Asking, ModelSum, Scalar, Sum
+
+
+def is_number(x: Scalar) -> bool:
+    return isinstance(x, (int, float))
+
+
+def is_zero(x: Scalar) -> bool:
+    """Known now to be 0, so that a whole pass over the tensor can be left out."""
+    return is_number(x) and x == 0
+
+
+def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+    return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
+
+
+def at_least(xp: Any, x: Scalar, low: Scalar) -> Scalar:
+    return choose(xp, x < low, low, x)  # in this order, so that nan stays nan
+
+
+def at_most(xp: Any, x: Scalar, high: Scalar) -> Scalar:
+    return choose(xp, x > high, high, x)
+
+
+def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None) -> Scalar:
+    low, high = bounds or (None, None)
+    x = x if low is None else at_least(xp, x, low)
+    return x if high is None else at_most(xp, x, high)
+
+
+def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
+    """1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t goes by expm1."""
+    if is_number(t) or not is_number(b) or b == 0:
+        return 1 - b**t
+    return -xp.expm1(t * log(b))
+
+
+def root(xp: Any, x: Array) -> Array:
+    """√x with a derivative of 0 at 0, where √ alone has none."""
+    zero = x == 0
+    return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
+
+
+def ready(xp: Any, g: Array, h: Any) -> Asking[Array]:
+    """The gradient as it is to be used: turned round, clipped by value, by its own norm, by the norm of all.
+
+    g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+    """
+    if h.maximize:
+        g = -g
+    if h.max_grad_value:
+        g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
+    if h.max_grad_norm_per_tensor:
+        (gg,) = yield (Sum(g * g),)
+        g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
+    if h.max_grad_norm:
+        (gg,) = yield (ModelSum(g * g),)
+        g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
+    return g
+
+
+def trusted(xp: Any, ratio: Array, defined: Array, lam: Scalar, h: Any) -> Array:
+    """The ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
+    ratio = xp.where(defined, ratio, h.zero_norm_ratio)
+    return choose(xp, lam == 0, xp.ones_like(ratio), ratio) if h.adapt == "decayed" else ratio

@@ -1,0 +1,161 @@
+"""timm's Lamb, Lars and Adafactor.
+
+To run it:
+
+    pip install torch==2.13.0 numpy && pip install --no-deps timm==1.0.31
+    python tests/parity/record/from_timm.py
+
+timm itself needs torchvision; its optimizers do not, and are imported here without the rest of the package.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import types
+
+import torch
+from recording import case, torch_steps, write
+
+# Empty packages in place of timm and timm.optim, whose own __init__ would import everything.
+[HOME] = importlib.util.find_spec("timm").submodule_search_locations
+for name, folder in {"timm": HOME, "timm.optim": f"{HOME}/optim"}.items():
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+
+FLAT, WARM = [0.01] * 4, [0.002, 0.004, 0.016, 0.008]
+CLIP = {"adapt": "decayed", "max_grad_norm": 1.0}
+LAMB = [
+    case({}, {**CLIP, "weight_decay": 0.01}, [0.001] * 4),
+    case({"weight_decay": 0.0}, CLIP, FLAT),
+    case({"weight_decay": 0.0, "always_adapt": True}, {"max_grad_norm": 1.0}, FLAT),
+    case({"weight_decay": 0.1, "max_grad_norm": None}, {"adapt": "decayed", "weight_decay": 0.1}, WARM),
+    case({"max_grad_norm": 0.1}, {**CLIP, "weight_decay": 0.01, "max_grad_norm": 0.1}, FLAT),
+    case({"weight_decay": 0.1, "trust_clip": True}, {**CLIP, "weight_decay": 0.1, "trust_clip": [None, 1.0]}, FLAT),
+    case(
+        {"weight_decay": 0.0, "trust_clip": True, "always_adapt": True},
+        {"max_grad_norm": 1.0, "trust_clip": [None, 1.0]},
+        FLAT,
+    ),
+    case(
+        {"weight_decay": 0.1, "decoupled_decay": True},
+        {**CLIP, "weight_decay": 0.1, "decay": "decoupled"},
+        WARM,
+    ),
+    case({"bias_correction": False}, {**CLIP, "weight_decay": 0.01, "bias_correction": False}, FLAT),
+    case({"grad_averaging": False}, {**CLIP, "weight_decay": 0.01, "grad_averaging": False}, FLAT),
+    case(
+        {"betas": [0.8, 0.95], "eps": 0.01, "weight_decay": 0.1},
+        {**CLIP, "betas": [0.8, 0.95], "eps": 0.01, "weight_decay": 0.1},
+        WARM,
+    ),
+]
+
+HALF, MOVING = [0.5] * 4, [0.25, 0.5, 1.0, 0.75]
+OUTSIDE = {"lr_in_momentum": False, "eps": 1e-8}
+GATED = {**OUTSIDE, "adapt": "decayed"}
+CLIPPED_ONE = (
+    "timm divides the ratio 1 of a zero norm by lr before it clips it, so with lr > 1 such a tensor moves at the "
+    "rate 1 where ours moves at lr: zeros at step 1, matrix at step 3, and what follows from these"
+)
+LARS = [
+    case({}, {**GATED, "momentum": 0.0}, [1.0] * 4),
+    case({"weight_decay": 0.01}, {**GATED, "momentum": 0.0, "weight_decay": 0.01}, MOVING),
+    case({"momentum": 0.9, "weight_decay": 0.01}, {**GATED, "weight_decay": 0.01}, MOVING),
+    case({"momentum": 0.9, "always_adapt": True}, OUTSIDE, MOVING),
+    case(
+        {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+        {**GATED, "weight_decay": 0.01, "nesterov": True},
+        MOVING,
+    ),
+    case(
+        {"momentum": 0.9, "weight_decay": 0.01, "dampening": 0.25},
+        {**GATED, "weight_decay": 0.01, "dampening": 0.25},
+        MOVING,
+    ),
+    case(
+        {"momentum": 0.9, "weight_decay": 0.01, "trust_clip": True, "trust_coeff": 0.02},
+        {**GATED, "weight_decay": 0.01, "trust_clip": [None, 1.0], "trust_coefficient": 0.02},
+        MOVING,
+    ),
+    case(
+        {"momentum": 0.9, "weight_decay": 0.01, "trust_clip": True, "trust_coeff": 0.02},
+        {**GATED, "weight_decay": 0.01, "trust_clip": [None, 1.0], "trust_coefficient": 0.02},
+        [2.0] * 4,
+        differs=CLIPPED_ONE,
+    ),
+    case(
+        {"momentum": 0.9, "weight_decay": 0.1, "eps": 0.01, "trust_coeff": 0.02},
+        {**GATED, "weight_decay": 0.1, "eps": 0.01, "trust_coefficient": 0.02},
+        HALF,
+    ),
+]
+
+NONE = [None] * 4
+ADAFACTOR = [
+    case({}, {"min_dim_size_to_factor": 17}, NONE),
+    case({"min_dim_size_to_factor": 2}, {"min_dim_size_to_factor": 3}, NONE),
+    case({"min_dim_size_to_factor": 1}, {"factored": [0, 1], "min_dim_size_to_factor": 2}, NONE),
+    case(
+        {"min_dim_size_to_factor": 2, "weight_decay": 0.1, "betas": [0.9, 0.999]},
+        {"min_dim_size_to_factor": 3, "weight_decay": 0.1, "decay_scale": "step", "beta1": 0.9},
+        WARM,
+    ),
+    case(
+        {"min_dim_size_to_factor": 2, "weight_decay": 0.1, "betas": [0.9, 0.999]},
+        {"min_dim_size_to_factor": 3, "weight_decay": 0.1, "decay_scale": "step", "beta1": 0.9},
+        NONE,
+    ),
+    case(
+        {"min_dim_size_to_factor": 2, "warmup_init": True},
+        {"min_dim_size_to_factor": 3, "warmup_init": True},
+        NONE,
+    ),
+    case(
+        {"min_dim_size_to_factor": 2, "scale_parameter": False, "clip_threshold": 0.5, "decay_rate": -0.5},
+        {"min_dim_size_to_factor": 3, "scale_parameter": False, "clip_threshold": 0.5, "beta2_decay": -0.5},
+        NONE,
+    ),
+    case(
+        {"min_dim_size_to_factor": 2, "eps": 0.001, "eps_scale": 0.1},
+        {"min_dim_size_to_factor": 3, "eps": [0.001, 0.1]},
+        NONE,
+    ),
+]
+
+
+LICENCES = {
+    "Lamb": "Apache-2.0, in part MIT (cybertronai/pytorch-lamb)",
+    "Lars": "Apache-2.0",
+    "Adafactor": "Apache-2.0, in part MIT (facebookresearch/fairseq)",
+}
+
+
+def main():
+    version = importlib.metadata.version("timm")
+    notes = {
+        "Lamb": "caution and corrected_weight_decay, which ours has not, were left at their default, off.",
+        "Lars": "trust_clip bounds ratio / lr from above only, which for a positive ratio is LARC's (0, 1) too.",
+        "Adafactor": "lrs of null: the relative step. A dimension must exceed min_dim_size_to_factor in timm, and "
+        "reach it in ours. Where the first two of three dimensions both exceed it, timm factors these, otherwise the "
+        "last two. caution, which ours has not, was left off.",
+    }
+    for name, cases in {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR}.items():
+        optimizer = getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
+        write(
+            "timm",
+            name,
+            cases,
+            torch_steps(lambda params, lr, theirs, new=optimizer: new(params, lr=lr, **theirs)),
+            "float64",
+            f"torch {torch.__version__.partition('+')[0]} CPU",
+            version=version,
+            source=f"PyPI timm {version}, timm/optim/{name.lower()}.py",
+            licence=LICENCES[name],
+            command="python tests/parity/record/from_timm.py",
+            notes=notes[name],
+        )
+
+
+if __name__ == "__main__":
+    main()

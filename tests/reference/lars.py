@@ -1,0 +1,89 @@
+"""LARS: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", arXiv 1708.03888, algorithm 1."""
+
+import numpy as np
+
+from .stepper import Stepper
+from .tensors import clip, divide, indices, norm
+
+
+class Lars(Stepper):
+    """b ← mu·b + lr·(eta·‖p‖ / (‖g‖ + lam·‖p‖))·(g + lam·p),  p ← p − b"""
+
+    def __init__(
+        self,
+        lr=1.0,
+        momentum=0.9,
+        weight_decay=0,
+        trust_coefficient=1e-3,
+        eps=0,
+        nesterov=False,
+        dampening=0,
+        norm="split",
+        lr_in_momentum=True,
+        adapt=True,
+        trust_clip=None,
+        zero_norm_ratio=1,
+        max_grad_norm=None,
+        max_grad_norm_per_tensor=None,
+        max_grad_value=None,
+        maximize=False,
+        blocks=None,
+    ):
+        super().__init__(lr, weight_decay, blocks, max_grad_norm, max_grad_norm_per_tensor, max_grad_value, maximize)
+        self.mu = momentum
+        self.eta = trust_coefficient
+        self.eps = eps
+        self.nesterov = nesterov
+        self.dampening = dampening
+        self.norm = norm
+        self.lr_in_momentum = lr_in_momentum
+        self.adapt = adapt
+        self.trust_clip = trust_clip
+        self.zero_norm_ratio = zero_norm_ratio
+
+    def update(self, state, p, g, t, lr, lam, lr_scale):
+        """One step of one tensor."""
+        lr = lr * lr_scale
+        r = np.empty(p.shape)
+        for i in indices(p):
+            r[i] = g[i] + lam * p[i]
+
+        weight_norm = norm(p)
+        update_norm = norm(g) if self.norm == "split" else norm(r)
+        ratio = self.trust_ratio(weight_norm, update_norm, lr, lam)
+
+        u = np.empty(p.shape)
+        for i in indices(p):
+            u[i] = lr * ratio * r[i] if self.lr_in_momentum else ratio * r[i]
+        direction = self.momentum_direction(state, u, t)
+        new_p = np.empty(p.shape)
+        for i in indices(p):
+            new_p[i] = p[i] - (direction[i] if self.lr_in_momentum else lr * direction[i])
+        return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
+
+    def trust_ratio(self, weight_norm, update_norm, lr, lam):
+        """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip"""
+        if self.adapt is False or (self.adapt == "decayed" and lam == 0):
+            return 1.0
+        if weight_norm == 0 or update_norm == 0:
+            return self.zero_norm_ratio
+        d = update_norm + lam * weight_norm + self.eps if self.norm == "split" else update_norm + self.eps
+        ratio = self.eta * weight_norm / d
+        if self.trust_clip is None:
+            return ratio
+        low, high = self.trust_clip
+        return clip(divide(ratio, lr), low, high)
+
+    def momentum_direction(self, state, u, t):
+        """b ← mu·b + k·u; the direction is b, or u + mu·b with nesterov"""
+        if self.mu == 0:
+            return u
+        if not state:
+            state["b"] = np.zeros(u.shape)
+        b = state["b"]
+        k = 1 if t == 1 else 1 - self.dampening
+        direction = np.empty(u.shape)
+        for i in indices(u):
+            b[i] = self.mu * b[i] + k * u[i]
+            direction[i] = u[i] + self.mu * b[i] if self.nesterov else b[i]
+        return direction

@@ -1,0 +1,80 @@
+"""Sums over the elements of one tensor, and the cutting of a tensor into blocks."""
+
+import math
+
+import numpy as np
+
+
+def indices(tensor):
+    """Every index of the tensor; the one index () of a 0-d tensor, none of an empty one."""
+    return list(np.ndindex(tensor.shape))
+
+
+def sum_of_squares(tensor):
+    """Σ xᵢ²"""
+    return math.fsum([tensor[i] * tensor[i] for i in indices(tensor)])
+
+
+def norm(tensor):
+    """‖x‖ = √Σ xᵢ²"""
+    return math.sqrt(sum_of_squares(tensor))
+
+
+def rms(tensor):
+    """RMS(x) = √(Σ xᵢ² / n); 0 for a tensor without elements."""
+    if tensor.size == 0:
+        return 0.0
+    return math.sqrt(sum_of_squares(tensor) / tensor.size)
+
+
+def clip(value, low, high):
+    """The value bounded to [low, high], where None is no bound."""
+    if low is not None and value < low:
+        return low
+    if high is not None and value > high:
+        return high
+    return value
+
+
+def divide(a, b):
+    """a / b as IEEE 754 has it: dividing by zero gives an infinity or NaN."""
+    if b == 0:
+        return math.nan if a == 0 or math.isnan(a) else math.copysign(math.inf, a)
+    return a / b
+
+
+def cut(tensor, block):
+    """The blocks of a tensor as tensors of their own.
+
+    `block` is None (the whole tensor is the only block), (axis, sizes), or (axis, sizes, drop); with drop all sizes
+    are 1 and the blocks have no such axis.
+    """
+    if block is None:
+        return [np.array(tensor, dtype=np.float64)]
+    axis, drop = block[0] % tensor.ndim, len(block) > 2 and block[2]
+    blocks = []
+    for place in _places(block):
+        piece = np.array(tensor[(slice(None),) * axis + (place,)], dtype=np.float64)
+        blocks.append(piece.reshape(piece.shape[:axis] + piece.shape[axis + 1 :]) if drop else piece)
+    return blocks
+
+
+def join(blocks, shape, block):
+    """The tensor of the given shape whose `cut` gives these blocks."""
+    if block is None:
+        return blocks[0]
+    axis = block[0] % len(shape)
+    tensor = np.empty(shape, dtype=np.float64)
+    for piece, place in zip(blocks, _places(block), strict=True):
+        part = tensor[(slice(None),) * axis + (place,)]
+        part[...] = piece.reshape(part.shape)
+    return tensor
+
+
+def _places(block):
+    """Where along the axis each block lies."""
+    places, start = [], 0
+    for size in block[1]:
+        places.append(slice(start, start + size))
+        start += size
+    return places
