@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from layerwise.checks import Check, Refused, checked, integer, one_of, option
 from layerwise.errors import ParameterError
@@ -37,7 +37,7 @@ class Blocks:
     stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
 
     >>> Blocks(3).parts("qkv", (6, 2))
-    [Part(axis=0, index=None, count=3, drop=False)]
+    [Part(axis=0, count=3, drop=False, one=None)]
     """
 
     split: int | Literal["each"] | tuple[int, ...] = option("each", SPLIT, WAY_OUT)
@@ -48,7 +48,7 @@ class Blocks:
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
 
     def parts(self, name: str, shape: Shape) -> list[Part]:
-        """How a tensor of this shape falls into pieces that a rule can step: one for equal blocks, several otherwise."""
+        """How a tensor of this shape falls into pieces that a rule can step: equal blocks are one."""
         if not -len(shape) <= self.axis < len(shape):
             raise ParameterError(
                 f"the blocks of {name!r} lie along axis {self.axis}, which its shape {shape} does not have. "
@@ -57,14 +57,14 @@ class Blocks:
         axis = self.axis % len(shape)
         length = shape[axis]
         if self.split == "each":
-            return [Part(axis, None, length, drop=True)]
+            return [Part(axis, length, drop=True)]
         if isinstance(self.split, int):
             if length % self.split:
                 raise ParameterError(
                     f"the blocks of {name!r} must divide axis {axis} of its shape {shape}, but are {self.split}. "
                     "Pass their lengths instead, such as Blocks((4096, 1024, 1024))."
                 )
-            return [Part(axis, None, self.split, drop=False)]
+            return [Part(axis, self.split)]
         if sum(self.split) != length:
             raise ParameterError(
                 f"the blocks of {name!r} must add up to axis {axis} of its shape {shape}, but are {self.split}. "
@@ -72,7 +72,7 @@ class Blocks:
             )
         ends = list(accumulate(self.split))
         cuts = zip(self.split, ends, strict=True)
-        return [Part(axis, (i, end - n, end, length), 1, False) for i, (n, end) in enumerate(cuts)]
+        return [Part(axis, one=(i, end - n, end, length)) for i, (n, end) in enumerate(cuts)]
 
 
 def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
@@ -80,21 +80,26 @@ def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
 
 
-class Part(NamedTuple):
-    """One piece of a tensor, and how to view arrays of the tensor's or of its statistics' shape through it."""
+@dataclass(frozen=True)
+class Part:
+    """One piece of a tensor, and how to view arrays of the tensor's or of its statistics' shape through it.
+
+    Either `count` equal blocks side by side, seen along a dimension of their own (which with `drop` is the axis
+    itself), or `one` block of several: its number, start and end, and the tensor's length.
+    """
 
     axis: int
-    index: tuple[int, int, int, int] | None  # the block's number, start and end, and the tensor's length
-    count: int
-    drop: bool
+    count: int = 1
+    drop: bool = False
+    one: tuple[int, int, int, int] | None = None
 
     def dims(self) -> Shape:
-        return () if self.index is not None else (self.axis,)
+        return () if self.one is not None else (self.axis,)
 
     def view(self, array: Any) -> Any:
         """The piece of `array`, whose length along the axis is the tensor's, or one for each block."""
-        if self.index is not None:
-            number, start, end, length = self.index
+        if self.one is not None:
+            number, start, end, length = self.one
             cut = slice(start, end) if array.shape[self.axis] == length else slice(number, number + 1)
             return array[(slice(None),) * self.axis + (cut,)]
         if self.drop:
@@ -107,6 +112,6 @@ def merged(parts: Sequence[Part], shapes: Sequence[Shape]) -> Shape:
     """The shape that holds the pieces' statistics together: their blocks one after the other along the axis."""
     part, first = parts[0], shapes[0]
     before, after = first[: part.axis], first[part.axis + 1 :]
-    if part.index is not None:
+    if part.one is not None:
         return (*before, sum(shape[part.axis] for shape in shapes), *after)
     return first if part.drop else (*before, first[part.axis] * after[0], *after[1:])

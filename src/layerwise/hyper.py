@@ -220,6 +220,9 @@ class Adafactor(Hyper):
         )
 
 
+Settings = Lamb | Lars | Adafactor
+
+
 def scheduled(value: Scheduled, name: str, step: int, hyper: type[Hyper]) -> float:
     """The number that an option has at `step` (counted from 0), a schedule's answer held to the option's range."""
     if not callable(value):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import Any
 
 from layerwise.errors import PresetError
@@ -34,26 +33,26 @@ _APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
 _T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
 _CAP = {"relative_step": True, "scale_parameter": True, "decay_scale": "lr"}
 
-_ROWS: tuple[tuple[str, str, Mapping[str, Any], str, str], ...] = (
-    ("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults.", ""),
-    ("optax.lamb", "Lamb", {}, "the paper; the ratio on every leaf, masked or not.", ""),
-    ("axonml.LAMB", "Lamb", {}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
-    ("tfa.LAMB", "Lamb", {}, "the paper; its exclusion lists are `adapt` and `decay` by name.", ""),
-    (
+_ALL = (
+    Preset("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults.", ""),
+    Preset("optax.lamb", "Lamb", {}, "the paper; the ratio on every leaf, masked or not.", ""),
+    Preset("axonml.LAMB", "Lamb", {}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
+    Preset("tfa.LAMB", "Lamb", {}, "the paper; its exclusion lists are `adapt` and `decay` by name.", ""),
+    Preset(
         "apex.FusedLAMB",
         "Lamb",
         {**_APEX, "adapt": "decayed"},
         "global clipping at 1, decay 0.01, and no ratio where weight_decay is 0.",
         "its step count per group (ours is per tensor); p.grad is not overwritten.",
     ),
-    (
+    Preset(
         "apex.FusedLAMB-nvlamb",
         "Lamb",
         _APEX,
         "apex.FusedLAMB with use_nvlamb=True: the ratio everywhere.",
         "its step count per group (ours is per tensor); p.grad is not overwritten.",
     ),
-    (
+    Preset(
         "timm.Lamb",
         "Lamb",
         {**_APEX, "adapt": "decayed"},
@@ -61,37 +60,37 @@ _ROWS: tuple[tuple[str, str, Mapping[str, Any], str, str], ...] = (
         'decoupled_decay is decay="decoupled".',
         "its step count per group; corrected_weight_decay; norms in the parameter's dtype.",
     ),
-    (
+    Preset(
         "paddle.Lamb",
         "Lamb",
         {"weight_decay": 0.01, "adapt": "decayed"},
         "decay 0.01, and no ratio where it is 0, which always_adapt=True changes: adapt=True.",
         "β-powers as running products in float32.",
     ),
-    (
+    Preset(
         "keras.Lamb",
         "Lamb",
         {"eps": 1e-7, "decay": "decoupled"},
         "decay outside the ratio and before it; eps 1e-7.",
         "the step count in the variable's dtype, inexact beyond 256 in bfloat16.",
     ),
-    (
+    Preset(
         "deepspeed.FusedLamb",
         "Lamb",
         {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (0.01, 10.0)},
         "bias correction on the step, outside the ratio; the ratio within [0.01, 10].",
         "eps_inside_sqrt is eps=0 with eps_root.",
     ),
-    ("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
-    (
+    Preset("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
+    Preset(
         "yscv.Lars",
         "Lars",
         {"momentum": 0.0},
         "the paper without momentum.",
         "a nan norm gives it the ratio 1; here it stays nan.",
     ),
-    ("optax.lars", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖.", ""),
-    (
+    Preset("optax.lars", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖.", ""),
+    Preset(
         "timm.Lars",
         "Lars",
         {"momentum": 0.0, "eps": 1e-8, "lr_in_momentum": False, "adapt": "decayed"},
@@ -99,66 +98,66 @@ _ROWS: tuple[tuple[str, str, Mapping[str, Any], str, str], ...] = (
         "(always_adapt).",
         "trust_clip with lr > 1 where a norm is 0: it moves by g, we by lr·g.",
     ),
-    (
+    Preset(
         "mlperf.LARS",
         "Lars",
         {"weight_decay": 1e-4, "eps": 1e-7},
         "decay 1e-4; its epsilon of 0 becomes 1e-7. Its skip list is `adapt` and `decay` by name.",
         "",
     ),
-    ("simclr.LARS", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name.", ""),
-    (
+    Preset("simclr.LARS", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name.", ""),
+    Preset(
         "apex.LARC",
         "Lars",
         {"trust_coefficient": 0.02, "eps": 1e-8, "trust_clip": (None, 1.0), "lr_in_momentum": False},
         "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
         "where a norm is 0 it drops weight decay, which we keep.",
     ),
-    ("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
-    (
+    Preset("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
+    Preset(
         "transformers.Adafactor",
         "Adafactor",
         {"decay_scale": "step"},
         "the paper; decay by the whole step size.",
         "state in the gradient's dtype when it is float64 or float32 (ours follows the parameter).",
     ),
-    (
+    Preset(
         "transformers.Adafactor-T5",
         "Adafactor",
         {"lr": 1e-3, "scale_parameter": False, "relative_step": False, "decay_scale": "step"},
         "the T5 fine-tuning recipe: an absolute lr of 1e-3, clipped at 1.",
         "",
     ),
-    (
+    Preset(
         "torch.Adafactor",
         "Adafactor",
         {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
         "its lr is our lr_cap; eps1 clamps, and is the dtype's own epsilon.",
         "one tensor's epsilon leaking into the next of another dtype; state in the gradient's dtype.",
     ),
-    (
+    Preset(
         "keras.Adafactor",
         "Adafactor",
         {**_CAP, "lr_cap": 1e-3},
         "its learning_rate is our lr_cap; relative_step=False changes nothing in it.",
         "with weight_decay it measures RMS(p) after the decay, we before; V kept in full beside R and C.",
     ),
-    (
+    Preset(
         "optax.adafactor",
         "Adafactor",
         {**_T5X, "decay_scale": "none"},
         "an absolute lr (its None is lr=1.0) times RMS(p); the two largest dimensions from 128; decay by λ itself.",
         "decay_offset > 0 gives it nan at the start; here t − offset is at least 1.",
     ),
-    (
+    Preset(
         "t5x.Adafactor",
         "Adafactor",
         {**_T5X, "decay_scale": "none"},
         "an absolute lr times RMS(p); the two largest dimensions from 128; decay by λ itself. "
         "Rules for more dimensions are factored=(rows, columns).",
-        "its decay takes λ of the weights after the step, we of those before; max_parameter_scale.",
+        "max_parameter_scale, and a min_dim_size_to_factor that its explicit rules ignore.",
     ),
-    (
+    Preset(
         "rlx.Adafactor",
         "Adafactor",
         {"factored": "matrix", "decay_scale": "step"},
@@ -168,10 +167,7 @@ _ROWS: tuple[tuple[str, str, Mapping[str, Any], str, str], ...] = (
     ),
 )
 
-_PRESETS = {
-    name: Preset(name, optimizer, MappingProxyType(dict(options)), differs, not_reproduced)
-    for name, optimizer, options, differs, not_reproduced in _ROWS
-}
+_PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str) -> dict[str, Any]:

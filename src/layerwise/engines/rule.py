@@ -28,7 +28,8 @@ class RuleEngine:
         # A generator of its own, so that the copies `read` makes live no longer than the work on their tensor.
         p, g = self._read(job.p, job.p), self._read(job.g, job.p)
         state = type(job.state)(*(None if s is None else self._read(s, job.p) for s in job.state))
-        return (yield from job.rule.step(self._xp, p, g, state, job.h, job.now))
+        stepped: Stepped = yield from job.rule.step(self._xp, p, g, state, job.h, job.now)
+        return stepped
 
     def _store(self, job: Job, done: Stepped) -> Stats:
         self._write(job.p, done.p)

@@ -74,9 +74,7 @@ def check_gradient(name: str, grad: Any, weights: Array) -> Array:
         raise GradientError(f"the gradient of {name!r} is sparse ({type(grad).__name__}). Pass grad.toarray().")
     array = np.asarray(grad)
     if not (is_floating(array.dtype) or array.dtype.kind in "iu"):
-        raise GradientError(
-            f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array of the weights' shape."
-        )
+        raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")
     if array.shape != weights.shape:
         raise GradientError(
             f"the gradient of {name!r} must have the shape of its weights, {weights.shape}, but has {array.shape}. "

@@ -15,7 +15,7 @@ from layerwise.blocks import as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper, Scheduled, scheduled
+from layerwise.hyper import Hyper, Scheduled, Settings, scheduled
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._names import ByName, is_by_name
@@ -55,7 +55,7 @@ class Optimizer:
     """What `Lamb`, `Lars` and `Adafactor` have in common."""
 
     _rule: Any
-    _hyper: type[Hyper]
+    _hyper: type[Settings]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
@@ -65,7 +65,7 @@ class Optimizer:
             raise HyperparameterError(
                 sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
             )
-        self._h = self._hyper(**{name: given[name] for name in own - by_name.keys()})
+        self._h: Settings = self._hyper(**{name: given[name] for name in own - by_name.keys()})
         self._lr_scale = ByName("lr_scale", given["lr_scale"], 1.0, _check_lr_scale)
         self._adapt = ByName("adapt", by_name.get("adapt"), None, partial(_checked_as, self._hyper, "adapt"))
         self._decay = ByName("decay", by_name.get("decay"), Decay(), partial(_check_decay, self._hyper))
@@ -81,7 +81,9 @@ class Optimizer:
         """Update one named array in place."""
         if self._h.max_grad_norm:
             raise ContradictionError(
-                sentence("max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all().")
+                sentence(
+                    "max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all()."
+                )
             )
         self._step({name: self._entry(name, weights, grad)})
 
@@ -97,7 +99,9 @@ class Optimizer:
 
     def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
         if not isinstance(name, str) or not name:
-            raise ParameterError(f"a parameter's name must be a non-empty string, but is {name!r}. Pass str(...) of it.")
+            raise ParameterError(
+                f"a parameter's name must be a non-empty string, but is {name!r}. Pass str(...) of it."
+            )
         p = _arrays.check_parameter(name, weights)
         slot = self._slots.get(name)
         if slot is not None and slot.shape != p.shape:
@@ -117,9 +121,7 @@ class Optimizer:
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
         lr, lam = self._scheduled(max(slot.step for slot in slots.values()) + 1)
-        jobs = [
-            job for name, (p, g) in entries.items() for job in self._jobs(plans[name], slots[name], p, g, lr, lam)
-        ]
+        jobs = [job for name, (p, g) in entries.items() for job in self._jobs(plans[name], slots[name], p, g, lr, lam)]
         with np.errstate(all="ignore"):
             measured = iter(choose(self._engine, ENGINES).step(jobs))
         for name, slot in slots.items():

@@ -59,8 +59,8 @@ def plan_pieces(
     cut = tuple(_piece(rule, h, shape, part, machine_eps) for part in parts)
     if len({getattr(piece.h, "factored", None) for piece in cut}) > 1:
         raise ContradictionError(
-            f"the blocks of {name!r}, of lengths {blocks.split if blocks else None} in the shape {shape}, would not all be "
-            "factored alike. Pass factored=False, or a min_dim_size_to_factor that decides the same for all of them."
+            f"the blocks of {name!r}, {blocks} of shape {shape}, would not all be factored alike. "
+            "Pass factored=False, or a min_dim_size_to_factor that decides the same for all of them."
         )
     return cut
 

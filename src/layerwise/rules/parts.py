@@ -1,5 +1,7 @@
-"""What the rules share: the gradient made ready, the trust ratio made safe, and arithmetic on scalars that may be
-plain numbers (known now) or arrays (known when the program runs)."""
+"""What the rules share: the gradient made ready, the trust ratio made safe, and arithmetic on scalars.
+
+A scalar may be a plain number, known now, or an array, known when the program runs.
+"""
 
 from __future__ import annotations
 
