@@ -40,13 +40,14 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
     u = (lr * ratio if h.lr_in_momentum else ratio) * r
-    b = u if b is None else mu * b + _undamped(xp, t, h) * u
+    b = u if b is None else mu * b + _damped(xp, u, t, h)
     s = u + mu * b if h.nesterov else b
     return Stepped(p - (s if h.lr_in_momentum else lr * s), State(None if state.momentum_buffer is None else b), stats)
 
 
-def _undamped(xp: Any, t: Scalar, h: Any) -> Scalar:
-    return 1.0 if h.dampening == 0 else choose(xp, t == 1, 1.0, 1.0 - h.dampening)
+def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
+    # Chosen between arrays, not between factors: two numbers would take a dtype of their own on the way.
+    return u if h.dampening == 0 else choose(xp, t == 1, u, (1 - h.dampening) * u)
 
 
 def _ratio(

@@ -1,0 +1,90 @@
+# Everything happens in .venv, which is made when it is missing. Each target installs what it needs and no more.
+#   make PYTHON=python3.12            another interpreter
+#   make CONSTRAINTS=/dev/null        newest versions instead of the pinned ones
+#   make test EXTRAS=dev              without the packages that only the parity tests use
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PIP ?= $(PY) -m pip --disable-pip-version-check
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= dev,parity
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+# The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
+INSTALL = $(PIP) install --quiet -c $(CONSTRAINTS) --no-build-isolation
+# Folders are among the sources because removing a file touches nothing else.
+SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
+NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
+
+.PHONY: demo test test-quick check bench docs stub clean help
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo         train a small network with all three optimizers (under a minute)"
+	@echo "make test         all tests;  make test-quick leaves out the slow ones"
+	@echo "make check        lint, format, types, and the extension's stub"
+	@echo "make docs         run the examples in docstrings and documentation"
+	@echo "make bench        time a step against other implementations"
+	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
+
+demo: $(VENV)/.demo $(VENV)/.package
+	@$(PY) -m layerwise demo $(DEMO_ARGS)
+
+test: $(VENV)/.dev $(VENV)/.package
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+test-quick: $(VENV)/.dev $(VENV)/.package
+	@$(PY) -m pytest -m "not heavy" $(PYTEST_ARGS)
+
+check: $(VENV)/.dev $(VENV)/.package
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+	@mkdir -p build
+	@$(call write-stub,build/_native.pyi)
+	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
+
+docs: $(VENV)/.dev $(VENV)/.package
+	@$(PY) -m pytest --doctest-modules --pyargs layerwise $(wildcard tests/test_docs.py) $(PYTEST_ARGS)
+
+bench: $(VENV)/.dev $(VENV)/.package
+	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
+
+stub: $(VENV)/.dev $(VENV)/.package
+	@$(call write-stub,src/layerwise/_native.pyi)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+write-stub = $(PY) -m nanobind.stubgen -q -m layerwise._native -o $(1) && $(PY) -m ruff format -q $(1)
+
+# Stamps. The first three install packages, the last the library itself, anew whenever its sources have changed.
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "layerwise needs Python 3.10 or newer: make PYTHON=...")'
+	@echo "Making $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.tools: | $(PY)
+	@$(PIP) install --quiet -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja
+	@touch $@
+
+$(VENV)/.demo: $(NEEDS)
+	@echo "Installing layerwise[demo] into $(VENV)"
+	@$(INSTALL) '.[demo]'
+	@touch $@ $(VENV)/.package
+
+$(VENV)/.dev: $(NEEDS)
+	@echo "Installing layerwise[$(EXTRAS)] into $(VENV); the first time takes some minutes"
+	@$(INSTALL) '.[$(EXTRAS)]'
+	@touch $@ $(VENV)/.package
+
+$(VENV)/.package: $(SOURCES) $(NEEDS)
+	@echo "Building layerwise"
+	@$(INSTALL) --no-deps .
+	@touch $@

@@ -1,0 +1,65 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import layerwise
+from layerwise.cli.presets import show_presets
+
+app = typer.Typer(
+    name="layerwise",
+    help="LAMB, LARS and Adafactor.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def run() -> None:
+    app(prog_name="layerwise")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(layerwise.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")] = False,
+) -> None:
+    del version  # its callback has done the work
+
+
+@app.command()
+def presets() -> None:
+    """List the named variants: what makes an optimizer equal to another implementation."""
+    show_presets(Console())
+
+
+@app.command()
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs and one seed: a look, not a result.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write figures, settings and versions to this JSON file.")] = None,
+) -> None:
+    """Train a small network on handwritten digits with each optimizer, at a small and at a large batch."""
+    # Not at the top: the other commands should neither wait for scikit-learn nor need it.
+    from layerwise.cli.demo import run_demo
+    from layerwise.cli.demo.settings import FULL, QUICK
+    from layerwise.cli.files import CannotWrite, check_writable
+
+    try:
+        if out is not None:
+            check_writable(out)
+        run_demo(Console(), QUICK if quick else FULL, seed, out)
+    except CannotWrite as problem:
+        typer.echo(f"layerwise: {problem}", err=True)
+        raise typer.Exit(2) from None

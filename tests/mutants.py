@@ -1,0 +1,213 @@
+"""Small deliberate errors in the mathematics, and what must catch each.
+
+A mutant is one replacement in one file. `world` rebuilds the rules and the driver from source with it, so that the
+oracles can be held against the result while the installed package stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import getsource
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
+
+MODULES = (
+    "layerwise.rules.parts",
+    "layerwise.rules.lamb",
+    "layerwise.rules.lars",
+    "layerwise.rules.adafactor",
+    "layerwise.drive",
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`old` becomes `new` in the module; `caught_by` names every oracle that has to notice."""
+
+    error: str
+    module: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+
+    def world(self) -> SimpleNamespace:
+        sources = {name: getsource(import_module(name)) for name in MODULES}
+        target = f"layerwise.{self.module}"
+        assert sources[target].count(self.old) == 1, f"{self.error}: {self.old!r} is not there exactly once"
+        return rebuilt({**sources, target: sources[target].replace(self.old, self.new)})
+
+
+def rebuilt(sources: dict[str, str]) -> SimpleNamespace:
+    """The rules and the driver made of these sources, and of one another."""
+    built: dict[str, ModuleType] = {}
+    with patch.dict(sys.modules):
+        for name, source in sources.items():
+            built[name] = sys.modules[name] = ModuleType(name)
+            exec(compile(source, f"<{name}>", "exec"), built[name].__dict__)  # noqa: S102
+    _, lamb, lars, adafactor, drive = built.values()
+    return SimpleNamespace(lamb=lamb, lars=lars, adafactor=adafactor, local=drive.local, Run=drive.Run)
+
+
+def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
+    return [Mutant(error, module, old, new, tuple(caught.split())) for error, old, new, caught in rows]
+
+
+MUTANTS = [
+    *_rows(
+        "rules.lamb",
+        ("trust ratio deleted", "(size * ratio) * r", "size * r", "reference vectors properties"),
+        (
+            "trust ratio upside down",
+            "phi / xp.where(rr == 0, 1.0, x)",
+            "x / xp.where(pp == 0, 1.0, phi)",
+            "reference vectors properties",
+        ),
+        ("bias correction off by one", "xp, b2, t)", "xp, b2, t + 1)", "reference vectors limits"),
+        ("bias correction of m left out", "(m / c1, v / c2)", "(m, v / c2)", "reference limits"),
+        ("beta1 and beta2 swapped", "(b1, b2) = state, h.betas", "(b2, b1) = state, h.betas", "reference limits"),
+        ("decay outside the ratio", "r = u + lam * p if", "r, p = u, p - lr * lam * p if", "reference"),
+        ("decay sign", "r = u + lam * p if", "r = u - lam * p if", "reference vectors limits"),
+        ("decay of the decayed weights by l2", "g = g + lam * p", "g = g + lr * lam * p", "reference limits"),
+        ("eps inside the root", "+ h.eps)", "+ h.eps_root)", "reference vectors"),
+        (
+            "second moment of m",
+            "v = b2 * v + (1 - b2) * (g * g)",
+            "v = b2 * v + (1 - b2) * (m * m)",
+            "reference limits",
+        ),
+        ("grad averaging ignored", "(1 - b1) * g if h.grad_averaging else g", "(1 - b1) * g", "reference"),
+        ("correction on lr upside down", "c2**0.5 / c1", "c1 / c2**0.5", "reference vectors"),
+        (
+            "clip of the weight norm ignored",
+            "w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)",
+            "w",
+            "reference",
+        ),
+        ("zero weights never leave zero", "(pp != 0) & (rr != 0)", "(rr != 0)", "reference"),
+        ("norm not rooted", "w, x = root(xp, pp), root(xp, rr)", "w, x = pp, rr", "reference vectors properties"),
+    ),
+    *_rows(
+        "rules.lars",
+        ("trust coefficient left out", "h.trust_coefficient * w", "w", "reference vectors"),
+        ("weight norm left out", "h.trust_coefficient * w", "h.trust_coefficient", "reference vectors"),
+        ("decay left out of the length", "(n + lam * w if", "(n if", "reference vectors"),
+        ("norm of the decayed gradient always", 'x = g if h.norm == "split" else r', "x = r", "reference vectors"),
+        (
+            "lr outside the momentum",
+            "(lr * ratio if h.lr_in_momentum else ratio) * r",
+            "ratio * r",
+            "reference vectors",
+        ),
+        ("momentum not kept", "mu * b + _damped", "_damped", "reference vectors limits"),
+        ("nesterov is heavy ball", "u + mu * b if h.nesterov else b", "b", "reference limits"),
+        (
+            "buffer seeded with the raw gradient",
+            "mu * b + _damped(xp, u, t, h)",
+            "choose(xp, t == 1, g, mu * b + u)",
+            "reference vectors",
+        ),
+        ("dampening in the first step too", "t == 1, u,", "t == 0, u,", "reference limits"),
+        ("decay added after the ratio", "r = g if is_zero(lam) else g + lam * p", "r = g", "reference limits"),
+        ("ratio depends on the gradient's scale", "length = (n +", "length = (n * n +", "reference vectors properties"),
+    ),
+    *_rows(
+        "rules.adafactor",
+        (
+            "rows and columns swapped",
+            "G_rows, G_cols, G_mean,",
+            "G_cols, G_rows, G_mean,",
+            "reference vectors properties",
+        ),
+        (
+            "clip inverted",
+            "1.0 / at_least(xp, rms / h.clip_threshold, 1.0)",
+            "1.0 / at_least(xp, rms * h.clip_threshold, 1.0)",
+            "reference properties",
+        ),
+        (
+            "clip raises small updates",
+            "at_least(xp, rms / h.clip_threshold, 1.0)",
+            "(rms / h.clip_threshold)",
+            "reference properties",
+        ),
+        ("mean of R forgotten", "R / R_mean", "R", "reference vectors properties"),
+        (
+            "sum of R for its mean",
+            "xp.sqrt(R / R_mean)",
+            "xp.sqrt(R / (R_mean * R.shape[rows[0]]))",
+            "reference properties",
+        ),
+        (
+            "mean of R one step old",
+            "R_mean = b2 * R_mean + (1 - b2) * G_mean",
+            "R_mean = R_mean + 0 * G_mean",
+            "reference properties",
+        ),
+        (
+            "beta2 counts from zero",
+            "b2 = 1 - t**h.beta2_decay",
+            "b2 = 1 - (t + 1) ** h.beta2_decay",
+            "reference vectors",
+        ),
+        ("step count stands still", "b2 = 1 - t**h.beta2_decay", "b2 = 0.0", "reference vectors"),
+        ("parameter scale left out", "_rho(xp, now, h) * scale", "_rho(xp, now, h)", "reference vectors"),
+        (
+            "eps2 added, not a floor",
+            "at_least(xp, root(xp, pp), h.eps[1])",
+            "root(xp, pp) + h.eps[1]",
+            "reference vectors",
+        ),
+        ("relative step not capped", "at_most(xp, now.t**-0.5, h.lr_cap)", "now.t**-0.5", "reference vectors"),
+        ("warm-up ignored", "at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho", "rho", "reference"),
+        (
+            "decay outside any rate",
+            '{"lr": lr, "step": alpha, "none": 1.0}',
+            '{"lr": 1.0, "step": 1.0, "none": 1.0}',
+            "reference",
+        ),
+        (
+            "momentum of the raw update",
+            "(1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0)",
+            "(1 - h.beta1) * (alpha if h.lr_in_momentum else 1.0)",
+            "reference",
+        ),
+        ("offset forgotten", "at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t", "t", "reference"),
+    ),
+    *_rows(
+        "rules.parts",
+        ("maximize ignored", "        g = -g\n", "        g = g\n", "reference limits"),
+        (
+            "square of the global norm",
+            "root(xp, gg) / h.max_grad_norm, 1.0)",
+            "gg / h.max_grad_norm, 1.0)",
+            "reference",
+        ),
+        (
+            "clipping scales up",
+            "g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)",
+            "g = g / (root(xp, gg) / h.max_grad_norm)",
+            "reference",
+        ),
+        ("gating turned round", "choose(xp, lam == 0,", "choose(xp, lam != 0,", "reference vectors"),
+        ("upper bound ignored", "x if high is None else at_most(xp, x, high)", "x", "reference vectors"),
+        (
+            "zero norm gives zero",
+            "xp.where(defined, ratio, h.zero_norm_ratio)",
+            "xp.where(defined, ratio, 0.0)",
+            "reference vectors",
+        ),
+    ),
+    *_rows(
+        "drive",
+        (
+            "mean is a sum",
+            "if isinstance(ask, Mean) else total",
+            "if isinstance(ask, Sum) and not isinstance(ask, Mean) else total",
+            "reference vectors properties",
+        ),
+        ("mean by one dimension too few", "for d in dims))", "for d in dims[1:]))", "reference properties"),
+        ("global norm forgets the first tensor", "sum(terms[1:], terms[0])", "sum(terms[1:])", "reference"),
+    ),
+]

@@ -1,0 +1,176 @@
+"""optax.lamb, optax.lars and optax.adafactor, run beside ours."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from parity.live import SHAPES, Draw, assert_same, ours, tensors
+
+from layerwise import preset
+from layerwise.numpy import Adafactor, Lamb, Lars
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+factorized = pytest.importorskip("optax._src.factorized")
+
+DRAWS = range(25)
+NAMES = sorted(SHAPES)
+# In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero
+# has in full.
+FLOAT32 = {"of_size": 3e-6, "of_move": 2e-4}
+
+
+@pytest.fixture
+def x64():
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
+def exact_b2(monkeypatch):
+    """optax.adafactor with β₂ in float64: its own is computed in float32 whatever the parameters are."""
+
+    def decay_rate(i, exponent):
+        return 1.0 - jax.numpy.array(i + 1, jax.numpy.float64) ** (-exponent)
+
+    exact = partial(factorized.scale_by_factored_rms, decay_rate_fn=decay_rate)
+    monkeypatch.setattr(factorized, "scale_by_factored_rms", exact)
+
+
+def theirs(transformation, params, grads):
+    weights = jax.tree.map(jax.numpy.asarray, params)
+    assert {w.dtype for w in weights.values()} == {p.dtype for p in params.values()}
+    state = transformation.init(weights)
+    for g in grads:
+        updates, state = transformation.update(jax.tree.map(jax.numpy.asarray, g), state, weights)
+        weights = optax.apply_updates(weights, updates)
+        yield {name: np.asarray(w) for name, w in weights.items()}
+
+
+def scheduled(draw, low, high):
+    """A number, or a schedule."""
+    x = draw.between(low, high)
+    return draw.of(x, lambda step: x * (1 + step) / 4)
+
+
+def masked(draw):
+    """A mask as optax takes it, and by name as ours does."""
+    kept = {name: draw.of(True, False) for name in NAMES}
+    return draw.of((None, None), (kept, kept), (lambda _: kept, kept.get))
+
+
+def lamb(draw):
+    """One draw: the arguments of optax.lamb, and ours."""
+    mask, decay = masked(draw)
+    lr, b1, b2 = scheduled(draw, 1e-3, 1e-1), draw.of(0.0, 0.5, 0.9), draw.of(0.0, 0.95, 0.999)
+    shared = {
+        "eps": draw.of(1e-6, 1e-2),
+        "eps_root": draw.of(0.0, 1e-8, 1e-2),
+        "weight_decay": draw.of(0.0, scheduled(draw, 1e-3, 1.0)),
+    }
+    return (
+        {"learning_rate": lr, "b1": b1, "b2": b2, "mask": mask, **shared},
+        {"lr": lr, "betas": (b1, b2), **shared} | ({"decay": decay} if decay else {}),
+    )
+
+
+def lars(draw):
+    decay_mask, decay = masked(draw)
+    ratio_mask, adapt = masked(draw)
+    lr, momentum = scheduled(draw, 1e-2, 1.0), draw.of(0.0, 0.5, 0.9)
+    shared = {
+        "weight_decay": draw.of(0.0, draw.between(1e-3, 1.0)),
+        "trust_coefficient": draw.between(1e-3, 1e-1),
+        "eps": draw.of(0.0, 1e-2),
+        "momentum": momentum,
+        "nesterov": momentum > 0 and draw.of(True, False),
+    }
+    masks = {"weight_decay_mask": decay_mask or True, "trust_ratio_mask": ratio_mask or True}
+    by_name = {"decay": decay, "adapt": adapt}
+    return {"learning_rate": lr, **masks, **shared}, {"lr": lr, **shared} | {k: v for k, v in by_name.items() if v}
+
+
+def adafactor(draw):
+    mask, decay = masked(draw)
+    lr, eps, rate = draw.of(None, scheduled(draw, 1e-3, 1e-1)), draw.of(1e-30, 1e-8), draw.of(0.5, 0.8, 1.0)
+    momentum, factored = draw.of(None, 0.0, 0.9), draw.of(True, True, False)
+    weight_decay = draw.of(None, scheduled(draw, 1e-3, 1e-1))
+    scale, clip = draw.of(True, False), draw.of(None, 0.5, 1.0, 2.0)
+    smallest = {"min_dim_size_to_factor": draw.of(0, 3, 4, 128)}
+    return (
+        {
+            "learning_rate": lr,
+            "eps": eps,
+            "decay_rate": rate,
+            "momentum": momentum,
+            "dtype_momentum": "float64",
+            "factored": factored,
+            "weight_decay_rate": weight_decay,
+            "weight_decay_mask": mask,
+            "multiply_by_parameter_scale": scale,
+            "clipping_threshold": clip,
+            **smallest,
+        },
+        {
+            "lr": 1.0 if lr is None else lr,
+            "eps": (eps, 1e-3),
+            "beta2_decay": -rate,
+            "beta1": momentum,
+            "factored": "largest" if factored else False,
+            "weight_decay": weight_decay or 0.0,
+            "decay": decay,
+            "scale_parameter": scale,
+            "clip_threshold": clip,
+            **smallest,
+        },
+    )
+
+
+CASES = {
+    "lamb": (optax.lamb, Lamb, preset("optax.lamb"), lamb),
+    "lars": (optax.lars, Lars, preset("optax.lars"), lars),
+    "adafactor": (optax.adafactor, Adafactor, preset("optax.adafactor"), adafactor),
+}
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+@pytest.mark.parametrize("case", CASES)
+def test_drawn_options(case, seed, x64, exact_b2):
+    their_class, our_class, preset_options, options = CASES[case]
+    their_options, our_options = options(Draw(seed))
+    params, grads = tensors()
+    assert_same(
+        ours(our_class(**{**preset_options, **our_options}), params, grads),
+        theirs(their_class(**their_options), params, grads),
+        params,
+        of_size=1e-12,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_defaults(case, x64):
+    their_class, our_class, preset_options, _ = CASES[case]
+    # Large enough that optax.adafactor factors it.
+    params, grads = tensors(shapes={**SHAPES, "large": (129, 2, 128)})
+    # β₂ in float32 is off by 2^-24 at most, and as much is u.
+    of_move = 1e-6 if case == "adafactor" else 0.0
+    mine = ours(our_class(lr=0.01, **preset_options), params, grads)
+    assert_same(mine, theirs(their_class(0.01), params, grads), params, 1e-12, of_move)
+
+
+def test_momentum_in_float32(x64, exact_b2):
+    params, grads = tensors()
+    options = {**preset("optax.adafactor"), "lr": 0.01, "beta1": 0.9}
+    peer = list(theirs(optax.adafactor(0.01, momentum=0.9), params, grads))
+    # optax multiplies with b1 in float32 too, we only store what is left for the next step in it.
+    assert_same(ours(Adafactor(**options, momentum_dtype="float32"), params, grads), peer, params, 1e-12, 1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32(case):
+    their_class, our_class, preset_options, _ = CASES[case]
+    params, grads = tensors("float32")
+    mine = ours(our_class(lr=0.01, **preset_options), params, grads)
+    assert_same(mine, theirs(their_class(0.01), params, grads), params, **FLOAT32)

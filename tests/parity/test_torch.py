@@ -1,0 +1,102 @@
+"""torch.optim.Adafactor run beside ours; and its Adam, AdamW and SGD, which are LAMB and LARS without the ratio."""
+
+import numpy as np
+import pytest
+from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
+
+from layerwise import preset
+from layerwise.numpy import Adafactor, Lamb, Lars
+
+torch = pytest.importorskip("torch")
+
+DRAWS = range(25)
+LRS = [0.002, 0.004, 0.016, 0.008, 0.001]
+
+
+def adafactor(draw):
+    """One draw: the arguments of torch.optim.Adafactor, and ours."""
+    lr, d = draw.between(1e-3, 1e-1), draw.of(1.0, 1.5, 4.0)
+    shared = {
+        "eps": (draw.of(None, 1e-30, 1e-8, 1e-2), draw.of(1e-3, 0.5)),
+        "beta2_decay": draw.of(-0.8, -0.5, -1.0),
+        "weight_decay": draw.of(0.0, 0.1, 1.0),
+        "maximize": draw.of(True, False),
+    }
+    return {"lr": lr, "d": d, "foreach": draw.of(True, False), **shared}, {"lr_cap": lr, "clip_threshold": d, **shared}
+
+
+def adam(draw):
+    decay, root = draw.of("decoupled", "l2"), draw.of(0.0, 0.1)
+    shared = {
+        "betas": (draw.of(0.0, 0.9), draw.of(0.95, 0.999)),
+        "eps": draw.of(1e-8, 1e-2),
+        "weight_decay": root,
+        "maximize": draw.of(True, False),
+    }
+    their_class = torch.optim.AdamW if decay == "decoupled" else torch.optim.Adam
+    return their_class, shared, {"decay": decay, "adapt": False, **shared}
+
+
+def sgd(draw):
+    momentum, dampening = draw.of(0.0, 0.5, 0.9), draw.of(0.0, 0.25, 1.0)
+    shared = {
+        "momentum": momentum,
+        "dampening": dampening,
+        "weight_decay": draw.of(0.0, 0.1),
+        "nesterov": momentum > 0 and dampening == 0 and draw.of(True, False),
+        "maximize": draw.of(True, False),
+    }
+    return torch.optim.SGD, shared, {"adapt": False, "lr_in_momentum": False, **shared}
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_adafactor(seed):
+    their_options, our_options = adafactor(Draw(seed))
+    params, grads = tensors()
+    mine = ours(Adafactor(**{**preset("torch.Adafactor"), **our_options}), params, grads)
+    peer = torch_steps(lambda ps: torch.optim.Adafactor(ps, **their_options), params, grads)
+    assert_same(mine, peer, params, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_size", "of_move"),
+    [
+        # torch takes R and C of norms, ‖g‖²/n, and √V of the product R·C.
+        pytest.param("float64", 1e-12, 0.0, id="float64"),
+        pytest.param("float32", 3e-6, 1e-5, id="float32"),
+    ],
+)
+@pytest.mark.parametrize("foreach", [True, False])
+def test_adafactor_defaults(dtype, of_size, of_move, foreach):
+    params, grads = tensors(dtype)
+    mine = ours(Adafactor(**preset("torch.Adafactor")), params, grads)
+    peer = torch_steps(lambda ps: torch.optim.Adafactor(ps, foreach=foreach), params, grads)
+    assert_same(mine, peer, params, of_size, of_move)
+
+
+@pytest.mark.parametrize("epsilon_is", ["bfloat16", "float32"])
+def test_adafactor_in_bfloat16(epsilon_is):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    # Gradients so small that eps1, the epsilon of bfloat16, is the divisor: u = g / 2^-7, far below the clip.
+    p, g = np.zeros(4, bfloat16), np.array([1.0, -0.5, 0.25, 0.75]).astype(bfloat16) * bfloat16(2.0**-14)
+    weights = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    weights.grad = torch.tensor(g.astype(np.float32)).bfloat16()
+    torch.optim.Adafactor([weights], lr=0.01).step()
+    eps1 = {"bfloat16": None, "float32": float(np.finfo(np.float32).eps)}[epsilon_is]
+    Adafactor(**{**preset("torch.Adafactor"), "eps": (eps1, 1e-3)}).step("p", p, g)
+    # bfloat16 holds 8 bits, and torch rounds V, 1/√V, u and the step to them.
+    close = np.allclose(p.astype(float), weights.detach().double().numpy(), rtol=4 * 2.0**-8, atol=0)
+    assert close == (epsilon_is == "bfloat16")
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+@pytest.mark.parametrize(("ours_is", "options"), [pytest.param(Lamb, adam, id="adam"), pytest.param(Lars, sgd, id="sgd")])
+def test_without_the_ratio(ours_is, options, seed):
+    their_class, their_options, our_options = options(Draw(seed))
+    params, grads = tensors()
+    peer = torch_steps(lambda ps: their_class(ps, lr=LRS[0], **their_options), params, grads, LRS)
+    assert_same(ours(ours_is(**our_options), params, grads, LRS), peer, params, 1e-12)
+
+
+def test_shapes_cover_what_torch_treats_apart():
+    assert {len(shape) for shape in SHAPES.values()} == {0, 1, 2, 3}

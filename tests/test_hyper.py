@@ -1,0 +1,394 @@
+"""Every option of every optimizer: what is refused, in which words, and what must not be refused."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import FrozenInstanceError, fields, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerwise import hyper
+from layerwise import numpy as front
+from layerwise.errors import ContradictionError, HyperparameterError, LayerwiseError
+from layerwise.hyper import Adafactor, Lamb, Lars
+
+ALL = [Lamb, Lars, Adafactor]
+each = pytest.mark.parametrize("cls", ALL)
+
+# Not a number for any option, and -inf outside of every range.
+NO_NUMBER = (
+    float("nan"), float("inf"), float("-inf"), np.float32("nan"), np.array(np.inf),
+    "0.1", b"1", [0.1], (0.1,), {}, 1j, np.complex64(1), True, np.True_, np.array(True), np.array([0.1]), object,
+)  # fmt: skip
+NO_CALLABLE = NO_NUMBER[:-1]
+NO_INTEGER = (*NO_NUMBER, 1.0, 1.5, None, np.float64(2))
+NO_FLAG = (None, 0, 1, 1.0, "True", "", [], np.array([True]))
+NO_NAME = (None, 0, 1, "", "RATIO", b"ratio", ["ratio"], np.array(["ratio"]))
+NO_PAIR = (None, 0.9, "ab", b"ab", (), (0.9,), (0.9, 0.99, 0.999), {0.9: 0, 0.99: 1}, {0.9, 0.99})
+NO_ENTRY = (float("nan"), float("inf"), -0.1, "0.5", True, 1j, [0.1])
+NO_ENTRIES = (*((x, 0.9) for x in NO_ENTRY), *((0.5, x) for x in NO_ENTRY))
+NO_BETAS = (*NO_PAIR, *NO_ENTRIES, (1, 0.5), (0.5, 1.0), (0.9, 1.5), (None, 0.5), (0.5, None))
+NO_BOUNDS = (*NO_PAIR[1:], *NO_ENTRIES, (10, 0.01), (-1, None), 1.0)
+
+RATE = "a finite number ≥ 0 or a callable of the step"
+POSITIVE = "a finite number > 0"
+NOT_NEGATIVE = "a finite number ≥ 0"
+UNIT = "a number in [0, 1)"
+FLAG = "one of True, False"
+GRAD = "None (or 0) for no clipping"
+
+GRADIENT = {
+    "max_grad_norm": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1)),
+    "max_grad_norm_per_tensor": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1e-30)),
+    "max_grad_value": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1)),
+    "maximize": (FLAG, "Pass True or False", NO_FLAG),
+}
+ADAPT = ("one of True, False, 'decayed'", "only where weight_decay is not 0", (*NO_FLAG, "ratio"))
+WEIGHT_DECAY = (RATE, "maximize=True", (*NO_CALLABLE, None, -0.01))
+ZERO_NORM = (NOT_NEGATIVE, "such as 1", (*NO_NUMBER, None, -1))
+# option: (the allowed range, a word of the way out, values that are refused)
+TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
+    Lamb: {
+        "lr": (RATE, "lr=1e-3", (*NO_CALLABLE, None, -1e-9)),
+        "betas": ("a pair", "betas=(0.9, 0.999)", NO_BETAS),
+        "eps": (NOT_NEGATIVE, "eps=1e-6", (*NO_NUMBER, None, -1e-6)),
+        "weight_decay": WEIGHT_DECAY,
+        "eps_root": (NOT_NEGATIVE, "or 0", (*NO_NUMBER, None, -1)),
+        "bias_correction": ("one of True, False, 'lr'", "correct the step", (*NO_FLAG, "LR")),
+        "decay": ("one of 'ratio', 'decoupled', 'l2'", "AdamW", (*NO_NAME, True, "L2")),
+        "adapt": ADAPT,
+        "trust_clip": ("with the first ≤ the second or None", "None for no clipping", NO_BOUNDS),
+        "max_weight_norm": (f"{POSITIVE} or None", "such as 10", (*NO_NUMBER, 0, -1)),
+        "grad_averaging": (FLAG, "Pass True or False", NO_FLAG),
+        "zero_norm_ratio": ZERO_NORM,
+        **GRADIENT,
+    },
+    Lars: {
+        "lr": (RATE, "lr=1e-3", (*NO_CALLABLE, None, -1)),
+        "momentum": (UNIT, "momentum=0.9", (*NO_NUMBER, None, 1, 1.5, -0.1)),
+        "weight_decay": WEIGHT_DECAY,
+        "trust_coefficient": (POSITIVE, "trust_coefficient=0.001", (*NO_NUMBER, None, 0, -1)),
+        "eps": (NOT_NEGATIVE, "eps=1e-8", (*NO_NUMBER, None, -1)),
+        "nesterov": (FLAG, "Pass True or False", NO_FLAG),
+        "dampening": ("a number in [0, 1]", "0 for none", (*NO_NUMBER, None, 1.01, -0.1)),
+        "norm": ("one of 'split', 'decayed'", "‖g + λp‖", (*NO_NAME, True)),
+        "lr_in_momentum": (FLAG, "Pass True or False", NO_FLAG),
+        "adapt": ADAPT,
+        "trust_clip": ("with the first ≤ the second or None", "None for no clipping", (*NO_BOUNDS, (0.5, None))),
+        "zero_norm_ratio": ZERO_NORM,
+        **GRADIENT,
+    },
+    Adafactor: {
+        "lr": (f"{RATE} or None", "relative step", (*NO_CALLABLE, -1)),
+        "eps": ("a pair", "(1e-30, 1e-3)", (*NO_PAIR, *NO_ENTRIES, (0, 1e-3), (1e-30, None))),
+        "eps_mode": ("one of 'add', 'clamp'", "max(√V, eps1)", (*NO_NAME, True)),
+        "clip_threshold": (f"{POSITIVE} or None", "None is off", (*NO_NUMBER, 0, 0.0, -1)),
+        "beta2_decay": ("a finite number ≤ 0", "-0.8, not 0.8", (*NO_NUMBER, None, 0.8)),
+        "beta2_cap": (f"{UNIT} or None", "0.999", (*NO_NUMBER, 1, -0.1)),
+        "decay_offset": ("an integer ≥ 0", "trained before", (*NO_INTEGER, -1)),
+        "beta1": (f"{UNIT} or None", "beta1=0.9", (*NO_NUMBER, 1, -0.1)),
+        "momentum_dtype": (
+            "a dtype's name or None", '"bfloat16"', (16, True, np.float32, np.dtype("f4"), "", "float 32"),
+        ),
+        "lr_in_momentum": (FLAG, "Pass True or False", NO_FLAG),
+        "weight_decay": WEIGHT_DECAY,
+        "decay_scale": ("one of 'lr', 'step', 'none'", "whole step size", (*NO_NAME, True)),
+        "scale_parameter": (f"{FLAG} or None", "on when lr is None", NO_FLAG[1:]),
+        "relative_step": (f"{FLAG} or None", "on when lr is None", NO_FLAG[1:]),
+        "lr_cap": (POSITIVE, "upper bound", (*NO_NUMBER, None, 0, -1)),
+        "warmup_init": (FLAG, "Pass True or False", NO_FLAG),
+        "factored": (
+            '"last", "largest", "matrix", False, or two distinct dimensions or groups of dimensions',
+            "such as ((0,), (1, 2, 3))",
+            (True, None, 0, 1, "", "first", b"last", b"ab", (), (0,), (0, 1, 2), (0, 0), ((0, 1), (1, 2)), ((0, 0), 1),
+             ((), 1), ((0,), ()), ("0", "1"), (0.0, 1.0), (True, False), (None, 1), "ab", {0, 1}, {0: 1, 1: 2}),
+        ),
+        "min_dim_size_to_factor": ("an integer ≥ 0", "such as 128", (*NO_INTEGER, -1)),
+        **GRADIENT,
+    },
+}  # fmt: skip
+ROWS = [
+    pytest.param(cls, name, *row, id=f"{cls.__name__}.{name}")
+    for cls, table in TABLE.items()
+    for name, row in table.items()
+]
+
+
+def refused(cls: Any, options: dict[str, Any], error: type[LayerwiseError] = HyperparameterError) -> str:
+    """The message, the same from the dataclass and from the NumPy front; "" if there is none."""
+    messages = []
+    for constructor in (cls, getattr(front, cls.__name__)):
+        try:
+            constructor(**options)
+            messages.append("")
+        except HyperparameterError as caught:
+            assert type(caught) is error
+            messages.append(str(caught))
+    assert messages[0] == messages[1]
+    return messages[0]
+
+
+@each
+def test_table_has_every_option(cls):
+    assert TABLE[cls].keys() == {spec.name for spec in fields(cls)}
+
+
+@pytest.mark.parametrize(("cls", "name", "allowed", "way_out", "bad"), ROWS)
+def test_refused(cls, name, allowed, way_out, bad):
+    messages = {repr(value): refused(cls, {name: value}) for value in bad}
+    assert [value for value, message in messages.items() if not message] == [], "accepted"
+    for value, message in messages.items():
+        range_said, found, help_said = message.partition(f", but is {value}. ")
+        assert range_said.startswith(f"`{name}` must be ")
+        assert allowed in range_said
+        assert found
+        assert way_out in help_said
+
+
+@each
+def test_huge_integers_are_no_finite_numbers(cls):
+    for name in ("lr", "weight_decay", "max_grad_norm"):
+        assert f"`{name}` must be a finite number" in refused(cls, {name: 10**400})
+
+
+CONTRADICTIONS = [
+    (Lamb, {"betas": (0.999, 0.9)}, ("`betas`", "(0.999, 0.9)", "Swapped?", "betas=(0.9, 0.999)")),
+    (Lamb, {"betas": [0.9999, 0.99]}, ("`betas`", "Swapped?", "betas=(0.99, 0.9999)")),
+    (Lars, {"nesterov": True, "momentum": 0}, ("`nesterov`", "momentum", "momentum>0")),
+    (Lars, {"nesterov": True, "dampening": 0.1}, ("`nesterov`", "0.1", "dampening=0")),
+    (Adafactor, {"eps": (1e-3, 1e-30)}, ("`eps`", "(0.001, 1e-30)", "Swapped?", "eps=(1e-30, 0.001)")),
+    (Adafactor, {"lr": 1e-3, "relative_step": True}, ("`lr`", "None", "0.001", "relative_step", "lr_cap")),
+    (Adafactor, {"lr": 0, "relative_step": True}, ("`lr`", "None", "relative_step", "lr_cap")),
+    (Adafactor, {"relative_step": False}, ("`lr`", "relative_step=False", "None", "1e-3")),
+    (Adafactor, {"lr": 1e-3, "warmup_init": True}, ("`warmup_init`", "lr", "schedule")),
+]
+
+
+@pytest.mark.parametrize(("cls", "options", "words"), CONTRADICTIONS)
+def test_contradictions(cls, options, words):
+    message = refused(cls, options, ContradictionError)
+    assert [word for word in words if word not in message] == []
+
+
+def test_an_option_in_error_goes_before_a_contradiction():
+    assert "`lr` must be a finite number" in refused(Adafactor, {"lr": -1.0, "relative_step": True})
+    assert "`eps`" in refused(Lamb, {"betas": (0.999, 0.9), "eps": -1})
+
+
+def halve(step: int) -> float:
+    return 0.5**step
+
+
+class Scheduled:
+    def __call__(self, step: int) -> float:
+        return 1.0
+
+
+SCHEDULE = Scheduled()
+NUMBERS = (
+    0, 0.0, 0.5, np.float32(0.5), np.float16(0.5), np.float64(0.5), np.array(0.5), np.int64(0), np.array(0), Fraction(1, 2),
+)  # fmt: skip
+PLAIN = tuple((x, float(x)) for x in (*NUMBERS, 3))
+UNITS = tuple((x, float(x)) for x in (*NUMBERS, 0.9999999999999999))
+ABOVE_0 = tuple((x, float(x)) for x in (*NUMBERS[2:7], 5e-324, 1, 1e300))
+RATES = (*PLAIN, (10**9, 1e9), (5e-324, 5e-324), (halve, halve), (SCHEDULE, SCHEDULE))
+FLAGS = ((True, True), (False, False))
+INTEGERS = ((0, 0), (7, 7), (np.int64(7), 7), (np.uint8(7), 7), (10**30, 10**30))
+OPTIONAL = ((None, None),)
+GOOD_GRADIENT = {**dict.fromkeys(list(GRADIENT)[:3], PLAIN + OPTIONAL), "maximize": FLAGS}
+GOOD_ADAPT = (*FLAGS, ("decayed", "decayed"))
+BOUNDS = (
+    (None, None), ((0, 1), (0.0, 1.0)), ([0, 0], (0.0, 0.0)), ((None, 1), (None, 1.0)), ((2, 2), (2.0, 2.0)),
+    ((np.float32(0.5), np.array(1)), (0.5, 1.0)),
+)  # fmt: skip
+GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
+    Lamb: {
+        "lr": RATES,
+        "betas": (
+            ((0, 0), (0.0, 0.0)), ([0.9, 0.999], (0.9, 0.999)), ((np.float64(0.5), np.array(0.25)), (0.5, 0.25)),
+            ((0.9, 0.0), (0.9, 0.0)), ((0.99, 0.99), (0.99, 0.99)), ((0.999, 0.999), (0.999, 0.999)),
+        ),
+        "eps": PLAIN,
+        "weight_decay": RATES,
+        "eps_root": PLAIN,
+        "bias_correction": (*FLAGS, ("lr", "lr")),
+        "decay": tuple((x, x) for x in ("ratio", "decoupled", "l2")),
+        "adapt": GOOD_ADAPT,
+        "trust_clip": (*BOUNDS, ((1, None), (1.0, None)), ((None, None), (None, None))),
+        "max_weight_norm": ABOVE_0 + OPTIONAL,
+        "grad_averaging": FLAGS,
+        "zero_norm_ratio": PLAIN,
+        **GOOD_GRADIENT,
+    },
+    Lars: {
+        "lr": RATES,
+        "momentum": UNITS,
+        "weight_decay": RATES,
+        "trust_coefficient": ABOVE_0,
+        "eps": PLAIN,
+        "nesterov": FLAGS,
+        "dampening": (*UNITS, (1, 1.0)),
+        "norm": (("split", "split"), ("decayed", "decayed")),
+        "lr_in_momentum": FLAGS,
+        "adapt": GOOD_ADAPT,
+        "trust_clip": BOUNDS,
+        "zero_norm_ratio": PLAIN,
+        **GOOD_GRADIENT,
+    },
+    Adafactor: {
+        "lr": RATES + OPTIONAL,
+        "eps": (
+            ((None, 0), (None, 0.0)), ([1e-30, 1e-3], (1e-30, 1e-3)), ((5e-324, 1), (5e-324, 1.0)),
+            ((1, 0), (1.0, 0.0)), ((np.float64(1e-30), np.array(1e-3)), (1e-30, 1e-3)),
+        ),
+        "eps_mode": (("add", "add"), ("clamp", "clamp")),
+        "clip_threshold": ABOVE_0 + OPTIONAL,
+        "beta2_decay": ((0, 0.0), (-0.8, -0.8), (-1000, -1000.0), (np.float64(-0.5), -0.5), (np.array(-1), -1.0)),
+        "beta2_cap": UNITS + OPTIONAL,
+        "decay_offset": INTEGERS,
+        "beta1": UNITS + OPTIONAL,
+        "momentum_dtype": (*((x, x) for x in ("float16", "bfloat16", "float32", "float64")), (None, None)),
+        "lr_in_momentum": FLAGS,
+        "weight_decay": RATES,
+        "decay_scale": tuple((x, x) for x in ("lr", "step", "none")),
+        "scale_parameter": FLAGS + OPTIONAL,
+        "relative_step": ((True, True), (None, None)),
+        "lr_cap": ABOVE_0,
+        "warmup_init": FLAGS,
+        "factored": (
+            ("last", "last"), ("largest", "largest"), ("matrix", "matrix"), (False, False), ((0, 1), ((0,), (1,))),
+            ([0, 1], ((0,), (1,))), ((-1, 0), ((-1,), (0,))), ([[0], [1, 2, 3]], ((0,), (1, 2, 3))),
+            ((0, (1, 2)), ((0,), (1, 2))),
+        ),
+        "min_dim_size_to_factor": INTEGERS,
+        **GOOD_GRADIENT,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [pytest.param(cls, name, id=f"{cls.__name__}.{name}") for cls in ALL for name in GOOD[cls]]
+)
+def test_accepted_in_one_form(cls, name):
+    for value, normal in GOOD[cls][name]:
+        got = getattr(cls(**{name: value}), name)
+        assert (got, type(got)) == (normal, type(normal)), value
+        getattr(front, cls.__name__)(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "value", "normal"),
+    [
+        (Lamb, "maximize", np.True_, True),
+        (Lars, "nesterov", np.float64(0.9) > 0, True),
+        (Adafactor, "scale_parameter", np.False_, False),
+        (Lamb, "bias_correction", np.False_, False),
+        (Lamb, "decay", np.str_("l2"), "l2"),
+        (Lamb, "adapt", np.str_("decayed"), "decayed"),
+        (Adafactor, "factored", np.str_("largest"), "largest"),
+        (Adafactor, "factored", (np.int64(0), np.int64(1)), ((0,), (1,))),
+        (Adafactor, "decay_offset", np.array(7), 7),
+        (Adafactor, "min_dim_size_to_factor", np.array(7), 7),
+    ],
+)
+def test_numpy_scalars_are_what_they_hold(cls, name, value, normal):
+    got = getattr(cls(**{name: value}), name)
+    assert (got, type(got)) == (normal, type(normal))
+
+
+@each
+def test_accepted_table_has_every_option(cls):
+    assert GOOD[cls].keys() == {spec.name for spec in fields(cls)}
+
+
+def test_eps_of_adafactor_are_no_swap_where_they_clamp():
+    assert Adafactor(eps=(1e-3, 1e-30), eps_mode="clamp").eps == (1e-3, 1e-30)
+
+
+@each
+def test_frozen(cls):
+    settings = cls()
+    for spec in fields(cls):
+        with pytest.raises(FrozenInstanceError):
+            setattr(settings, spec.name, getattr(settings, spec.name))
+    with pytest.raises(FrozenInstanceError):
+        del settings.lr
+    with pytest.raises(HyperparameterError, match=r"`weight_decay` must be .* but is -1"):
+        replace(settings, weight_decay=-1)
+    assert settings == cls()
+    assert hash(settings) == hash(cls())
+
+
+@each
+def test_given_lists_are_not_kept(cls):
+    lists = {"betas": [0.9, 0.99], "trust_clip": [0.1, 1.0], "factored": [0, [1, 2]]}
+    given = {name: value for name, value in lists.items() if name in TABLE[cls]}
+    settings = cls(**given)
+    for name, value in given.items():
+        value.clear()
+        assert len(getattr(settings, name)) == 2
+
+
+@each
+def test_unknown_options_are_named(cls):
+    for constructor in (cls, getattr(front, cls.__name__)):
+        with pytest.raises(TypeError, match="learning_rate"):
+            constructor(learning_rate=0.1)
+
+
+def test_errors_are_the_builtin_ones_too():
+    assert issubclass(HyperparameterError, ValueError)
+    assert issubclass(ContradictionError, HyperparameterError)
+
+
+@each
+def test_signature_of_the_numpy_front(cls):
+    own = {"lr_scale": None, "blocks": None, "skip_nonfinite": False, "engine": None}
+    if cls is not Lamb:
+        own["decay"] = None
+    declared = inspect.signature(cls).parameters
+    offered = inspect.signature(getattr(front, cls.__name__)).parameters
+    assert {name: (p.default, p.kind) for name, p in offered.items() if name not in own} == {
+        name: (p.default, p.kind) for name, p in declared.items()
+    }
+    assert {name: (p.default, p.kind) for name, p in offered.items() if name in own} == {
+        name: (default, inspect.Parameter.KEYWORD_ONLY) for name, default in own.items()
+    }
+    positional = [name for name, p in declared.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert [name for name in offered if name in positional] == positional
+
+
+@each
+def test_defaults_agree_with_their_checks(cls):
+    assert all(getattr(cls(), spec.name) == spec.default for spec in fields(cls))
+
+
+BAD_ANSWERS = [float("nan"), float("inf"), -1.0, "0.1", [0.1], 1j, True, halve, np.array([0.1])]
+
+
+@each
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+@pytest.mark.parametrize("answer", [*BAD_ANSWERS, None], ids=repr)
+def test_a_schedule_answers_for_itself(cls, name, answer):
+    opt = getattr(front, cls.__name__)(**{name: lambda step: 0.1 if step != 2 else answer})
+    w, late = np.array([3.0, 4.0]), np.array([1.0])
+    for _ in range(2):
+        opt.step("w", w, np.array([1.0, 2.0]))
+    before, state = w.tobytes(), {key: value.tobytes() for key, value in opt.state_dict().items()}
+    for stepped in ({"w": w}, {"w": w, "late": late}):
+        with pytest.raises(HyperparameterError) as caught:
+            opt.step_all(stepped, {key: np.ones(value.shape) for key, value in stepped.items()})
+        assert str(caught.value).startswith(f"`{name}(2)` must be ")
+        assert f"but is {answer!r}. " in str(caught.value)
+    with pytest.raises(HyperparameterError, match=rf"`{name}\(2\)`"):
+        getattr(opt, name)
+    assert w.tobytes() == before
+    assert late[0] == 1.0
+    assert {key: value.tobytes() for key, value in opt.state_dict().items()} == state
+
+
+def test_every_optimizer_is_here():
+    assert set(ALL) == set(hyper.Hyper.__subclasses__())

@@ -1,0 +1,34 @@
+"""Every oracle can fail: each small error in the mathematics turns those red that are meant to see it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import getsource
+
+import numpy as np
+import pytest
+from mutants import MODULES, MUTANTS, Mutant, rebuilt
+from oracles import ORACLES
+
+
+@pytest.mark.parametrize(
+    ("mutant", "oracle"),
+    [
+        pytest.param(mutant, oracle, id=f"{mutant.module.split('.')[-1]}: {mutant.error} / {oracle}")
+        for mutant in MUTANTS
+        for oracle in mutant.caught_by
+    ],
+)
+def test_caught(mutant: Mutant, oracle: str) -> None:
+    world = mutant.world()
+    with pytest.raises(AssertionError, match=r"tolerance|Not equal"), np.errstate(all="ignore"):
+        ORACLES[oracle](world)
+
+
+def test_rebuilding_alone_changes_nothing() -> None:
+    ORACLES["vectors"](rebuilt({name: getsource(import_module(name)) for name in MODULES}))
+
+
+def test_every_oracle_has_mutants_of_its_own() -> None:
+    assert {oracle for mutant in MUTANTS for oracle in mutant.caught_by} == set(ORACLES)
+    assert {f"layerwise.{mutant.module}" for mutant in MUTANTS} == set(MODULES)

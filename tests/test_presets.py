@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from layerwise import hyper, preset, presets
+from layerwise import numpy as front
+from layerwise.errors import PresetError
+
+NAMES = [
+    "apex.FusedLAMB",
+    "apex.FusedLAMB-nvlamb",
+    "timm.Lamb",
+    "timm.Lars",
+    "optax.lamb",
+    "optax.lars",
+    "optax.adafactor",
+    "paddle.Lamb",
+    "axonml.LAMB",
+    "yscv.Lars",
+    "rlx.Adafactor",
+    "keras.Lamb",
+    "keras.Adafactor",
+    "tfa.LAMB",
+    "deepspeed.FusedLamb",
+    "torch.Adafactor",
+    "transformers.Adafactor",
+    "transformers.Adafactor-T5",
+    "t5x.Adafactor",
+    "mlperf.LARS",
+    "simclr.LARS",
+    "apex.LARC",
+    "paper.Lamb",
+    "paper.Lars",
+    "paper.Adafactor",
+]
+NEEDS_LR = {"optax.adafactor", "t5x.Adafactor"}
+
+
+def options_of(name):
+    return {**preset(name), **({"lr": 0.1} if name in NEEDS_LR else {})}
+
+
+def test_all_names():
+    assert sorted(p.name for p in presets()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_constructs_its_class_and_steps(one):
+    options = options_of(one.name)
+    assert getattr(hyper, one.optimizer)(**options).optimizer == one.optimizer
+    weights = {"w": np.ones((3, 2)), "b": np.ones(2)}
+    opt = getattr(front, one.optimizer)(**options)
+    opt.step_all(weights, {name: np.full(w.shape, 0.5) for name, w in weights.items()})
+    assert all(np.isfinite(w).all() and (w != 1).any() for w in weights.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gives_a_fresh_copy(name):
+    preset(name)["lr"] = "changed"
+    assert preset(name).get("lr") != "changed"
+    assert preset(name) == dict(next(p.options for p in presets() if p.name == name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lr_is_left_to_the_caller_unless_it_is_the_recipe(name):
+    assert ("lr" in preset(name)) == (name == "transformers.Adafactor-T5")
+
+
+def test_list_is_fresh():
+    presets().clear()
+    assert len(presets()) == len(NAMES)
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_says_how_it_differs(one):
+    assert one.differs
+    line = str(one)
+    assert len(line.splitlines()) == 1
+    assert one.name in line
+    assert one.optimizer in line
+    assert one.differs in line
+    assert one.not_reproduced in line
+    assert ("Not reproduced" in line) == bool(one.not_reproduced)
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_defaults_of_ours_are_not_repeated(one):
+    # A repeated default would say "differs" of what does not. Adafactor's None means True where lr is None.
+    ours = getattr(hyper, one.optimizer)()
+    repeated = {
+        key
+        for key, value in one.options.items()
+        if getattr(ours, key) == value and key not in ("decay_scale", "lr_cap")
+    }
+    assert repeated == set()
+
+
+@pytest.mark.parametrize(
+    ("unknown", "suggested"),
+    [
+        ("apex.FusedLamb", "apex.FusedLAMB"),
+        ("apex", "apex.FusedLAMB"),
+        ("optax.adafacto", "optax.adafactor"),
+        ("torch.adafactor", "torch.Adafactor"),
+        ("timm.lamb", "timm.Lamb"),
+        ("", "paper.Lamb"),
+        (None, "paper.Lamb"),
+        (3, "paper.Lamb"),
+        (["apex.FusedLAMB"], "apex.FusedLAMB"),
+    ],
+)
+def test_unknown_names_get_suggestions(unknown, suggested):
+    with pytest.raises(PresetError) as caught:
+        preset(unknown)
+    assert repr(unknown) in str(caught.value)
+    assert suggested in str(caught.value)
+    assert "presets()" in str(caught.value)
+    assert isinstance(caught.value, ValueError)

@@ -1,0 +1,133 @@
+"""The rules, on every array namespace, against the references, the papers' consequences and other people's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, Case
+from namespaces import NAMESPACES, Namespace, trajectory
+from oracles import NUMPY, ORACLES, WORLD, close, data, matches_reference, path
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+each_namespace = pytest.mark.parametrize("space", NAMESPACES, ids=lambda space: space.name)
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_the_rules_satisfy(oracle: str) -> None:
+    ORACLES[oracle](WORLD)
+
+
+@each_namespace
+@each_case
+def test_every_namespace_gives_the_reference_s_numbers(case: Case, space: Namespace, jax64: Any) -> None:
+    for seed in range(8 if space.jit else 30):
+        matches_reference(WORLD, case, seed, space)
+
+
+@each_namespace
+@each_case
+def test_float32_differs_from_float64_by_rounding_only(case: Case, space: Namespace, jax64: Any) -> None:
+    params, grads = ([np.float32(x) for x in xs] for xs in (data(5)[0], data(5)[1][0]))
+    settings = case.hyper(lr=0.1)
+    exact = trajectory(NUMPY, case.rule, settings, params, [grads] * 3)
+    rounded = trajectory(space, case.rule, settings, params, [grads] * 3, dtype="float32")
+    for ours, theirs in zip(rounded, exact, strict=True):
+        close(ours, theirs, 1e-6)
+
+
+# Where an option, or one value of it, shows only next to others: what it is tried with.
+CONTEXT: dict[Any, dict[str, Any]] = {
+    "decay": {"weight_decay": 0.1},
+    "decay_offset": {"clip_threshold": None},
+    "decay_scale": {"weight_decay": 0.1},
+    ("eps", "Adafactor"): {"eps": (0.1, 0.2), "eps_mode": "clamp"},
+    "eps_mode": {"eps": (1e-2, 1e-1)},
+    "lr_in_momentum": {"beta1": 0.9},
+    "norm": {"weight_decay": 0.1},
+    ("max_grad_norm_per_tensor", "Lars"): {"eps": 0.1},
+    ("scale_parameter", True): {"lr": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "option", "value"),
+    [
+        pytest.param(case, option, value, id=f"{case.name}-{option}-{value}")
+        for case in CASES
+        for option, values in case.options.items()
+        for value in values[1:]
+    ],
+)
+def test_every_option_changes_the_path(case: Case, option: str, value: Any) -> None:
+    wanted = {k: v for key in (option, (option, case.name), (option, value)) for k, v in _context(key).items()}
+    context = {k: v for k, v in wanted.items() if k in case.options}
+    without = case.consistent({**case.usual(), **context})
+    with_it = case.consistent({**without, option: value})
+    params, grads = data(11)
+    lrs = None if case.name == "Adafactor" or option == "lr" else [0.1, 0.02, 0.3, 0.1]
+    paths = [path(WORLD, case.hyper(**options), params, grads, lrs) for options in (without, with_it)]
+    difference = max(float(np.max(np.abs(a - b))) for a, b in zip(paths[0][-1], paths[1][-1], strict=True))
+    assert difference > 1e-7, f"{option}={value!r} is accepted and ignored"
+
+
+def _context(key: Any) -> dict[str, Any]:
+    try:
+        return CONTEXT.get(key, {})
+    except TypeError:  # a value that cannot be hashed has no context of its own
+        return {}
+
+
+@each_case
+def test_stats_are_what_the_step_used(case: Case) -> None:
+    p, g = np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])
+    opt = case.numpy(lr=0.5)
+    before = p.copy()
+    opt.step("w", p, g)
+    stats = opt.stats()["w"]
+    np.testing.assert_allclose(
+        np.linalg.norm(p - before), 0.5 * stats["trust_ratio"] * stats["update_norm"], rtol=1e-12
+    )
+    if case.name != "Adafactor":
+        np.testing.assert_allclose(stats["weight_norm"], 5.0)
+
+
+def test_decay_powers_keep_float32_s_digits_where_the_step_is_an_array() -> None:
+    xp = NAMESPACES[1]
+    settings = CASES[0].hyper(lr=0.1, adapt=False, betas=(0.9, 0.999), eps=1e-12)
+    p, g = [np.float32(np.ones(3))], [[np.float32([1e-3, 1.0, 1e3])]]
+    [[moved]] = trajectory(xp, CASES[0].rule, settings, p, g, dtype="float32")
+    # The first step of Adam is lr·sign(g), whatever the betas; 1 − 0.999 in float32 would be off by 5e-5 of that.
+    np.testing.assert_allclose(moved, 0.9, rtol=2e-7)
+
+
+def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
+    jax = jax64
+    space = NAMESPACES[6]
+    g = np.array([[0.0, 0.3], [-0.2, 0.0]])
+
+    def loss(lr: Any, start: Any, settings: Any, rule: Any) -> Any:
+        p, state = start, None
+        from layerwise.drive import Run, local
+        from layerwise.rules.asks import Now
+
+        h = settings.fit(g.shape, (), 1e-16)
+        state = type(rule.shapes(h, g.shape))(
+            *(None if s is None else space.xp.zeros(s) for s in rule.shapes(h, g.shape))
+        )
+        for t in (1, 2, 3):
+            [done] = local(space.xp, [Run(rule.step(space.xp, p, g + 0.1 * p, state, h, Now(t, lr, 0.01)), g.shape)])
+            p, state = done.p, done.state
+        return space.xp.sum(p**2)
+
+    for case in CASES:
+        settings = case.hyper(lr=0.1, **({"eps_root": 1e-8} if case.name == "Lamb" else {}))
+        if case.name == "Adafactor":
+            settings = replace(settings, eps=(1e-8, 1e-3))
+        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2))):
+            d_lr, d_p = jax.grad(loss, argnums=(0, 1))(0.1, space.xp.asarray(start), settings, case.rule)
+            assert np.all(np.isfinite(d_p)), case.name
+            up, down = (float(loss(0.1 + e, start, settings, case.rule)) for e in (1e-6, -1e-6))
+            np.testing.assert_allclose(float(d_lr), (up - down) / 2e-6, rtol=1e-5, atol=1e-7, err_msg=case.name)
