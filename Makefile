@@ -19,17 +19,21 @@ INSTALL = $(PIP) install --quiet -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: demo test test-quick check bench docs stub clean help
+.PHONY: setup demo test test-quick check bench docs stub clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
 help:
+	@echo "make setup        everything for development, and the pre-commit hooks"
 	@echo "make demo         train a small network with all three optimizers (under a minute)"
 	@echo "make test         all tests;  make test-quick leaves out the slow ones"
 	@echo "make check        lint, format, types, and the extension's stub"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make bench        time a step against other implementations"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
+
+setup: $(VENV)/.dev $(VENV)/.package
+	@$(PY) -m pre_commit install
 
 demo: $(VENV)/.demo $(VENV)/.package
 	@$(PY) -m layerwise demo $(DEMO_ARGS)

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # tells numpy of bfloat16
 import numpy as np
 import pytest
 
@@ -91,7 +92,8 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "decay_offset": ("an integer ≥ 0", "trained before", (*NO_INTEGER, -1)),
         "beta1": (f"{UNIT} or None", "beta1=0.9", (*NO_NUMBER, 1, -0.1)),
         "momentum_dtype": (
-            "a dtype's name or None", '"bfloat16"', (16, True, np.float32, np.dtype("f4"), "", "float 32"),
+            "one of 'float16', 'bfloat16', 'float32', 'float64', None", "of the other state",
+            (16, True, np.float32, np.dtype("f4"), "", "float 32", "single", "int32"),
         ),
         "lr_in_momentum": (FLAG, "Pass True or False", NO_FLAG),
         "weight_decay": WEIGHT_DECAY,
@@ -119,13 +121,12 @@ ROWS = [
 
 def refused(cls: Any, options: dict[str, Any], error: type[LayerwiseError] = HyperparameterError) -> str:
     """The message, the same from the dataclass and from the NumPy front; "" if there is none."""
-    messages = []
+    messages: list[str] = []
     for constructor in (cls, getattr(front, cls.__name__)):
         try:
             constructor(**options)
             messages.append("")
-        except HyperparameterError as caught:
-            assert type(caught) is error
+        except error as caught:
             messages.append(str(caught))
     assert messages[0] == messages[1]
     return messages[0]
@@ -155,6 +156,7 @@ def test_huge_integers_are_no_finite_numbers(cls):
 
 
 CONTRADICTIONS = [
+    (Adafactor, {"momentum_dtype": "float32"}, ("`momentum_dtype`", "without momentum", "float32", "Pass beta1")),
     (Lamb, {"betas": (0.999, 0.9)}, ("`betas`", "(0.999, 0.9)", "Swapped?", "betas=(0.9, 0.999)")),
     (Lamb, {"betas": [0.9999, 0.99]}, ("`betas`", "Swapped?", "betas=(0.99, 0.9999)")),
     (Lars, {"nesterov": True, "momentum": 0}, ("`nesterov`", "momentum", "momentum>0")),
@@ -189,7 +191,8 @@ class Scheduled:
 
 SCHEDULE = Scheduled()
 NUMBERS = (
-    0, 0.0, 0.5, np.float32(0.5), np.float16(0.5), np.float64(0.5), np.array(0.5), np.int64(0), np.array(0), Fraction(1, 2),
+    0, 0.0, 0.5, np.float32(0.5), np.float16(0.5), np.float64(0.5), np.array(0.5), np.int64(0), np.array(0),
+    Fraction(1, 2),
 )  # fmt: skip
 PLAIN = tuple((x, float(x)) for x in (*NUMBERS, 3))
 UNITS = tuple((x, float(x)) for x in (*NUMBERS, 0.9999999999999999))
@@ -274,9 +277,10 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
 )
 def test_accepted_in_one_form(cls, name):
     for value, normal in GOOD[cls][name]:
-        got = getattr(cls(**{name: value}), name)
+        options = {name: value} if name != "momentum_dtype" or value is None else {name: value, "beta1": 0.9}
+        got = getattr(cls(**options), name)
         assert (got, type(got)) == (normal, type(normal)), value
-        getattr(front, cls.__name__)(**{name: value})
+        getattr(front, cls.__name__)(**options)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,6 @@ def test_accepted_in_one_form(cls, name):
         (Lamb, "bias_correction", np.False_, False),
         (Lamb, "decay", np.str_("l2"), "l2"),
         (Lamb, "adapt", np.str_("decayed"), "decayed"),
-        (Adafactor, "factored", np.str_("largest"), "largest"),
         (Adafactor, "factored", (np.int64(0), np.int64(1)), ((0,), (1,))),
         (Adafactor, "decay_offset", np.array(7), 7),
         (Adafactor, "min_dim_size_to_factor", np.array(7), 7),

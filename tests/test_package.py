@@ -24,7 +24,7 @@ RULES = sorted(Path(str(files("layerwise"))).glob("rules/*.py"))
 def fresh(code: str) -> str:
     """What a new interpreter prints that knows nothing of this directory."""
     command = [sys.executable, "-I", "-W", "error", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,17 @@ def test_lr_is_left_to_the_caller_unless_it_is_the_recipe(name):
 def test_list_is_fresh():
     presets().clear()
     assert len(presets()) == len(NAMES)
+
+
+def test_the_table_cannot_be_written_to():
+    one = presets()[0]
+    with suppress(TypeError):
+        one.options["changed"] = 1
+    try:
+        assert "changed" not in preset(one.name)
+    finally:
+        with suppress(TypeError, AttributeError):
+            one.options.pop("changed", None)
 
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)

@@ -7,25 +7,20 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from layerwise.checks import Check, Refused, checked, integer, one_of, option
+from layerwise.checks import Check, Refused, as_int, checked, integer, members, one_of, option
 from layerwise.errors import ParameterError
 
 Shape = tuple[int, ...]
 
 
-def _sizes(value: Any) -> Any:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+def _lengths(value: Any) -> Any:
+    lengths = tuple(map(integer(1).convert, members(value)))
+    if not lengths:
         raise Refused
-    return tuple(integer(1).convert(size) for size in value)
+    return lengths
 
 
-def _axis(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Refused
-    return value
-
-
-SPLIT = integer(1) | one_of("each") | Check("a sequence of lengths", _sizes)
+SPLIT = integer(1) | one_of("each") | Check("a sequence of lengths", _lengths)
 WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or their lengths such as (4096, 1024, 1024).'
 
 
@@ -41,7 +36,7 @@ class Blocks:
     """
 
     split: int | Literal["each"] | tuple[int, ...] = option("each", SPLIT, WAY_OUT)
-    axis: int = option(0, Check("an integer", _axis), "Pass the axis along which the blocks lie, such as 0 or -1.")
+    axis: int = option(0, Check("an integer", as_int), "Pass the axis along which the blocks lie, such as 0 or -1.")
 
     def __post_init__(self) -> None:
         for spec in self.__dataclass_fields__.values():

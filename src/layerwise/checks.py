@@ -50,13 +50,39 @@ def checked(spec: Field[Any], value: Any) -> Any:
     return spec.metadata["check"](spec.name, value, spec.metadata["way_out"])
 
 
-def as_float(value: Any) -> float:
-    """A finite number as float: Python and NumPy scalars and 0-d arrays, but neither bool nor text."""
-    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+def plain(value: Any) -> Any:
+    """A scalar or zero-dimensional array of an array library as the Python object it holds."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def members(value: Any) -> tuple[Any, ...]:
+    """The members of a sequence or of a one-dimensional array; text is neither."""
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        return tuple(value.tolist())
+    if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
         raise Refused
-    return float(value)
+    return tuple(value)
+
+
+def as_float(value: Any) -> float:
+    """A finite number as float: of Python or of an array library, but neither bool nor text."""
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Refused
+    try:
+        x = float(value)
+    except OverflowError:
+        raise Refused from None
+    if not math.isfinite(x):
+        raise Refused
+    return x
+
+
+def as_int(value: Any) -> int:
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise Refused
+    return int(value)
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False, to: bool = False) -> Check:
@@ -77,31 +103,23 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
 
 def integer(low: int) -> Check:
     def convert(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+        n = as_int(value)
+        if n < low:
             raise Refused
-        return int(value)
+        return n
 
     return Check(f"an integer ≥ {low}", convert)
-
-
-def _is(wanted: object) -> Convert:
-    def convert(value: Any) -> Any:
-        if value is not wanted and (type(value) is not type(wanted) or value != wanted):
-            raise Refused
-        return wanted
-
-    return convert
 
 
 def one_of(*choices: object) -> Check:
     """One of the given values; True is not 1 here, and 1 is not True."""
 
     def convert(value: Any) -> Any:
+        value = plain(value)
+        kind = str if isinstance(value, str) else type(value)
         for choice in choices:
-            try:
-                return _is(choice)(value)
-            except Refused:
-                continue
+            if kind is type(choice) and value == choice:
+                return choice
         raise Refused
 
     return Check(f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0]), convert)
@@ -111,9 +129,10 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
     """Two values; `ordered` wants the first at most the second, None standing for no bound."""
 
     def convert(value: Any) -> tuple[Any, Any]:
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        values = members(value)
+        if len(values) != 2:
             raise Refused
-        low, high = first.convert(value[0]), second.convert(value[1])
+        low, high = first.convert(values[0]), second.convert(values[1])
         if ordered and None not in (low, high) and low > high:
             raise Refused
         return low, high

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from layerwise.checks import Check, Refused
+from layerwise.checks import Check, Refused, as_int, members, plain
 
 Dims = tuple[int, ...]
 Factored = tuple[Dims, Dims]
@@ -18,18 +17,22 @@ WAY_OUT = (
 
 
 def _group(value: Any) -> Dims:
-    members = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    if not members or any(isinstance(d, bool) or not isinstance(d, int) for d in members):
+    try:
+        return (as_int(value),)
+    except Refused:
+        group = tuple(map(as_int, members(value)))
+    if not group:
         raise Refused
-    return tuple(members)
+    return group
 
 
 def _convert(value: Any) -> Any:
-    if value is False or (isinstance(value, str) and value in ("last", "largest", "matrix")):
-        return value
-    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+    if plain(value) is False or (isinstance(value, str) and value in ("last", "largest", "matrix")):
+        return str(value) if isinstance(value, str) else False
+    groups = members(value)
+    if len(groups) != 2:
         raise Refused
-    rows, cols = _group(value[0]), _group(value[1])
+    rows, cols = map(_group, groups)
     if len({*rows, *cols}) != len(rows) + len(cols):
         raise Refused
     return rows, cols

@@ -11,8 +11,8 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import factoring
-from layerwise.checks import FLAG, NONE, Check, Refused, checked, integer, number, one_of, option, pair, schedule
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.checks import FLAG, NONE, Check, checked, integer, number, one_of, option, pair, schedule
+from layerwise.errors import ContradictionError, sentence
 
 Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
@@ -140,13 +140,6 @@ def _eps1(value: Any) -> float | None:
     return None if value is None else float(number(0, above=True).convert(value))
 
 
-def _dtype_name(value: Any) -> str:
-    name = value if isinstance(value, str) else ""
-    if not name.isidentifier():
-        raise Refused
-    return name
-
-
 @dataclass(frozen=True)
 class Adafactor(Hyper):
     """Adafactor; docs/optimizers/adafactor.md gives the formula and each option's place in it."""
@@ -171,7 +164,9 @@ class Adafactor(Hyper):
     decay_offset: int = option(0, integer(0), "Pass the number of steps trained before, or 0.")
     beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
     momentum_dtype: str | None = option(
-        None, Check("a dtype's name", _dtype_name) | NONE, 'Pass a name such as "float32" or "bfloat16", or None.'
+        None,
+        one_of("float16", "bfloat16", "float32", "float64", None),
+        "Pass the name of the dtype in which to keep the momentum, or None for that of the other state.",
     )
     lr_in_momentum: bool = option(True, FLAG, SWITCH)
     weight_decay: Scheduled = option(0.0, RATE, WEIGHT_DECAY)
@@ -205,6 +200,11 @@ class Adafactor(Hyper):
                 sentence("warmup_init", "False when lr is given", True, "Drop lr, or warm it up by a schedule.")
             )
 
+        if self.momentum_dtype is not None and self.beta1 is None:
+            raise ContradictionError(
+                sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
+            )
+
     @property
     def relative(self) -> bool:
         """Whether the step follows t rather than lr."""
@@ -223,11 +223,8 @@ class Adafactor(Hyper):
 Settings = Lamb | Lars | Adafactor
 
 
-def scheduled(value: Scheduled, name: str, step: int, hyper: type[Hyper]) -> float:
-    """The number that an option has at `step` (counted from 0), a schedule's answer held to the option's range."""
+def scheduled(value: Scheduled, name: str, step: int) -> float:
+    """The number that an option has at `step` (counted from 0), where a schedule's answer is held to be one."""
     if not callable(value):
         return value
-    answer = value(step)
-    if callable(answer):
-        raise HyperparameterError(sentence(f"{name}({step})", "a number", answer, "The schedule must return a number."))
-    return float(hyper.check(name, answer, argument=f"{name}({step})"))
+    return float(number(0)(f"{name}({step})", value(step), "A schedule must return such a number for every step."))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 from layerwise.errors import PresetError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Preset:
     """One variant: for which optimizer, with which options, and in words how it differs and what stays different."""
 
@@ -23,6 +24,9 @@ class Preset:
     options: Mapping[str, Any]
     differs: str
     not_reproduced: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     def __str__(self) -> str:
         rest = f" Not reproduced: {self.not_reproduced}" if self.not_reproduced else ""
@@ -178,7 +182,7 @@ def preset(name: str) -> dict[str, Any]:
     >>> preset("optax.lars")
     {'norm': 'decayed'}
     """
-    if name not in _PRESETS:
+    if not isinstance(name, str) or name not in _PRESETS:
         close = get_close_matches(str(name), _PRESETS, n=3, cutoff=0.4) or _PRESETS
         raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
     return dict(_PRESETS[name].options)

@@ -168,6 +168,13 @@ def test_momentum_in_float32(x64, exact_b2):
     assert_same(ours(Adafactor(**options, momentum_dtype="float32"), params, grads), peer, params, 1e-12, 1e-6)
 
 
+def test_adafactor_of_equal_dimensions(x64, exact_b2):
+    params, grads = tensors(shapes={**SHAPES, "matrix": (3, 2, 2), "cube": (3, 3, 3)})
+    options = {**preset("optax.adafactor"), "lr": 0.01, "min_dim_size_to_factor": 0}
+    peer = theirs(optax.adafactor(0.01, min_dim_size_to_factor=0), params, grads)
+    assert_same(ours(Adafactor(**options), params, grads), peer, params, 1e-12)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_float32(case):
     their_class, our_class, preset_options, _ = CASES[case]

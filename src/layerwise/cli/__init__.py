@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-NEEDED = ("rich", "sklearn", "typer")
+NEEDED = ("rich", "sklearn", "threadpoolctl", "typer")
 
 
 def main() -> None:
@@ -14,7 +14,8 @@ def main() -> None:
 
         run()
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] not in NEEDED:
+        package = (missing.name or "").partition(".")[0]
+        if package not in NEEDED:
             raise
-        print(f"the command line needs {missing.name}: pip install 'layerwise[demo]'", file=sys.stderr)
+        print(f"the command line needs {package}: pip install 'layerwise[demo]'", file=sys.stderr)
         sys.exit(1)

@@ -26,6 +26,6 @@ def write_text(path: Path, text: str) -> None:
     try:
         with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as file:
             file.write(text)
-        os.replace(file.name, path)
+        Path(file.name).replace(path)
     except OSError as problem:
         raise CannotWrite(f"cannot write {path}: {problem.strerror or problem}") from None

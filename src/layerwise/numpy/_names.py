@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from layerwise.errors import HyperparameterError, sentence
+
 
 def is_by_name(given: object) -> bool:
     return isinstance(given, Mapping) or callable(given)
@@ -26,7 +28,12 @@ class ByName:
 
     def __post_init__(self) -> None:
         if isinstance(self.given, Mapping):
+            object.__setattr__(self, "given", dict(self.given))  # what the caller does to theirs is not meant for us
             for name, value in self.given.items():
+                if not isinstance(name, str):
+                    raise HyperparameterError(
+                        sentence(self.argument, "a mapping from names or patterns", name, "Names are strings.")
+                    )
                 self._checked(name, value)
         elif not callable(self.given) and self.given is not None:
             self.check(self.argument, self.given)

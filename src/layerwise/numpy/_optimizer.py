@@ -14,10 +14,18 @@ from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import ContradictionError, GradientError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import (
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    ParameterError,
+    StateError,
+    sentence,
+)
 from layerwise.hyper import Hyper, Scheduled, Settings, scheduled
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
+from layerwise.numpy._memory import Occupied
 from layerwise.numpy._names import ByName, is_by_name
 from layerwise.numpy._slots import Plan, Slot, plan_pieces
 from layerwise.numpy._stats import summary
@@ -46,9 +54,10 @@ class Decay:
 
 
 def _check_decay(h: type[Hyper], argument: str, value: Any) -> Decay:
-    if isinstance(value, str) and "decay" in h.__dataclass_fields__:
-        return Decay(place=h.check("decay", value, argument))
-    return Decay(float(AS_FACTOR(argument, value, "Pass True, False, or a factor on weight_decay.")))
+    own = h.__dataclass_fields__.get("decay")
+    allowed = AS_FACTOR if own is None else AS_FACTOR | own.metadata["check"]
+    found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
+    return Decay(place=found) if isinstance(found, str) else Decay(float(found))
 
 
 class Optimizer:
@@ -61,7 +70,7 @@ class Optimizer:
         """`given` holds every argument of the subclass by name."""
         own = {spec.name for spec in fields(self._hyper)}
         by_name = {name: given.get(name) for name in ("adapt", "decay") if is_by_name(given.get(name))}
-        if "decay" not in own and given["decay"] is not None and not by_name.get("decay"):
+        if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
             raise HyperparameterError(
                 sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
             )
@@ -73,7 +82,10 @@ class Optimizer:
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         choose(given["engine"], ENGINES)
         self._engine = given["engine"]
+        if (dtype := getattr(self._h, "momentum_dtype", None)) is not None:
+            _arrays.named_dtype("momentum_dtype", dtype)
         self._slots: dict[str, Slot] = {}
+        self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
         self.skipped = 0
 
@@ -92,6 +104,11 @@ class Optimizer:
 
         Names without a gradient, or with None, are left alone together with their state.
         """
+        for argument, given in (("weights", weights), ("grads", grads)):
+            if not isinstance(given, Mapping):
+                raise ParameterError(
+                    f"`{argument}` must be a mapping from names to arrays, but is {type(given).__name__}."
+                )
         for name in grads:
             if name not in weights:
                 raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
@@ -112,32 +129,35 @@ class Optimizer:
         return p, _arrays.check_gradient(name, grad, p)
 
     def _step(self, entries: Mapping[str, tuple[Array, Array]]) -> None:
-        _arrays.check_distinct({name: p for name, (p, _) in entries.items()})
+        memory = Occupied({name: p for name, (p, _) in entries.items()})
+        memory.check_distinct()
         if not entries:
             return
-        if self._skip_nonfinite and not all(np.isfinite(g).all() for _, g in entries.values()):
+        if self._skip_nonfinite and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
             self.skipped += 1
             return
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
-        lr, lam = self._scheduled(max(slot.step for slot in slots.values()) + 1)
-        jobs = [job for name, (p, g) in entries.items() for job in self._jobs(plans[name], slots[name], p, g, lr, lam)]
+        furthest = max(self._furthest, 1 + max(slot.step for slot in slots.values()))
+        lr, lam = self._scheduled(furthest - 1)
+        jobs = [
+            job
+            for name, (p, g) in entries.items()
+            for job in self._jobs(plans[name], slots[name], p, memory.apart(g), lr, lam)
+        ]
         with np.errstate(all="ignore"):
             measured = iter(choose(self._engine, ENGINES).step(jobs))
         for name, slot in slots.items():
             slot.step += 1
             slot.stats = [next(measured) for _ in plans[name].pieces]
         self._slots.update(slots)
+        self._furthest = furthest
 
-    def _scheduled(self, t: int) -> tuple[float, float]:
-        """lr and weight_decay at this step of the optimizer: the step of whichever name has gone furthest."""
-        step = max(t, self._steps_taken()) - 1
+    def _scheduled(self, step: int) -> tuple[float, float]:
+        """lr and weight_decay after so many steps of the optimizer."""
         h = self._h
-        lr = 1.0 if h.lr is None else scheduled(h.lr, "lr", step, self._hyper)
-        return lr, scheduled(h.weight_decay, "weight_decay", step, self._hyper)
-
-    def _steps_taken(self) -> int:
-        return max((slot.step for slot in self._slots.values()), default=0)
+        lr = 1.0 if h.lr is None else scheduled(h.lr, "lr", step)
+        return lr, scheduled(h.weight_decay, "weight_decay", step)
 
     def _jobs(self, plan: Plan, slot: Slot, p: Array, g: Array, lr: float, lam: float) -> list[Job]:
         now = Now(slot.step + 1, lr * plan.lr_scale, lam * plan.decay_factor)
@@ -184,7 +204,7 @@ class Optimizer:
     def lr(self) -> float | None:
         """The learning rate of the next step; None where the step follows t instead."""
         lr = self._h.lr
-        return None if lr is None else scheduled(lr, "lr", self._steps_taken(), self._hyper)
+        return None if lr is None else scheduled(lr, "lr", self._furthest)
 
     @lr.setter
     def lr(self, value: Scheduled | None) -> None:
@@ -193,19 +213,20 @@ class Optimizer:
     @property
     def weight_decay(self) -> float:
         """The weight decay of the next step."""
-        return scheduled(self._h.weight_decay, "weight_decay", self._steps_taken(), self._hyper)
+        return scheduled(self._h.weight_decay, "weight_decay", self._furthest)
 
     @weight_decay.setter
     def weight_decay(self, value: Scheduled) -> None:
         self._set("weight_decay", value)
 
     def _set(self, name: str, value: Any) -> None:
+        changed = replace(self._h, **{name: value})
         if callable(getattr(self._h, name)) and not callable(value):
             raise ContradictionError(
-                f"`{name}` follows a schedule, which a number would end. Change the schedule, "
-                f"or replace it by another: opt.{name} = lambda step: {value!r}."
+                f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
+                f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
             )
-        self._h = replace(self._h, **{name: value})
+        self._h = changed
         self._plans.clear()
 
     @property
@@ -225,7 +246,7 @@ class Optimizer:
         square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
         """
         return {
-            name: summary(slot.stats, [(piece.shape, piece.block_dims) for piece in self._plan_of(name, slot).pieces])
+            name: summary(slot.stats, self._plan_of(name, slot).pieces)
             for name, slot in self._slots.items()
             if slot.stats
         }
@@ -237,29 +258,38 @@ class Optimizer:
         """Forget the state of one name, or of all: they begin anew when seen again."""
         if name is None:
             self._slots.clear()
+            self._furthest = 0
         elif self._slots.pop(name, None) is None:
             raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit, as copies in plain arrays: np.savez(file, **opt.state_dict())."""
-        lr = self._h.lr
-        return _saved.dump(self._hyper.optimizer, self._slots, None if callable(lr) else lr, self.skipped)
+        return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self.skipped, self._furthest)
+
+    def _settings(self) -> dict[str, float | None]:
+        """What can be set while training and is not a schedule."""
+        values = {name: getattr(self._h, name) for name in ("lr", "weight_decay")}
+        return {name: value for name, value in values.items() if not callable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved state, or raise StateError and stay as it was.
 
-        State keeps the dtype it was saved with. A number as lr is restored; a schedule given here stays.
+        State keeps the dtype it was saved with. lr and weight_decay are restored where both there and here they are
+        numbers; a schedule given here stays.
         """
         saved = _saved.parse(self._hyper.optimizer, state)
         slots = {name: _saved.slot(name, entry, self._shapes_of(name, entry)) for name, entry in saved.entries.items()}
-        if saved.lr is not None and self._h.lr is not None and not callable(self._h.lr):
-            self._set("lr", saved.lr)
-        self._slots, self.skipped = slots, saved.skipped
+        settings: dict[str, Any] = _saved.settings(saved, self._settings())
+        self._h = replace(self._h, **settings)
+        self._slots, self.skipped, self._furthest = slots, saved.skipped, saved.step
         self._plans.clear()
 
     def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
-        plan = self._make_plan(name, _saved.shape(name, entry), _arrays.machine_eps(np.dtype(np.float32)))
+        try:
+            plan = self._make_plan(name, _saved.shape(name, entry), _arrays.machine_eps(np.dtype(np.float32)))
+        except ParameterError as problem:
+            raise StateError(str(problem)) from None
         return self._rule.State(*plan.state_shapes())
 
     def __copy__(self) -> Optimizer:
@@ -268,7 +298,9 @@ class Optimizer:
     def __repr__(self) -> str:
         default = self._hyper()
         given = {s.name: getattr(self._h, s.name) for s in fields(self._h)}
-        changed = (f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k))
+        by_name = {one.argument: one.given for one in (self._lr_scale, self._adapt, self._decay, self._blocks)}
+        changed = [f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k)]
+        changed += [f"{k}={v!r}" for k, v in by_name.items() if v is not None]
         return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
 
 

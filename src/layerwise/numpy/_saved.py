@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from layerwise.checks import Check, Refused, integer, number
 from layerwise.errors import StateError
-from layerwise.numpy._arrays import Array, is_floating
+from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
 
 FORMAT = 1
+WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
+COUNT = integer(0)
+RATE = number(0)
 
 
-class Saved(NamedTuple):
+@dataclass(frozen=True)
+class Saved:
     """A state dict taken apart."""
 
     entries: dict[str, dict[str, Array]]
-    lr: float | None
     skipped: int
+    step: int
+    settings: dict[str, float | None]  # lr and weight_decay, where they were not schedules
 
 
-def dump(optimizer: str, slots: Mapping[str, Slot], lr: float | None, skipped: int) -> dict[str, Array]:
-    state = {"optimizer": np.array(optimizer), "format": np.array(FORMAT), "skipped": np.array(skipped)}
-    if lr is not None:
-        state["lr"] = np.array(lr)
+def dump(
+    optimizer: str, slots: Mapping[str, Slot], settings: Mapping[str, float | None], skipped: int, step: int
+) -> dict[str, Array]:
+    state = {"optimizer": np.array(optimizer), "format": np.array(FORMAT)}
+    state.update({"skipped": np.array(skipped), "step": np.array(step)})
+    # nan stands for None, which an array of numbers cannot hold.
+    state.update({name: np.array(np.nan if value is None else value) for name, value in settings.items()})
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
@@ -34,50 +44,85 @@ def dump(optimizer: str, slots: Mapping[str, Slot], lr: float | None, skipped: i
     return state
 
 
-def parse(optimizer: str, state: Mapping[str, Any]) -> Saved:
+def parse(optimizer: str, state: Any) -> Saved:
     """Take a state dict apart, holding what concerns the whole to its form."""
+    odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
+    if odd:
+        raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
     header = {key: np.asarray(value) for key, value in state.items() if "/" not in key}
-    for key in header:
-        if key not in ("optimizer", "format", "skipped", "lr"):
-            raise StateError(f"the state has an unknown key {key!r}. It was not written by state_dict().")
-    for key in ("optimizer", "format", "skipped"):
-        if key not in header:
-            raise StateError(f"the state lacks the key {key!r}. Pass what state_dict() gave, all of it.")
+    unknown = header.keys() - {"optimizer", "format", "skipped", "step", "lr", "weight_decay"}
+    missing = {"optimizer", "format", "skipped", "step"} - header.keys()
+    if unknown or missing:
+        raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
-    if int(header["format"]) != FORMAT:
+    if _held("format", header, COUNT) != FORMAT:
         raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
     entries: dict[str, dict[str, Array]] = {}
     for key, value in state.items():
         if "/" in key:
             name, _, field = key.rpartition("/")
             entries.setdefault(name, {})[field] = np.asarray(value)
-    return Saved(entries, float(header["lr"]) if "lr" in header else None, int(header["skipped"]))
+    rates = {name: _rate(name, header) for name in ("lr", "weight_decay") if name in header}
+    return Saved(entries, _held("skipped", header, COUNT), _held("step", header, COUNT), rates)
+
+
+def _held(key: str, entry: Mapping[str, Array], check: Check, whose: str = "") -> Any:
+    try:
+        return check.convert(entry[key])
+    except Refused:
+        raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry[key]!r}. {WAY_OUT}") from None
+
+
+def _rate(key: str, header: Mapping[str, Array]) -> float | None:
+    value = header[key]
+    if key == "lr" and value.shape == () and value.dtype.kind == "f" and np.isnan(value):
+        return None
+    return float(_held(key, header, RATE))
+
+
+def settings(saved: Saved, here: Mapping[str, float | None]) -> dict[str, float | None]:
+    """What of the saved settings is to be taken over by an optimizer that has these."""
+    common = {name: value for name, value in saved.settings.items() if name in here}
+    for name, value in common.items():
+        if (value is None) != (here[name] is None):
+            raise StateError(
+                f"the state was saved with {name}={value}, and this optimizer has {name}={here[name]}: "
+                "one follows t and the other does not. Make the optimizer with the options it was saved with."
+            )
+    return common
 
 
 def shape(name: str, entry: Mapping[str, Array]) -> tuple[int, ...]:
     """The shape of a saved tensor."""
-    for field in ("step", "shape"):
-        if field not in entry or entry[field].dtype.kind not in "iu" or (entry[field] < 0).any():
-            raise StateError(f"the state lacks {name + '/' + field!r}, or it is not made of integers ≥ 0.")
-    return tuple(int(n) for n in entry["shape"])
+    saved = entry.get("shape")
+    if saved is None or saved.ndim != 1 or (saved.size and saved.dtype.kind not in "iu") or (saved < 0).any():
+        raise StateError(f"{name + '/shape'!r} must be a list of integers ≥ 0, but is {saved!r}. {WAY_OUT}")
+    return tuple(int(n) for n in saved)
 
 
 def slot(name: str, entry: Mapping[str, Array], expected: Any) -> Slot:
     """One tensor's state, held to the shapes that the options and the tensor's shape call for."""
     shapes = {field: s for field, s in expected._asdict().items() if s is not None}
     unknown = entry.keys() - shapes.keys() - {"step", "shape"}
-    missing = shapes.keys() - entry.keys()
+    missing = {"step", *shapes} - entry.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {name!r} does not fit these options: unknown {sorted(unknown)}, missing {sorted(missing)}. "
-            "Make the optimizer with the options it was saved with."
+            f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
+            f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
         )
-    for field, wanted in shapes.items():
-        if entry[field].shape != wanted or not is_floating(entry[field].dtype):
-            raise StateError(
-                f"{name + '/' + field!r} must be floating point of shape {wanted}, "
-                f"but is {entry[field].dtype} of shape {entry[field].shape}."
-            )
-    state = type(expected)(*(None if s is None else entry[f].copy() for f, s in expected._asdict().items()))
-    return Slot(shape(name, entry), state, step=int(entry["step"]))
+    arrays = {field: _array(f"{name}/{field}", entry[field], wanted) for field, wanted in shapes.items()}
+    state = type(expected)(*(arrays.get(field) for field in expected._fields))
+    return Slot(shape(name, entry), state, step=_held("step", entry, COUNT, f"{name}/"))
+
+
+def _keys(name: str, fields: set[str]) -> str:
+    return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
+
+
+def _array(key: str, array: Array, wanted: tuple[int, ...]) -> Array:
+    if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
+        array = np.asarray(array.view(named_dtype(key, "bfloat16")))
+    if array.shape != wanted or not is_floating(array.dtype):
+        raise StateError(f"{key!r} must be floating point of shape {wanted}, but is {array.dtype} of {array.shape}.")
+    return np.array(array)

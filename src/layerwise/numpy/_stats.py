@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.numpy._slots import Piece
+
 Shape = tuple[int, ...]
 
 
-def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[tuple[Shape, Shape]]) -> dict[str, Any]:
+def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[Piece]) -> dict[str, Any]:
     """The measurements of a tensor's pieces, joined: numbers, or arrays of one number a block."""
-    blocked = len(pieces) > 1 or bool(pieces[0][1])
-    each = [_of_piece(stats, shape, block_dims) for stats, (shape, block_dims) in zip(measured, pieces, strict=True)]
+    blocked = pieces[0].part is not None
+    each = [_of_piece(stats, piece.shape, piece.block_dims) for stats, piece in zip(measured, pieces, strict=True)]
     joined = {key: np.concatenate([one[key] for one in each]) for key in each[0]}
     return joined if blocked else {key: float(value[0]) for key, value in joined.items()}
 

@@ -50,8 +50,9 @@ class Cell:
 
 
 def cells(plan: Plan) -> Iterator[Cell]:
-    """For each optimizer: the small batch, the large one by the rule, and the large one with a rate tuned there."""
+    """For each optimizer the small batch, the large one by the rule, and the large one with a rate tuned there."""
     for who in CONTENDERS:
         for batch in (plan.small, plan.large):
             yield Cell(who, batch, plan.scaled(who.lr, batch), plan.steps(batch))
-        yield Cell(who, plan.large, who.retuned, plan.steps(plan.large), retuned=True)
+        if plan.retuned:
+            yield Cell(who, plan.large, who.retuned, plan.steps(plan.large), retuned=True)

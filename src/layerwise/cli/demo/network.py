@@ -2,6 +2,8 @@
 
     z = x·W1 + b1,   h = max(z, 0),   s = h·W2 + b2
     loss = −mean(log softmax(s)[label])
+
+Images are the rows of x.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ def new_weights(rng: np.random.Generator) -> Weights:
     """Normal with variance 2/inputs for the matrices, 0 for the biases."""
 
     def matrix(rows: int, columns: int) -> Array:
-        return (rng.standard_normal((rows, columns)) * np.sqrt(2 / rows)).astype(np.float32)
+        return rng.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32)
 
     return {
         "layer1.weight": matrix(INPUTS, HIDDEN),

@@ -25,6 +25,10 @@ NADO = "Nado et al. 2021, arXiv 2102.06356"
 def show(console: Console, plan: Plan, table: Sequence[Cell]) -> None:
     """The table and what it says, broken into lines on a terminal only."""
     console.print(_table(table))
+    if plan.seeds > 1:
+        console.print(
+            f"Accuracy: mean ± standard deviation of {plan.seeds} seeds. Seconds: theirs together.\n", highlight=False
+        )
     for paragraph in paragraphs(plan, table):
         console.print(paragraph, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
@@ -32,15 +36,16 @@ def show(console: Console, plan: Plan, table: Sequence[Cell]) -> None:
 def _table(table: Sequence[Cell]) -> Table:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown.add_column("optimizer", no_wrap=True)
-    headings = ("batch", "learning rate", "steps", f"test accuracy, {len(table[0].seconds)} seeds", "state B/param", "s")
-    for heading in headings:
-        shown.add_column(heading, justify="right")
-    for cell in table:
-        name = f"{cell.contender.name}{', re-tuned' if cell.retuned else ''}"
+    for heading in ("batch", "learning\nrate", "steps", "test\naccuracy, %", "state,\nB/param", "seconds"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for cell, after in zip(table, (*table[1:], None), strict=True):
+        name = "  re-tuned" if cell.retuned else cell.contender.name
         lr, seconds = f"{cell.lr:.3g}", f"{sum(cell.seconds):.2f}"
         state = f"{cell.bytes_per_parameter:.2f}"
         row = (name, str(cell.batch), lr, str(cell.steps), accuracy(cell), state, seconds)
-        shown.add_row(*row, style="dim" if cell.retuned else "", end_section=cell.retuned)
+        shown.add_row(
+            *row, style="dim" if cell.retuned else "", end_section=not after or after.contender != cell.contender
+        )
     return shown
 
 
@@ -48,11 +53,11 @@ def paragraphs(plan: Plan, table: Sequence[Cell]) -> list[str]:
     by_name: dict[str, list[Cell]] = {}
     for cell in table:
         by_name.setdefault(cell.contender.name, []).append(cell)
-    changes = "; ".join(_change(name, *found) for name, found in by_name.items())
+    changes = "; ".join(_change(*found) for found in by_name.values())
     adafactor, adamw = by_name["Adafactor"][0], by_name["AdamW"][0]
     shows = (
         f"What this shows. From batch {plan.small} to {plan.large}, in the same {plan.epochs} epochs and with the "
-        f"learning rate scaled by the square-root rule, test accuracy changed as follows. {changes}. "
+        f"learning rate scaled by the square-root rule, test accuracy (in %) changed as follows. {changes}. "
         f"Adafactor, here without momentum, kept {adafactor.bytes_per_parameter:.2f} bytes of state per parameter, "
         f"AdamW {adamw.bytes_per_parameter:.2f}."
     )
@@ -62,17 +67,20 @@ def paragraphs(plan: Plan, table: Sequence[Cell]) -> list[str]:
         "point mean nothing, and nothing follows for deep networks, for speed, or for models of another size. "
         f"Tuned for the batch, momentum SGD and Adam can match LARS and LAMB ({NADO})."
     )
-    hasty = ["A quick run: the learning rates were tuned for one three times as long."] if plan.seeds == 1 else []
+    hasty = [] if plan.retuned else ["This was a quick run: the learning rates were tuned for one three times as long."]
     return [shows, not_shown, *hasty]
 
 
-def _change(name: str, small: Cell, large: Cell, retuned: Cell) -> str:
-    if small.mean is None or large.mean is None or retuned.mean is None:
+def _change(small: Cell, large: Cell, retuned: Cell | None = None) -> str:
+    name = small.contender.name
+    if small.mean is None or large.mean is None:
         return f"{name}: a run diverged"
     moved = large.mean - small.mean
-    clear = abs(moved) > small.spread + large.spread
-    word = f"{moved:+.1f} points" if clear or len(small.seconds) == 1 else f"{moved:+.1f}, within the seeds' spread"
-    return f"{name} {small.mean:.1f} → {large.mean:.1f} ({word}; re-tuned {retuned.mean:.1f})"
+    within = len(small.seconds) > 1 and abs(moved) <= small.spread + large.spread
+    words = [f"{moved:+.1f}{', within the spread of the seeds' if within else ''}"]
+    if retuned is not None:
+        words.append("re-tuned: diverged" if retuned.mean is None else f"re-tuned {retuned.mean:.1f}")
+    return f"{name} {small.mean:.1f} → {large.mean:.1f} ({'; '.join(words)})"
 
 
 def as_json(plan: Plan, seeds: range, table: Sequence[Cell]) -> str:

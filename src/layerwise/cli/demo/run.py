@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
 from layerwise.cli.demo import data
 from layerwise.cli.demo.cells import Cell, cells
@@ -20,7 +22,9 @@ def run_demo(console: Console, plan: Plan, seed: int, out: Path | None) -> None:
     digits = data.load()
     table = list(cells(plan))
     seeds = range(seed, seed + plan.seeds)
-    with Screen(console, plan.seeds * sum(cell.steps for cell in table)) as screen:
+    steps = plan.seeds * sum(cell.steps for cell in table)
+    # One thread: matrices this small gain nothing from a second, and lose much where other work wants it too.
+    with threadpool_limits(1), Screen(console, steps) as screen:
         for cell in table:
             _fill(cell, plan, seeds, digits, screen)
     show(console, plan, table)
@@ -32,5 +36,5 @@ def run_demo(console: Console, plan: Plan, seed: int, out: Path | None) -> None:
 def _fill(cell: Cell, plan: Plan, seeds: range, digits: data.Digits, screen: Screen) -> None:
     for seed in seeds:
         run = train(cell.contender, plan, cell.batch, cell.lr, digits.train, seed)
-        cell.add(last(run, lambda seen, seed=seed: screen.step(cell, seed, seen)), digits.test)
+        cell.add(last(run, partial(screen.step, cell)), digits.test)
     screen.finished(cell)

@@ -1,0 +1,136 @@
+"""keras.optimizers.Lamb and Adafactor run beside ours, on Keras's NumPy backend."""
+
+import numpy as np
+import pytest
+from parity.live import SHAPES, Draw, assert_same, largest, ours, tensors
+
+from layerwise import preset
+from layerwise.numpy import Adafactor, Lamb
+
+pytestmark = pytest.mark.heavy
+with pytest.MonkeyPatch.context() as environment:
+    environment.setenv("KERAS_BACKEND", "numpy")
+    keras = pytest.importorskip("keras")
+    dtypes = pytest.importorskip("keras.src.backend.common.dtypes")
+
+NAMES = sorted(SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def in_float64(monkeypatch):
+    """Without Keras's own promotion of dtypes, which turns float64 into float32 in means, roots and powers."""
+    assert keras.config.backend() == "numpy"
+    monkeypatch.setitem(dtypes.BIT64_TO_BIT32_DTYPE, "float64", "float64")
+    floatx = keras.config.floatx()
+    yield
+    keras.config.set_floatx(floatx)
+
+
+def theirs(build, params, grads):
+    dtype = params["vector"].dtype.name
+    keras.config.set_floatx(dtype)  # that of the variable which holds the learning rate
+    weights = {name: keras.Variable(p, dtype=dtype, name=name) for name, p in params.items()}
+    optimizer = build()
+    for g in grads:
+        # Keras divides by the zero norm too, in the branch that it does not take.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            optimizer.apply([g[name] for name in weights], list(weights.values()))
+        yield {name: np.array(w.value) for name, w in weights.items()}
+
+
+class Rising(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule for both sides."""
+
+    def __init__(self, lr):
+        self.lr = lr
+
+    def __call__(self, step):
+        return self.lr * (1 + step) / 4
+
+
+def clipping(draw):
+    """Keras takes one of its three ways of clipping at a time."""
+    theirs, mine = draw.of(
+        ("clipnorm", "max_grad_norm_per_tensor"), ("clipvalue", "max_grad_value"), ("global_clipnorm", "max_grad_norm")
+    )
+    bound = draw.of(None, 0.5, 4.0)
+    return {theirs: bound}, {mine: bound}
+
+
+def lamb(draw):
+    """One draw: how to build keras.optimizers.Lamb, and our options."""
+    # Not b2 = 0: Keras averages by v + (1 − b2)·(g² − v), where a g² far below v is lost in v's rounding.
+    lr, betas = draw.between(1e-3, 1e-1), (draw.of(0.0, 0.5, 0.9), draw.of(0.5, 0.95, 0.999))
+    lr = draw.of(lr, Rising(lr))
+    eps, weight_decay = draw.of(1e-7, 1e-2), draw.of(None, 0.1, 1.0)
+    excluded = [name for name in NAMES if draw.of(True, False)]
+    their_clip, our_clip = clipping(draw)
+
+    def build():
+        b1, b2 = betas
+        optimizer = keras.optimizers.Lamb(lr, b1, b2, eps, weight_decay, **their_clip)
+        if weight_decay:
+            optimizer.exclude_from_weight_decay(var_names=excluded)
+        return optimizer
+
+    decay = {**dict.fromkeys(excluded, False), "*": "decoupled"}
+    return build, {
+        "lr": lr,
+        "betas": betas,
+        "eps": eps,
+        "weight_decay": weight_decay or 0.0,
+        "decay": decay if weight_decay else "decoupled",
+        **our_clip,
+    }
+
+
+def adafactor(draw):
+    lr, eps, decay = draw.between(1e-3, 1.0), (draw.of(1e-30, 1e-8, 1e-3), draw.of(1e-3, 0.5)), draw.of(-0.8, -0.5)
+    clip = draw.of(0.5, 1.0, 2.0)
+    their_clip, our_clip = clipping(draw)
+    # relative_step=False changes nothing in it: the step is bounded by 1/√t all the same.
+    relative = draw.of(True, False)
+    return (
+        lambda: keras.optimizers.Adafactor(lr, decay, *eps, clip, relative_step=relative, **their_clip),
+        {"lr_cap": lr, "beta2_decay": decay, "eps": eps, "clip_threshold": clip, **our_clip},
+    )
+
+
+CASES = {
+    "lamb": (keras.optimizers.Lamb, Lamb, preset("keras.Lamb"), lamb),
+    "adafactor": (keras.optimizers.Adafactor, Adafactor, preset("keras.Adafactor"), adafactor),
+}
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("case", CASES)
+def test_drawn_options(case, seed):
+    _, our_class, preset_options, options = CASES[case]
+    build, our_options = options(Draw(seed))
+    params, grads = tensors()
+    mine = ours(our_class(**{**preset_options, **our_options}), params, grads)
+    assert_same(mine, theirs(build, params, grads), params, 1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "of_size", "of_move"), [("float64", 1e-12, 0.0), ("float32", 3e-6, 1e-4)])
+@pytest.mark.parametrize("case", CASES)
+def test_defaults(case, dtype, of_size, of_move):
+    their_class, our_class, preset_options, _ = CASES[case]
+    params, grads = tensors(dtype)
+    assert_same(
+        ours(our_class(**preset_options), params, grads), theirs(their_class, params, grads), params, of_size, of_move
+    )
+
+
+def test_adafactor_measures_the_decayed_tensor():
+    params, grads = tensors()
+    lr, lam = 0.01, 0.5
+    [peer] = theirs(lambda: keras.optimizers.Adafactor(lr, weight_decay=lam), params, grads[:1])
+    options = {**preset("keras.Adafactor"), "lr_cap": lr, "weight_decay": lam}
+    [mine] = ours(Adafactor(**options), params, grads[:1])
+    for name in ("scalar", "vector", "matrix", "cube"):
+        decayed = params[name] * (1 - lr * lam)
+        # RMS(p) is above eps2 in these, so that their step is ours as much smaller as the tensor has shrunk.
+        expected = (mine[name] - decayed) * (1 - lr * lam)
+        assert largest(mine[name] - peer[name]) > 1e-5
+        assert largest((peer[name] - decayed) - expected) <= 1e-14

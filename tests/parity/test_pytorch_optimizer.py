@@ -1,0 +1,135 @@
+"""Lamb, LARS and AdaFactor of pytorch_optimizer run beside ours, where their formulas are those of the papers.
+
+Lamb: no bias correction of v; that of m is on lr, outside the ratio, unless adam_debias=True. Its eps is also added to
+the denominator of the ratio, so it is drawn too small to matter there. rectify and adanorm are other optimizers.
+LARS: tensors of one dimension and none are plain SGD; a zero gradient with decay has the ratio η/λ where ours is 1; the
+first gradient is dampened too.
+AdaFactor: the momentum is rounded to momentum_dtype before it is used, not after; weight_decouple=False and ams_bound
+are other optimizers.
+"""
+
+import pytest
+from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
+
+from layerwise.numpy import Adafactor, Lamb, Lars
+
+pytestmark = pytest.mark.heavy
+torch = pytest.importorskip("torch")
+peer = pytest.importorskip("pytorch_optimizer")
+
+LRS = [0.002, 0.004, 0.016, 0.008, 0.001]
+VECTORS = {name: False for name, shape in SHAPES.items() if len(shape) < 2}
+
+
+def lamb(draw):
+    """One draw: the arguments of pytorch_optimizer.Lamb, ours, and the factor on our lr at each step."""
+    b1, b2 = draw.of(0.0, 0.5, 0.9), draw.of(0.95, 0.999)
+    in_ratio, debias = draw.of(True, False), draw.of(True, False)
+    adam, clip = draw.of(True, False), draw.of(None, 0.5, 4.0)
+    # Its correction of m raises the step, but not the decay.
+    decay = draw.of(0.0, 0.1, 1.0) if in_ratio or debias else 0.0
+    shared = {"betas": (b1, b2), "eps": 1e-15, "weight_decay": decay}
+    shared |= {"grad_averaging": draw.of(True, False), "maximize": draw.of(True, False)}
+    return (
+        {
+            "weight_decouple": not in_ratio,
+            "adam_debias": debias,
+            "adam": adam,
+            "pre_norm": clip is not None,
+            "max_grad_norm": clip or 1.0,
+            "foreach": draw.of(True, False),
+            **shared,
+        },
+        {
+            "decay": "ratio" if in_ratio else "decoupled",
+            "adapt": not adam,
+            "max_grad_norm": clip,
+            "bias_correction": False,
+            "max_weight_norm": 10.0,
+            **shared,
+        },
+        [1.0 if debias else 1 / (1 - b1**t) for t in range(1, 6)],
+    )
+
+
+def lars(draw):
+    momentum = draw.of(0.0, 0.5, 0.9)
+    shared = {
+        "momentum": momentum,
+        "weight_decay": draw.of(0.0, 0.1, 1.0),
+        "trust_coefficient": draw.between(1e-3, 1e-1),
+        "nesterov": momentum > 0 and draw.of(True, False),
+        "maximize": draw.of(True, False),
+    }
+    mine = {"lr_in_momentum": False, "adapt": VECTORS, "decay": VECTORS}
+    return {"foreach": draw.of(True, False), **shared}, {**mine, **shared}, [1.0] * 5
+
+
+def adafactor(draw):
+    """lr is None on our side where theirs is not looked at."""
+    beta1, cap = draw.of(None, 0.0, 0.9), draw.of(0.5, 0.999)
+    relative, fixed = draw.of(True, False), draw.of(True, False)
+    rate, eps = draw.of(-0.8, -0.5), (draw.of(1e-30, 1e-8), draw.of(1e-3, 0.5))
+    shared = {
+        "relative_step": relative,
+        "scale_parameter": draw.of(True, False),
+        "warmup_init": relative and draw.of(True, False),
+        "weight_decay": draw.of(0.0, 0.01, 0.1),
+        "clip_threshold": draw.of(0.5, 1.0, 2.0),
+        "maximize": draw.of(True, False),
+    }
+    return (
+        {
+            "betas": (beta1, cap),
+            "decay_rate": rate,
+            "fixed_decay": fixed,
+            "eps1": eps[0],
+            "eps2": eps[1],
+            "momentum_dtype": torch.float64,
+            "foreach": draw.of(True, False),
+            **shared,
+        },
+        {
+            "lr": None if relative else LRS[0],
+            "beta1": beta1,
+            "beta2_cap": cap,
+            "beta2_decay": rate,
+            "decay_scale": "none" if fixed else "step",
+            "eps": eps,
+            **shared,
+        },
+        None if relative else [1.0] * 5,
+    )
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    ("their_class", "our_class", "options"),
+    [
+        pytest.param(peer.Lamb, Lamb, lamb, id="lamb"),
+        pytest.param(peer.LARS, Lars, lars, id="lars"),
+        pytest.param(peer.AdaFactor, Adafactor, adafactor, id="adafactor"),
+    ],
+)
+def test_drawn_options(their_class, our_class, options, seed):
+    their_options, our_options, factors = options(Draw(seed))
+    params, grads = tensors(zero_gradients=our_class is not Lars)
+    lrs = factors and [lr * factor for lr, factor in zip(LRS, factors, strict=True)]
+    theirs = torch_steps(lambda ps: their_class(ps, lr=LRS[0], **their_options), params, grads, LRS)
+    # The global norm of pre_norm is computed in float32.
+    of_move = 1e-6 if their_options.get("pre_norm") else 0.0
+    assert_same(ours(our_class(**our_options), params, grads, lrs), theirs, params, 1e-12, of_move)
+
+
+@pytest.mark.parametrize(
+    ("their_class", "our_class", "their_options", "our_options"),
+    [
+        (peer.Lamb, Lamb, {"adam_debias": True, "eps": 1e-15}, {"bias_correction": False, "eps": 1e-15}),
+        (peer.LARS, Lars, {}, {"lr_in_momentum": False, "adapt": VECTORS, "decay": VECTORS}),
+        (peer.AdaFactor, Adafactor, {"betas": (None, 0.999)}, {"lr": None, "beta2_cap": 0.999}),
+    ],
+)
+def test_float32(their_class, our_class, their_options, our_options):
+    params, grads = tensors("float32")
+    theirs = torch_steps(lambda ps: their_class(ps, lr=0.01, **their_options), params, grads)
+    assert_same(ours(our_class(**{"lr": 0.01, **our_options}), params, grads), theirs, params, 3e-6, 1e-5)
