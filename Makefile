@@ -14,7 +14,7 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
-INSTALL = $(PIP) install --quiet -c $(CONSTRAINTS) --no-build-isolation
+INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 # Folders are among the sources because removing a file touches nothing else.
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
@@ -75,7 +75,7 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(PY)
-	@$(PIP) install --quiet -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja
+	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja
 	@touch $@
 
 $(VENV)/.demo: $(NEEDS)
