@@ -91,6 +91,14 @@ class Part:
     def dims(self) -> Shape:
         return () if self.one is not None else (self.axis,)
 
+    def shape(self, whole: Shape) -> Shape:
+        """The shape of the piece of a tensor of this shape."""
+        before, after = whole[: self.axis], whole[self.axis + 1 :]
+        if self.one is not None:
+            _, start, end, _ = self.one
+            return (*before, end - start, *after)
+        return whole if self.drop else (*before, self.count, whole[self.axis] // self.count, *after)
+
     def view(self, array: Any) -> Any:
         """The piece of `array`, whose length along the axis is the tensor's, or one for each block."""
         if self.one is not None:
@@ -99,8 +107,7 @@ class Part:
             return array[(slice(None),) * self.axis + (cut,)]
         if self.drop:
             return array
-        before, length, after = array.shape[: self.axis], array.shape[self.axis], array.shape[self.axis + 1 :]
-        return array.reshape((*before, self.count, length // self.count, *after))
+        return array.reshape(self.shape(tuple(array.shape)))
 
 
 def merged(parts: Sequence[Part], shapes: Sequence[Shape]) -> Shape:

@@ -23,13 +23,14 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.hyper import Hyper, Scheduled, Settings, scheduled
+from layerwise.layout import lay_out
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._memory import Occupied
 from layerwise.numpy._names import ByName, is_by_name
-from layerwise.numpy._slots import Plan, Slot, plan_pieces
-from layerwise.numpy._stats import summary
+from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
+from layerwise.telemetry import summary
 
 ENGINES = (Candidate("rule", RuleEngine(np, _arrays.read, _arrays.write)),)
 
@@ -149,7 +150,7 @@ class Optimizer:
             measured = iter(choose(self._engine, ENGINES).step(jobs))
         for name, slot in slots.items():
             slot.step += 1
-            slot.stats = [next(measured) for _ in plans[name].pieces]
+            slot.stats = [next(measured) for _ in plans[name].layout.pieces]
         self._slots.update(slots)
         self._furthest = furthest
 
@@ -171,7 +172,7 @@ class Optimizer:
                 state=type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state)),
                 block_dims=piece.block_dims,
             )
-            for piece in plan.pieces
+            for piece in plan.layout.pieces
         ]
 
     def _plan(self, name: str, p: Array) -> Plan:
@@ -184,15 +185,15 @@ class Optimizer:
         adapt, decay = self._adapt(name), self._decay(name)
         own = {"adapt": adapt, "decay": decay.place}
         h = replace(self._h, **{key: value for key, value in own.items() if value is not None})
-        cut = plan_pieces(name, self._rule, h, shape, self._blocks(name), machine_eps)
-        return Plan(cut, self._lr_scale(name), decay.factor)
+        layout = lay_out(name, self._rule, h, shape, self._blocks(name), machine_eps)
+        return Plan(layout, self._lr_scale(name), decay.factor)
 
     def _fresh(self, plan: Plan, p: Array) -> Slot:
         dtype = _arrays.computing(p.dtype)
         names = self._rule.State._fields
         made = {
             key: None if shape is None else np.zeros(shape, self._dtype_of(key, dtype))
-            for key, shape in zip(names, plan.state_shapes(), strict=True)
+            for key, shape in zip(names, plan.layout.state_shapes(), strict=True)
         }
         return Slot(p.shape, self._rule.State(**made))
 
@@ -246,7 +247,7 @@ class Optimizer:
         square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
         """
         return {
-            name: summary(slot.stats, self._plan_of(name, slot).pieces)
+            name: summary(slot.stats, self._plan_of(name, slot).layout.pieces)
             for name, slot in self._slots.items()
             if slot.stats
         }
@@ -290,7 +291,7 @@ class Optimizer:
             plan = self._make_plan(name, _saved.shape(name, entry), _arrays.machine_eps(np.dtype(np.float32)))
         except ParameterError as problem:
             raise StateError(str(problem)) from None
-        return self._rule.State(*plan.state_shapes())
+        return self._rule.State(*plan.layout.state_shapes())
 
     def __copy__(self) -> Optimizer:
         return deepcopy(self)  # two optimizers sharing one state would be neither

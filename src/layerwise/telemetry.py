@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.numpy._slots import Piece
+from layerwise.layout import Piece
 
 Shape = tuple[int, ...]
 

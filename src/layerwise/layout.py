@@ -1,0 +1,65 @@
+"""How a tensor is stepped: in which pieces a rule sees it, with which settings, and what state that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerwise.blocks import Blocks, Part, merged
+from layerwise.errors import ContradictionError
+from layerwise.hyper import Hyper
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a tensor that a rule steps at once: the whole of it, or equal blocks, or one block of several."""
+
+    part: Part | None
+    shape: Shape  # as the rule sees it
+    h: Hyper  # fitted to that shape
+    fields: tuple[Shape | None, ...]  # the shapes of the rule's state
+
+    @property
+    def block_dims(self) -> Shape:
+        return () if self.part is None else self.part.dims()
+
+    def view(self, array: Any) -> Any:
+        return array if self.part is None else self.part.view(array)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The pieces of one tensor."""
+
+    pieces: tuple[Piece, ...]
+
+    def state_shapes(self) -> tuple[Shape | None, ...]:
+        """The shapes of the state as it is stored, the pieces' together."""
+        if self.pieces[0].part is None:
+            return self.pieces[0].fields
+        parts = [piece.part for piece in self.pieces if piece.part is not None]
+        columns = zip(*(piece.fields for piece in self.pieces), strict=True)
+        return tuple(
+            None if column[0] is None else merged(parts, [s for s in column if s is not None]) for column in columns
+        )
+
+
+def lay_out(name: str, rule: Any, h: Hyper, shape: Shape, blocks: Blocks | None, machine_eps: float) -> Layout:
+    """The tensor cut into pieces, each with the hyperparameters fitted to its shape."""
+    parts: Sequence[Part | None] = [None] if blocks is None else blocks.parts(name, shape)
+    pieces = tuple(_piece(rule, h, shape, part, machine_eps) for part in parts)
+    if len({getattr(piece.h, "factored", None) for piece in pieces}) > 1:
+        raise ContradictionError(
+            f"the blocks of {name!r}, {blocks} of shape {shape}, would not all be factored alike. "
+            "Pass factored=False, a min_dim_size_to_factor that decides the same for all of them, or the dimensions."
+        )
+    return Layout(pieces)
+
+
+def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: float) -> Piece:
+    seen = shape if part is None else part.shape(shape)
+    fitted = h.fit(seen, () if part is None else part.dims(), machine_eps)
+    return Piece(part, seen, fitted, tuple(rule.shapes(fitted, seen)))
