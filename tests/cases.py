@@ -64,7 +64,7 @@ ADAFACTOR = {
     "decay_scale": ("lr", "step", "none"),
     "scale_parameter": (None, True, False),
     "relative_step": (None,),
-    "lr_cap": (1e-2, 0.3),
+    "lr_cap": (1e-2, 0.8),  # 0.8 is above 1/√t from the second step on
     "warmup_init": (False, True),
     "factored": ("last", "largest", "matrix", False, (0, 1), (-1, 0), ((0,), (1, 2))),
     "min_dim_size_to_factor": (0, 4),

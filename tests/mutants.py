@@ -160,6 +160,7 @@ MUTANTS = [
             "reference vectors",
         ),
         ("relative step not capped", "at_most(xp, now.t**-0.5, h.lr_cap)", "now.t**-0.5", "reference vectors"),
+        ("relative step never falls", "at_most(xp, now.t**-0.5, h.lr_cap)", "h.lr_cap", "reference"),
         ("warm-up ignored", "at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho", "rho", "reference"),
         (
             "decay outside any rate",

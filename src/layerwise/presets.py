@@ -69,14 +69,14 @@ _ALL = (
         "Lamb",
         {"weight_decay": 0.01, "adapt": "decayed"},
         "decay 0.01, and no ratio where it is 0, which always_adapt=True changes: adapt=True.",
-        "β-powers as running products in float32.",
+        "β, ε and λ rounded to float32, and β-powers as running products; a global clip that is global to a group.",
     ),
     Preset(
         "keras.Lamb",
         "Lamb",
         {"eps": 1e-7, "decay": "decoupled"},
         "decay outside the ratio and before it; eps 1e-7.",
-        "the step count in the variable's dtype, inexact beyond 256 in bfloat16.",
+        "the step count in the variable's dtype, inexact beyond 256 in bfloat16; means of float64 taken in float32.",
     ),
     Preset(
         "deepspeed.FusedLamb",
@@ -144,14 +144,14 @@ _ALL = (
         "Adafactor",
         {**_CAP, "lr_cap": 1e-3},
         "its learning_rate is our lr_cap; relative_step=False changes nothing in it.",
-        "with weight_decay it measures RMS(p) after the decay, we before; V kept in full beside R and C.",
+        "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
     ),
     Preset(
         "optax.adafactor",
         "Adafactor",
         {**_T5X, "decay_scale": "none"},
         "an absolute lr (its None is lr=1.0) times RMS(p); the two largest dimensions from 128; decay by λ itself.",
-        "decay_offset > 0 gives it nan at the start; here t − offset is at least 1.",
+        "β₂ taken in float32; with decay_offset > 0 it starts with nan, while here t − offset is at least 1.",
     ),
     Preset(
         "t5x.Adafactor",

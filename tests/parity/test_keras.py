@@ -63,25 +63,18 @@ def lamb(draw):
     lr, betas = draw.between(1e-3, 1e-1), (draw.of(0.0, 0.5, 0.9), draw.of(0.5, 0.95, 0.999))
     lr = draw.of(lr, Rising(lr))
     eps, weight_decay = draw.of(1e-7, 1e-2), draw.of(None, 0.1, 1.0)
-    excluded = [name for name in NAMES if draw.of(True, False)]
+    excluded = draw.of([], [name for name in NAMES if draw.of(True, False)])
     their_clip, our_clip = clipping(draw)
 
     def build():
         b1, b2 = betas
         optimizer = keras.optimizers.Lamb(lr, b1, b2, eps, weight_decay, **their_clip)
-        if weight_decay:
+        if weight_decay and excluded:
             optimizer.exclude_from_weight_decay(var_names=excluded)
         return optimizer
 
-    decay = {**dict.fromkeys(excluded, False), "*": "decoupled"}
-    return build, {
-        "lr": lr,
-        "betas": betas,
-        "eps": eps,
-        "weight_decay": weight_decay or 0.0,
-        "decay": decay if weight_decay else "decoupled",
-        **our_clip,
-    }
+    mine = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay or 0.0, **our_clip}
+    return build, mine | ({"decay": {**dict.fromkeys(excluded, False), "*": "decoupled"}} if excluded else {})
 
 
 def adafactor(draw):
@@ -112,7 +105,8 @@ def test_drawn_options(case, seed):
     assert_same(mine, theirs(build, params, grads), params, 1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "of_size", "of_move"), [("float64", 1e-12, 0.0), ("float32", 3e-6, 1e-4)])
+# In float32 Keras forms 1 − b2**t with an error of 2^-24 / (1 − b2), as optax does.
+@pytest.mark.parametrize(("dtype", "of_size", "of_move"), [("float64", 1e-12, 0.0), ("float32", 3e-6, 6e-5)])
 @pytest.mark.parametrize("case", CASES)
 def test_defaults(case, dtype, of_size, of_move):
     their_class, our_class, preset_options, _ = CASES[case]

@@ -15,9 +15,10 @@ factorized = pytest.importorskip("optax._src.factorized")
 
 DRAWS = range(25)
 NAMES = sorted(SHAPES)
+FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compiles for every shape
 # In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero
 # has in full.
-FLOAT32 = {"of_size": 3e-6, "of_move": 2e-4}
+FLOAT32 = {"of_size": 3e-6, "of_move": 6e-5}
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_momentum_in_float32(x64, exact_b2):
 
 
 def test_adafactor_of_equal_dimensions(x64, exact_b2):
-    params, grads = tensors(shapes={**SHAPES, "matrix": (3, 2, 2), "cube": (3, 3, 3)})
+    params, grads = tensors(shapes={**FEW, "matrix": (3, 2, 2), "cube": (3, 3, 3)})
     options = {**preset("optax.adafactor"), "lr": 0.01, "min_dim_size_to_factor": 0}
     peer = theirs(optax.adafactor(0.01, min_dim_size_to_factor=0), params, grads)
     assert_same(ours(Adafactor(**options), params, grads), peer, params, 1e-12)
@@ -178,6 +179,6 @@ def test_adafactor_of_equal_dimensions(x64, exact_b2):
 @pytest.mark.parametrize("case", CASES)
 def test_float32(case):
     their_class, our_class, preset_options, _ = CASES[case]
-    params, grads = tensors("float32")
+    params, grads = tensors("float32", FEW)
     mine = ours(our_class(lr=0.01, **preset_options), params, grads)
     assert_same(mine, theirs(their_class(0.01), params, grads), params, **FLOAT32)

@@ -79,11 +79,11 @@ def test_defaults(dtype, of_size, decay, always):
     peer = theirs({"lamb_weight_decay": decay, "always_adapt": always}, params, grads, LRS)
     # In float32, 1 − β₂ = 0.001 is off by half of 2^-24 / 0.001, of which √v̂ and with it the step have half. In
     # float64 that stands against β-powers of the exact β; in float32 these powers are off by as much.
-    assert_same(mine, peer, params, of_size, {"float64": 1e-5, "float32": 1e-4}[dtype])
+    assert_same(mine, peer, params, of_size, {"float64": 1e-5, "float32": 6e-5}[dtype])
 
 
 @pytest.mark.parametrize("clip", CLIPS)
 def test_clips_in_float32(clip):
     params, grads = tensors("float32")
     mine = ours(Lamb(**{**preset("paddle.Lamb"), clip: 0.5}), params, grads, LRS)
-    assert_same(mine, theirs({"grad_clip": CLIPS[clip](0.5)}, params, grads, LRS), params, 3e-6, 1e-4)
+    assert_same(mine, theirs({"grad_clip": CLIPS[clip](0.5)}, params, grads, LRS), params, 3e-6, 6e-5)

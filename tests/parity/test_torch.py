@@ -74,19 +74,21 @@ def test_adafactor_defaults(dtype, of_size, of_move, foreach):
     assert_same(mine, peer, params, of_size, of_move)
 
 
-@pytest.mark.parametrize("epsilon_is", ["bfloat16", "float32"])
-def test_adafactor_in_bfloat16(epsilon_is):
+OF_FLOAT32 = {"eps": (float(np.finfo(np.float32).eps), 1e-3)}
+
+
+@pytest.mark.parametrize(("options", "same"), [({}, True), (OF_FLOAT32, False)], ids=["its own", "float32's"])
+def test_adafactor_takes_the_epsilon_of_bfloat16(options, same):
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     # Gradients so small that eps1, the epsilon of bfloat16, is the divisor: u = g / 2^-7, far below the clip.
     p, g = np.zeros(4, bfloat16), np.array([1.0, -0.5, 0.25, 0.75]).astype(bfloat16) * bfloat16(2.0**-14)
     weights = torch.nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
     weights.grad = torch.tensor(g.astype(np.float32)).bfloat16()
-    torch.optim.Adafactor([weights], lr=0.01).step()
-    eps1 = {"bfloat16": None, "float32": float(np.finfo(np.float32).eps)}[epsilon_is]
-    Adafactor(**{**preset("torch.Adafactor"), "eps": (eps1, 1e-3)}).step("p", p, g)
+    torch.optim.Adafactor([weights]).step()
+    Adafactor(**{**preset("torch.Adafactor"), **options}).step("p", p, g)
     # bfloat16 holds 8 bits, and torch rounds V, 1/√V, u and the step to them.
-    close = np.allclose(p.astype(float), weights.detach().double().numpy(), rtol=4 * 2.0**-8, atol=0)
-    assert close == (epsilon_is == "bfloat16")
+    theirs = weights.detach().double().numpy()
+    assert np.allclose(p.astype(float), theirs, rtol=4 * 2.0**-8, atol=0) == same
 
 
 @pytest.mark.parametrize("seed", DRAWS)

@@ -47,8 +47,10 @@ def test_drawn_options(seed):
 
 
 @pytest.mark.parametrize(("dtype", "of_size", "of_move"), [("float64", 1e-12, 0.0), ("float32", 3e-6, 1e-5)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_presets(name, dtype, of_size, of_move):
+def test_presets(name, weight_decay, dtype, of_size, of_move):
     params, grads = tensors(dtype)
-    theirs = torch_steps(lambda ps: peer(ps, **DEFAULTS[name]), params, grads)
-    assert_same(ours(Adafactor(**preset(name)), params, grads), theirs, params, of_size, of_move)
+    theirs = torch_steps(lambda ps: peer(ps, **DEFAULTS[name], weight_decay=weight_decay), params, grads)
+    mine = ours(Adafactor(**preset(name), weight_decay=weight_decay), params, grads)
+    assert_same(mine, theirs, params, of_size, of_move)

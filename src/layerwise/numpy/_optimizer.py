@@ -24,10 +24,10 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Hyper, Scheduled, Settings, scheduled
 from layerwise.layout import lay_out
+from layerwise.names import ByName, is_by_name
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._memory import Occupied
-from layerwise.numpy._names import ByName, is_by_name
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
