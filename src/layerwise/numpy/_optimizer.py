@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
 from layerwise import checks
-from layerwise.blocks import as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
@@ -22,43 +20,18 @@ from layerwise.errors import (
     StateError,
     sentence,
 )
-from layerwise.hyper import Hyper, Scheduled, Settings, scheduled
+from layerwise.hyper import Scheduled, Settings, scheduled
 from layerwise.layout import lay_out
-from layerwise.names import ByName, is_by_name
+from layerwise.names import is_by_name
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
+from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._memory import Occupied
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 
 ENGINES = (Candidate("rule", RuleEngine(np, _arrays.read, _arrays.write)),)
-
-SCALE = checks.number(0)
-AS_FACTOR = checks.FLAG | SCALE
-
-
-def _check_lr_scale(argument: str, value: Any) -> float:
-    return float(SCALE(argument, value, "Pass the factor on lr, such as 0.1, by name."))
-
-
-def _check_blocks(argument: str, value: Any) -> Any:
-    return as_blocks(value, argument)
-
-
-@dataclass(frozen=True)
-class Decay:
-    """What a name's `decay` says: a factor on weight_decay, and for LAMB perhaps a place of its own."""
-
-    factor: float = 1.0
-    place: str | None = None
-
-
-def _check_decay(h: type[Hyper], argument: str, value: Any) -> Decay:
-    own = h.__dataclass_fields__.get("decay")
-    allowed = AS_FACTOR if own is None else AS_FACTOR | own.metadata["check"]
-    found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
-    return Decay(place=found) if isinstance(found, str) else Decay(float(found))
 
 
 class Optimizer:
@@ -70,16 +43,13 @@ class Optimizer:
     def __init__(self, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
         own = {spec.name for spec in fields(self._hyper)}
-        by_name = {name: given.get(name) for name in ("adapt", "decay") if is_by_name(given.get(name))}
+        by_name = {name: given[name] for name in ("adapt", "decay") if is_by_name(given.get(name))}
         if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
             raise HyperparameterError(
                 sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
             )
         self._h: Settings = self._hyper(**{name: given[name] for name in own - by_name.keys()})
-        self._lr_scale = ByName("lr_scale", given["lr_scale"], 1.0, _check_lr_scale)
-        self._adapt = ByName("adapt", by_name.get("adapt"), None, partial(_checked_as, self._hyper, "adapt"))
-        self._decay = ByName("decay", by_name.get("decay"), Decay(), partial(_check_decay, self._hyper))
-        self._blocks = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._by_name = settings_by_name(self._hyper, {**given, "adapt": None, "decay": None, **by_name})
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         choose(given["engine"], ENGINES)
         self._engine = given["engine"]
@@ -181,12 +151,12 @@ class Optimizer:
             self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
         return self._plans[key]
 
-    def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float) -> Plan:
-        adapt, decay = self._adapt(name), self._decay(name)
-        own = {"adapt": adapt, "decay": decay.place}
-        h = replace(self._h, **{key: value for key, value in own.items() if value is not None})
-        layout = lay_out(name, self._rule, h, shape, self._blocks(name), machine_eps)
-        return Plan(layout, self._lr_scale(name), decay.factor)
+    def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float = 1.0) -> Plan:
+        said = {option: by_name(name) for option, by_name in self._by_name.items()}
+        own = {"adapt": said["adapt"], "decay": said["decay"].place}
+        h = replace(self._h, **{option: value for option, value in own.items() if value is not None})
+        layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
+        return Plan(layout, said["lr_scale"], said["decay"].factor)
 
     def _fresh(self, plan: Plan, p: Array) -> Slot:
         dtype = _arrays.computing(p.dtype)
@@ -247,13 +217,10 @@ class Optimizer:
         square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
         """
         return {
-            name: summary(slot.stats, self._plan_of(name, slot).layout.pieces)
+            name: summary(slot.stats, self._make_plan(name, slot.shape).layout.pieces)
             for name, slot in self._slots.items()
             if slot.stats
         }
-
-    def _plan_of(self, name: str, slot: Slot) -> Plan:
-        return self._make_plan(name, slot.shape, machine_eps=_arrays.machine_eps(np.dtype(np.float32)))
 
     def clear_state(self, name: str | None = None) -> None:
         """Forget the state of one name, or of all: they begin anew when seen again."""
@@ -288,7 +255,7 @@ class Optimizer:
 
     def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
         try:
-            plan = self._make_plan(name, _saved.shape(name, entry), _arrays.machine_eps(np.dtype(np.float32)))
+            plan = self._make_plan(name, _saved.shape(name, entry))
         except ParameterError as problem:
             raise StateError(str(problem)) from None
         return self._rule.State(*plan.layout.state_shapes())
@@ -299,14 +266,9 @@ class Optimizer:
     def __repr__(self) -> str:
         default = self._hyper()
         given = {s.name: getattr(self._h, s.name) for s in fields(self._h)}
-        by_name = {one.argument: one.given for one in (self._lr_scale, self._adapt, self._decay, self._blocks)}
         changed = [f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k)]
-        changed += [f"{k}={v!r}" for k, v in by_name.items() if v is not None]
+        changed += [f"{k}={one.given!r}" for k, one in self._by_name.items() if one.given is not None]
         return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
-
-
-def _checked_as(h: type[Hyper], name: str, argument: str, value: Any) -> Any:
-    return h.check(name, value, argument)
 
 
 def _few(names: Mapping[str, Any]) -> str:

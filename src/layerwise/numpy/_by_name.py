@@ -1,0 +1,54 @@
+"""The settings that the NumPy front takes by name, and what each may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from layerwise import checks
+from layerwise.blocks import Blocks, as_blocks
+from layerwise.hyper import Settings
+from layerwise.names import ByName
+
+SCALE = checks.number(0)
+AS_FACTOR = checks.FLAG | SCALE
+
+
+def _check_lr_scale(argument: str, value: Any) -> float:
+    return float(SCALE(argument, value, "Pass the factor on lr, such as 0.1, by name."))
+
+
+def _check_blocks(argument: str, value: Any) -> Blocks:
+    return as_blocks(value, argument)
+
+
+def _check_adapt(h: type[Settings], argument: str, value: Any) -> Any:
+    return h.check("adapt", value, argument)
+
+
+@dataclass(frozen=True)
+class Decay:
+    """What a name's `decay` says: a factor on weight_decay, and for LAMB perhaps a place of its own."""
+
+    factor: float = 1.0
+    place: str | None = None
+
+
+def _check_decay(h: type[Settings], argument: str, value: Any) -> Decay:
+    own = h.__dataclass_fields__.get("decay")
+    allowed = AS_FACTOR if own is None else AS_FACTOR | own.metadata["check"]
+    found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
+    return Decay(place=found) if isinstance(found, str) else Decay(float(found))
+
+
+def settings_by_name(h: type[Settings], given: Mapping[str, Any]) -> dict[str, ByName]:
+    """What was given for each, or None; functions rather than lambdas check it, so that an optimizer can be pickled."""
+    checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
+        "lr_scale": (1.0, _check_lr_scale),
+        "adapt": (None, partial(_check_adapt, h)),
+        "decay": (Decay(), partial(_check_decay, h)),
+        "blocks": (None, _check_blocks),
+    }
+    return {name: ByName(name, given[name], default, check) for name, (default, check) in checked.items()}
