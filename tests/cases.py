@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -97,6 +97,7 @@ class Case:
     numpy: type[Any]
     options: dict[str, tuple[Any, ...]]
     consistent: Callable[[Options], Options] = _as_is
+    smooth: Options = field(default_factory=dict)  # options under which a step has a derivative also at zero
 
     @property
     def name(self) -> str:
@@ -114,7 +115,15 @@ class Case:
 
 
 CASES = [
-    Case(hyper.Lamb, rules.lamb, reference.Lamb, numpy.Lamb, LAMB),
+    Case(hyper.Lamb, rules.lamb, reference.Lamb, numpy.Lamb, LAMB, smooth={"eps_root": 1e-8}),
     Case(hyper.Lars, rules.lars, reference.Lars, numpy.Lars, LARS, _consistent_lars),
-    Case(hyper.Adafactor, rules.adafactor, reference.Adafactor, numpy.Adafactor, ADAFACTOR, _consistent_adafactor),
+    Case(
+        hyper.Adafactor,
+        rules.adafactor,
+        reference.Adafactor,
+        numpy.Adafactor,
+        ADAFACTOR,
+        _consistent_adafactor,
+        smooth={"eps": (1e-8, 1e-3)},
+    ),
 ]

@@ -13,13 +13,9 @@ from inspect import getsource
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
 
-MODULES = (
-    "layerwise.rules.parts",
-    "layerwise.rules.lamb",
-    "layerwise.rules.lars",
-    "layerwise.rules.adafactor",
-    "layerwise.drive",
-)
+from cases import CASES
+
+MODULES = ("layerwise.rules.parts", *(case.rule.__name__ for case in CASES), "layerwise.drive")
 
 
 @dataclass(frozen=True)
@@ -46,8 +42,9 @@ def rebuilt(sources: dict[str, str]) -> SimpleNamespace:
         for name, source in sources.items():
             built[name] = sys.modules[name] = ModuleType(name)
             exec(compile(source, f"<{name}>", "exec"), built[name].__dict__)  # noqa: S102
-    _, lamb, lars, adafactor, drive = built.values()
-    return SimpleNamespace(lamb=lamb, lars=lars, adafactor=adafactor, local=drive.local, Run=drive.Run)
+    drive = built["layerwise.drive"]
+    rules = {case.name: built[case.rule.__name__] for case in CASES}
+    return SimpleNamespace(rules=rules, local=drive.local, Run=drive.Run)
 
 
 def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:

@@ -11,11 +11,11 @@ import torch
 from cases import CASES, Case
 from namespaces import NAMESPACES, Namespace, trajectory
 
-from layerwise import drive, hyper, rules
+from layerwise import drive, hyper
 
 SHAPES = [(5, 4), (4,), (), (4, 2, 3), (3, 2)]
 NUMPY = NAMESPACES[0]
-WORLD = SimpleNamespace(lamb=rules.lamb, lars=rules.lars, adafactor=rules.adafactor, local=drive.local, Run=drive.Run)
+WORLD = SimpleNamespace(rules={case.name: case.rule for case in CASES}, local=drive.local, Run=drive.Run)
 
 
 def data(seed: int, steps: int = 4) -> tuple[list[Any], list[list[Any]]]:
@@ -36,7 +36,7 @@ def close(ours: Any, theirs: Any, tolerance: float, hint: object = "") -> None:
 
 
 def path(world: Any, settings: Any, params: Any, grads: Any, lrs: Any = None) -> Any:
-    rule = getattr(world, settings.optimizer.lower())
+    rule = world.rules[settings.optimizer]
     return trajectory(NUMPY, rule, settings, params, grads, lrs=lrs, local=world.local, run=world.Run)
 
 
@@ -46,7 +46,7 @@ def matches_reference(world: Any, case: Case, seed: int, space: Namespace = NUMP
     settings, oracle = case.hyper(**options), case.reference(**options)
     params, grads = data(seed)
     lrs = None if settings.lr is None else [settings.lr * k for k in (1.0, 0.5, 2.0, 0.0)]
-    rule = getattr(world, settings.optimizer.lower())
+    rule = world.rules[settings.optimizer]
     ours = trajectory(space, rule, settings, params, grads, lrs=lrs, local=world.local, run=world.Run)
     names = [str(i) for i in range(len(params))]
     theirs = dict(zip(names, params, strict=True))
