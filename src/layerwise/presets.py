@@ -82,8 +82,7 @@ _ALL = (
         "deepspeed.FusedLamb",
         "Lamb",
         {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (0.01, 10.0)},
-        "bias correction on the step, outside the ratio; the ratio within [0.01, 10].",
-        "eps_inside_sqrt is eps=0 with eps_root.",
+        "bias correction on the step, outside the ratio; the ratio within [0.01, 10]; eps_inside_sqrt is eps_root.",
     ),
     Preset("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
     Preset(
