@@ -15,7 +15,12 @@ from unittest.mock import patch
 
 from cases import CASES
 
-MODULES = ("layerwise.rules.parts", *(case.rule.__name__ for case in CASES), "layerwise.drive")
+MODULES = (
+    "layerwise.rules.parts",
+    *(case.rule.__name__ for case in CASES),
+    "layerwise.drive",
+    "layerwise.engines.rule",
+)
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ def rebuilt(sources: dict[str, str]) -> SimpleNamespace:
         for name, source in sources.items():
             built[name] = sys.modules[name] = ModuleType(name)
             exec(compile(source, f"<{name}>", "exec"), built[name].__dict__)  # noqa: S102
-    drive = built["layerwise.drive"]
+    drive, engine = built["layerwise.drive"], built["layerwise.engines.rule"]
     rules = {case.name: built[case.rule.__name__] for case in CASES}
-    return SimpleNamespace(rules=rules, local=drive.local, Run=drive.Run)
+    return SimpleNamespace(rules=rules, local=drive.local, Run=drive.Run, RuleEngine=engine.RuleEngine)
 
 
 def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
@@ -201,11 +206,23 @@ MUTANTS = [
         "drive",
         (
             "mean is a sum",
-            "if isinstance(ask, Mean) else total",
-            "if isinstance(ask, Sum) and not isinstance(ask, Mean) else total",
-            "reference vectors properties",
+            "if isinstance(asks[0], Mean) else sums",
+            "if False else sums",
+            "reference vectors properties slices",
         ),
         ("mean by one dimension too few", "for d in dims))", "for d in dims[1:]))", "reference properties"),
-        ("global norm forgets the first tensor", "sum(terms[1:], terms[0])", "sum(terms[1:])", "reference"),
+        ("sums forget the first term", "sum(terms[1:], terms[0])", "sum(terms[1:])", "reference slices"),
+        ("slices keep their sums to themselves", "if run.cut in dims:", "if False:", "slices"),
+        ("slices are added along every dimension", "if run.cut in dims:", "if len(sums) > 1:", "slices"),
+    ),
+    *_rows(
+        "engines.rule",
+        ("last slice not stepped", "for i in range(n)]", "for i in range(n - 1)]", "slices"),
+        (
+            "stats of the first slice's blocks only",
+            "apart = dim in job.block_dims and len(done) > 1",
+            "apart = False",
+            "slices",
+        ),
     ),
 ]

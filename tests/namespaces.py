@@ -74,10 +74,10 @@ def trajectory(
     def step(ps: Any, gs: Any, states: Any, t: Any, lr: Any, lam: Any) -> Any:
         now = Now(t, lr, lam)
         runs = [
-            run(rule.step(space.xp, p, g, state, h, now), np.shape(p), (), bool(h.max_grad_norm))
+            run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), bool(h.max_grad_norm))
             for p, g, state, h in zip(ps, gs, states, fitted, strict=True)
         ]
-        done = list(local(space.xp, runs))
+        done = [stepped for [stepped] in local(space.xp, runs)]
         return [d.p for d in done], [d.state for d in done]
 
     step = space.wrap(step)

@@ -12,10 +12,16 @@ from cases import CASES, Case
 from namespaces import NAMESPACES, Namespace, trajectory
 
 from layerwise import drive, hyper
+from layerwise.engines import Job
+from layerwise.engines.rule import RuleEngine
+from layerwise.numpy import _arrays
+from layerwise.rules.asks import Now
 
 SHAPES = [(5, 4), (4,), (), (4, 2, 3), (3, 2)]
 NUMPY = NAMESPACES[0]
-WORLD = SimpleNamespace(rules={case.name: case.rule for case in CASES}, local=drive.local, Run=drive.Run)
+WORLD = SimpleNamespace(
+    rules={case.name: case.rule for case in CASES}, local=drive.local, Run=drive.Run, RuleEngine=RuleEngine
+)
 
 
 def data(seed: int, steps: int = 4) -> tuple[list[Any], list[list[Any]]]:
@@ -184,9 +190,41 @@ def _torch_steps(optimizer: Any, options: Any, params: Any, grads: Any) -> list[
     return [tensor.detach().numpy() for tensor in tensors]
 
 
+def slices(world: Any) -> None:
+    """A tensor taken in slices takes the step it takes as a whole, and measures the same."""
+    for case in CASES:
+        for seed in range(6):
+            settings = case.hyper(**case.drawn(seed))
+            for shape, block_dims in (
+                ((9, 5), ()),
+                ((40,), ()),
+                ((2, 13, 3), ()),
+                ((3, 4, 5), (0,)),
+                ((6, 2, 2), (0,)),
+            ):
+                whole = _in_slices(WORLD, settings, shape, block_dims, seed, None)
+                for size in (1, 7, 16):
+                    close(_in_slices(world, settings, shape, block_dims, seed, size), whole, 1e-11, (size, settings))
+
+
+def _in_slices(world: Any, settings: Any, shape: Any, block_dims: Any, seed: int, size: int | None) -> list[Any]:
+    """Parameter, state and stats after three steps."""
+    engine = world.RuleEngine(np, _arrays.read, _arrays.write, size)
+    rule = world.rules[settings.optimizer]
+    draw = np.random.default_rng(seed)
+    h, p = settings.fit(shape, block_dims, 1e-16), draw.normal(size=shape)
+    shapes = rule.shapes(h, shape)
+    state = type(shapes)(*(None if s is None else np.zeros(s) for s in shapes))
+    for t in (1, 2, 3):
+        now = Now(t, settings.lr or 1.0, settings.weight_decay)
+        [stats] = engine.step([Job(rule, h, now, p, draw.normal(size=shape), state, block_dims)])
+    return [p, *(s for s in state if s is not None), *(stats[key] for key in sorted(stats))]
+
+
 ORACLES: dict[str, Callable[[Any], None]] = {
     "reference": reference,
     "vectors": vectors,
     "properties": properties,
     "limits": limits,
+    "slices": slices,
 }

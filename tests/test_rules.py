@@ -117,7 +117,8 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
             *(None if s is None else space.xp.zeros(s) for s in rule.shapes(h, g.shape))
         )
         for t in (1, 2, 3):
-            [done] = local(space.xp, [Run(rule.step(space.xp, p, g + 0.1 * p, state, h, Now(t, lr, 0.01)), g.shape)])
+            stepping = rule.step(space.xp, p, g + 0.1 * p, state, h, Now(t, lr, 0.01))
+            [[done]] = local(space.xp, [Run((stepping,), g.shape)])
             p, state = done.p, done.state
         return space.xp.sum(p**2)
 

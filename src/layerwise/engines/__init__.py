@@ -21,6 +21,7 @@ class Job:
     g: Array
     state: Any  # the rule's State, of stored arrays
     block_dims: tuple[int, ...] = ()
+    skip: Array | None = None  # true on the device where the step must leave everything as it is
 
 
 Stats = dict[str, Array]

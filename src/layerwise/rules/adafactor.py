@@ -50,7 +50,7 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now.t, h)
-    g = yield from ready(xp, g, h)
+    g = yield from ready(xp, g, h, now)
     G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
 
     (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)

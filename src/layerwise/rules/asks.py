@@ -41,6 +41,7 @@ class Now(NamedTuple):
     t: Scalar  # this tensor's own step, counted from 1
     lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it
     weight_decay: Scalar
+    g_scale: Scalar = 1.0  # what the gradient was multiplied with on its way here, as against underflow
 
 
 class Stepped(NamedTuple):

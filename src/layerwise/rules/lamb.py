@@ -34,8 +34,8 @@ def shapes(h: Any, shape: Shape) -> State:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (m, v), (b1, b2) = state, h.betas
-    t, lr, lam = now
-    g = yield from ready(xp, g, h)
+    t, lr, lam = now.t, now.lr, now.weight_decay
+    g = yield from ready(xp, g, h, now)
     if h.decay == "l2" and not is_zero(lam):
         g = g + lam * p
     if h.decay == "decoupled" and not is_zero(lam):

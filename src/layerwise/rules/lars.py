@@ -34,8 +34,8 @@ def shapes(h: Any, shape: Shape) -> State:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (b,), mu = state, h.momentum
-    t, lr, lam = now
-    g = yield from ready(xp, g, h)
+    t, lr, lam = now.t, now.lr, now.weight_decay
+    g = yield from ready(xp, g, h, now)
     r = g if is_zero(lam) else g + lam * p
 
     ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-from layerwise.rules.asks import Array, Asking, ModelSum, Scalar, Sum
+from layerwise.rules.asks import Array, Asking, ModelSum, Now, Scalar, Sum
 
 
 def is_number(x: Scalar) -> bool:
@@ -51,11 +51,13 @@ def root(xp: Any, x: Array) -> Array:
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
 
-def ready(xp: Any, g: Array, h: Any) -> Asking[Array]:
-    """The gradient as it is to be used: turned round, clipped by value, by its own norm, by the norm of all.
+def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
+    """The gradient as it is to be used: unscaled, turned round, clipped by value, by its own norm, by the norm of all.
 
-    g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+    g ← g / g_scale;   g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
     """
+    if not (is_number(now.g_scale) and now.g_scale == 1):
+        g = g / now.g_scale
     if h.maximize:
         g = -g
     if h.max_grad_value:

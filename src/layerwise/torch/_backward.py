@@ -1,0 +1,71 @@
+"""Stepping each parameter during the backward pass, as soon as its gradient is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise import checks
+from layerwise.errors import ContradictionError, sentence
+from layerwise.torch._optimizer import Optimizer, named
+
+
+class InBackward:
+    """The hooks that step an optimizer's parameters; `remove()` takes them off."""
+
+    def __init__(self, optimizer: Optimizer, every: int) -> None:
+        self._optimizer, self._every = optimizer, every
+        self._passes: Counter[Tensor] = Counter()
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._hook(group, name))  # type: ignore[no-untyped-call]
+            for i, group in enumerate(optimizer.param_groups)
+            for p, name in named(group, i)
+            if p.requires_grad
+        ]
+
+    def _hook(self, group: dict[str, Any], name: str) -> Any:
+        def step(p: Tensor) -> None:
+            self._passes[p] += 1
+            if self._passes[p] < self._every or p.grad is None:
+                return
+            del self._passes[p]
+            optimizer = self._optimizer
+            _refuse(optimizer.settings_of(group).max_grad_norm)
+            with torch.no_grad():
+                optimizer.step_due([optimizer.due(p, p.grad, group, optimizer.settings_of(group), name)])
+            p.grad = None
+
+        return step
+
+    def remove(self) -> None:
+        """Step in `optimizer.step()` again."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
+    """Step each parameter in the backward pass and free its gradient at once.
+
+    Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
+    `every` backward passes. `optimizer.step()` finds no gradients and does nothing, so a training loop, its learning
+    rate schedulers and its checkpoints stay as they are.
+    """
+    every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    for group in optimizer.param_groups:
+        _refuse(optimizer.settings_of(group).max_grad_norm)
+    return InBackward(optimizer, every)
+
+
+def _refuse(max_grad_norm: float | None) -> None:
+    if max_grad_norm:
+        raise ContradictionError(
+            sentence(
+                "max_grad_norm",
+                "None in the backward pass",
+                max_grad_norm,
+                "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
+            )
+        )

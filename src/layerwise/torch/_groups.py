@@ -1,0 +1,90 @@
+"""Parameter groups by rule: what is not decayed, what is not adapted, and who went where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerwise.errors import HyperparameterError, sentence
+
+Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
+
+NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+KINDS: dict[str, Callable[[str, Tensor, nn.Module], bool]] = {
+    "bias": lambda name, p, module: name.rpartition(".")[2] == "bias",
+    "norm": lambda name, p, module: isinstance(module, NORMS),
+    "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
+}
+WAY_OUT = (
+    'Pass any of "bias", "norm", "embedding", a pattern such as "head.*", a module type, '
+    "a number of dimensions (parameters of at most so many), or a callable of (name, parameter, module)."
+)
+
+
+class ParamGroups(list[dict[str, Any]]):
+    """Parameter groups for an optimizer; print them to see who went where."""
+
+    def __str__(self) -> str:
+        rows = [("parameter", "shape", "weight decay", "trust ratio")]
+        for group in self:
+            decay = "none" if group.get("weight_decay") == 0 else "yes"
+            adapt = "no" if group.get("adapt") is False else "yes"
+            rows += [(name, "×".join(map(str, p.shape)) or "scalar", decay, adapt) for name, p in group["params"]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def param_groups(
+    model: nn.Module,
+    *,
+    no_decay: Iterable[Matcher] = ("bias", "norm"),
+    no_adapt: Iterable[Matcher] = (),
+    **options: Any,
+) -> ParamGroups:
+    """The model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
+
+    A parameter that several modules share is there once, under its first name, and matches if any of them does.
+    `options` are set in every group, such as lr=0.01.
+    """
+    tests = [_test("no_decay", no_decay), _test("no_adapt", no_adapt)]
+    places: dict[Tensor, list[tuple[str, nn.Module]]] = {}
+    for prefix, module in model.named_modules():
+        for name, p in module.named_parameters(prefix=prefix, recurse=False):
+            if p.requires_grad:
+                places.setdefault(p, []).append((name, module))
+    groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
+    for p, found in places.items():
+        key = tuple(any(test(name, p, module) for name, module in found) for test in tests)
+        groups.setdefault(key, []).append((found[0][0], p))
+    off: tuple[dict[str, Any], ...] = ({"weight_decay": 0.0}, {"adapt": False})
+    return ParamGroups(
+        {
+            "params": members,
+            **options,
+            **{k: v for says, one in zip(key, off, strict=True) if says for k, v in one.items()},
+        }
+        for key, members in sorted(groups.items())
+    )
+
+
+def _test(argument: str, matchers: Iterable[Matcher]) -> Callable[[str, Tensor, nn.Module], bool]:
+    if isinstance(matchers, (str, type)) or not isinstance(matchers, Iterable):
+        raise HyperparameterError(sentence(argument, "a list of rules", matchers, WAY_OUT))
+    tests = [_one(argument, matcher) for matcher in matchers]
+    return lambda name, p, module: any(test(name, p, module) for test in tests)
+
+
+def _one(argument: str, matcher: Any) -> Callable[[str, Tensor, nn.Module], bool]:
+    if isinstance(matcher, str):
+        return KINDS.get(matcher) or (lambda name, p, module: fnmatchcase(name, matcher))
+    if isinstance(matcher, type) and issubclass(matcher, nn.Module):
+        return lambda name, p, module: isinstance(module, matcher)
+    if isinstance(matcher, int) and not isinstance(matcher, bool):
+        return lambda name, p, module: p.ndim <= matcher
+    if callable(matcher) and not isinstance(matcher, type):
+        return matcher  # type: ignore[no-any-return]
+    raise HyperparameterError(sentence(argument, "a list of rules", matcher, WAY_OUT))

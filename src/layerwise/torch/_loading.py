@@ -1,0 +1,96 @@
+"""How a checkpoint is taken over."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import StateError
+from layerwise.torch import _state
+
+# What schedulers move in the course of a run, and a resumed run has to find where it was.
+MOVED = ("lr", "weight_decay", "betas", "momentum")
+
+
+def load(optimizer: Any, load_as_torch_does: Callable[[dict[str, Any]], None], state_dict: Mapping[str, Any]) -> None:
+    """Check a checkpoint against the optimizer, load it, and put right what torch's loading changes."""
+    given = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
+    saved = _checked(optimizer, state_dict)
+    load_as_torch_does(saved)
+    _keep_dtypes(optimizer, saved)
+    differing = _keep_options(optimizer, given, saved["param_groups"])
+    if differing:
+        warnings.warn(
+            f"the checkpoint was written with other options, which do not replace those given here: {differing}",
+            stacklevel=3,
+        )
+
+
+def _checked(optimizer: Any, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    for key in ("state", "param_groups"):
+        if key not in state_dict:
+            raise StateError(f"the checkpoint lacks {key!r}. Pass what state_dict() gave, all of it.")
+    by_id = dict(_pairs(optimizer, state_dict))
+    unknown = state_dict["state"].keys() - by_id.keys()
+    if unknown:
+        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
+    state = {key: dict(one) for key, one in state_dict["state"].items() if one}
+    for key, one in state.items():
+        p, name, group = by_id[key]
+        plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
+        _state.check(name, one, plan.state_shapes, p.shape)
+        one["step"] = _state.as_step(one["step"])
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        if "lr" in saved and (saved["lr"] is None) != (group["lr"] is None):
+            raise StateError(
+                f"the checkpoint was written with lr={saved['lr']}, and this optimizer has lr={group['lr']}: "
+                f"one follows t and the other does not. {_state.WAY_OUT}"
+            )
+    return {**state_dict, "state": state}
+
+
+def _pairs(optimizer: Any, state_dict: Mapping[str, Any]) -> Any:
+    """Each parameter's id in the checkpoint, with the parameter, its name and its group."""
+    from layerwise.torch._optimizer import named
+
+    ours, theirs = optimizer.param_groups, state_dict["param_groups"]
+    sizes = [len(group["params"]) for group in ours], [len(group["params"]) for group in theirs]
+    if sizes[0] != sizes[1]:
+        raise StateError(f"the checkpoint has groups of {sizes[1]} parameters, and this optimizer of {sizes[0]}.")
+    for i, (group, saved) in enumerate(zip(ours, theirs, strict=True)):
+        for (p, name), key in zip(named(group, i), saved["params"], strict=True):
+            yield key, (p, name, group)
+
+
+def _keep_dtypes(optimizer: Any, saved: Mapping[str, Any]) -> None:
+    # torch casts state to the parameter's dtype, which would round float32 moments of bfloat16 parameters.
+    keys = chain.from_iterable(group["params"] for group in saved["param_groups"])
+    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for key, p in zip(keys, params, strict=True):
+        for name, value in saved["state"].get(key, {}).items():
+            if isinstance(value, Tensor) and optimizer.state[p][name].dtype != value.dtype:
+                device = optimizer.state[p][name].device
+                optimizer.state[p][name] = value.detach().to(device, copy=True)
+
+
+def _keep_options(optimizer: Any, given: list[dict[str, Any]], saved: list[dict[str, Any]]) -> dict[str, Any]:
+    differing = {}
+    for group, own, theirs in zip(optimizer.param_groups, given, saved, strict=True):
+        for name, value in own.items():
+            if name in MOVED and name in theirs:
+                group[name] = tuple(theirs[name]) if isinstance(theirs[name], list) else theirs[name]
+                continue
+            group[name] = value
+            if name in theirs and not _same(theirs[name], value):
+                differing[name] = theirs[name]
+    return differing
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
+    return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

@@ -1,0 +1,314 @@
+"""What `Lamb`, `Lars` and `Adafactor` have in common as PyTorch optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerwise import checks
+from layerwise.blocks import Blocks, as_blocks
+from layerwise.engines import Candidate, Job, choose
+from layerwise.engines.rule import RuleEngine
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, sentence
+from layerwise.hyper import LR, WEIGHT_DECAY, Settings
+from layerwise.layout import Layout, lay_out
+from layerwise.names import ByName
+from layerwise.rules.asks import Now
+from layerwise.telemetry import summary
+from layerwise.torch import _loading, _state, _tensors
+
+# A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
+# and asks for them anew, which costs several times the arithmetic; slices of this size it keeps.
+SLICE = 1 << 19
+ENGINES = (Candidate("rule", RuleEngine(torch, _tensors.read, _tensors.write, SLICE)),)
+DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
+
+# What changes from step to step, and so is no part of what is planned ahead.
+RATES = {"lr": LR, "weight_decay": WEIGHT_DECAY}
+SWITCHES = ("master_weights", "differentiable", "capturable")
+RATE = checks.number(0)
+
+
+class Due(NamedTuple):
+    """A parameter whose turn it is."""
+
+    p: Tensor
+    g: Tensor
+    group: dict[str, Any]
+    h: Settings
+    name: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one parameter is stepped, and what that was planned for."""
+
+    h: Settings
+    shape: torch.Size
+    dtype: torch.dtype
+    layout: Layout
+    state_shapes: dict[str, tuple[int, ...] | None]
+
+
+def _check_blocks(argument: str, value: Any) -> Blocks:
+    return as_blocks(value, argument)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """A `torch.optim.Optimizer` that carries out a rule."""
+
+    _rule: Any
+    _hyper: type[Settings]
+    _step_supports_amp_scaling = True
+
+    def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
+        """`given` holds every argument of the subclass by name."""
+        defaults = {name: given[name] for name in (*self.options(), *SWITCHES)}
+        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
+        self._engine = _engine_name(given["fused"])
+        self._forget_plans()
+        self.skipped: int | Tensor = 0
+        self._check_group(defaults)
+        super().__init__(params, defaults)
+
+    @classmethod
+    def options(cls) -> list[str]:
+        """The names of what a parameter group can say, besides SWITCHES."""
+        return [spec.name for spec in fields(cls._hyper)]
+
+    def _forget_plans(self) -> None:
+        self._settings: dict[tuple[Hashable, ...], Settings] = {}
+        self._plans: dict[Tensor, Plan] = {}
+        self._measured: dict[Tensor, tuple[str, list[dict[str, Any]], Layout]] = {}
+
+    # What torch's own __getstate__ leaves out is what is ours.
+    def __getstate__(self) -> dict[str, Any]:
+        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "skipped")}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_plans()
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    # ---- groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters with settings of their own; what is not said is as for the others."""
+        known = (*self.options(), *SWITCHES)
+        for key in param_group.keys() - {*known, "params", "param_names"}:
+            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
+                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
+        self._check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+        try:
+            for p, name in named(self.param_groups[-1], len(self.param_groups) - 1):
+                _tensors.check_parameter(name, p)
+        except Exception:
+            self.param_groups.pop()
+            raise
+
+    def _check_group(self, group: Mapping[str, Any]) -> None:
+        self.settings_of(group)
+        for name in SWITCHES:
+            checks.FLAG(name, group[name], "Pass True or False.")
+        if group["differentiable"] and group["capturable"]:
+            raise ContradictionError(
+                sentence("capturable", "False when differentiable=True", True, "Drop one of them.")
+            )
+
+    def settings_of(self, group: Mapping[str, Any]) -> Settings:
+        """The group's hyperparameters, checked; made once for as long as they stay the same."""
+        for name, way_out in RATES.items():
+            _check_rate(name, group[name], way_out, optional=name == "lr" and self._hyper.lr is None)
+        relative = group["lr"] is None
+        static = {name: group[name] for name in self.options() if name not in RATES}
+        key = (relative, *map(_hashable, static.values()))
+        if key not in self._settings:
+            made: Any = self._hyper
+            self._settings[key] = made(lr=None if relative else 0.0, **static)
+        return self._settings[key]
+
+    # ---- the step
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.step_due(list(self._due()))
+        return loss
+
+    def _due(self) -> Iterator[Due]:
+        for i, group in enumerate(self.param_groups):
+            h = self.settings_of(group)
+            for p, name in named(group, i):
+                if p.grad is not None:
+                    yield self.due(p, p.grad, group, h, name)
+
+    def due(self, p: Tensor, g: Tensor, group: dict[str, Any], h: Settings, name: str) -> Due:
+        """A parameter and its gradient, checked."""
+        _tensors.check_gradient(name, p, g)
+        return Due(p, g, group, h, name)
+
+    def step_due(self, due: Sequence[Due]) -> None:
+        """Step these parameters together: all, or none if one of them cannot be."""
+        if not due:
+            return
+        plans = [self._plan(one) for one in due]
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            skip = _to_skip([one.g for one in due], getattr(self, "found_inf", None), self._skip_nonfinite)
+            if isinstance(skip, bool):
+                self.skipped = self.skipped + 1
+                return
+            jobs = [self._jobs(one, plan, skip) for one, plan in zip(due, plans, strict=True)]
+            engine = DIFFERENTIABLE if self.defaults["differentiable"] else choose(self._engine, ENGINES)
+            measured = iter(engine.step([job for each in jobs for job in each]))
+            for one, plan, each in zip(due, plans, jobs, strict=True):
+                self._measured[one.p] = one.name, [next(measured) for _ in each], plan.layout
+                _state.finish(one.p, self.state[one.p], skip)
+            if skip is not None:
+                self.skipped = self.skipped + skip.long()
+
+    def _plan(self, one: Due) -> Plan:
+        plan = self._plans.get(one.p)
+        if plan is None or plan.h is not one.h or plan.shape != one.p.shape or plan.dtype != one.p.dtype:
+            plan = self._plans[one.p] = self.plan_for(one.p, one.h, one.name)
+        return plan
+
+    def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
+        """How this parameter is to be stepped with these settings."""
+        blocks = self._by_name(name)
+        layout = lay_out(name, self._rule, h, tuple(p.shape), blocks, torch.finfo(p.dtype).eps)
+        shapes = dict(zip(self._rule.State._fields, layout.state_shapes(), strict=True))
+        return Plan(h, p.shape, p.dtype, layout, shapes)
+
+    def _jobs(self, one: Due, plan: Plan, skip: Tensor | None) -> list[Job]:
+        group, on_device = one.group, one.group["capturable"] or skip is not None
+        momentum_dtype = getattr(plan.h, "momentum_dtype", None)
+        dtypes = {"exp_avg": getattr(torch, momentum_dtype)} if momentum_dtype else {}
+        state = self.state[one.p]
+        _state.ready(state, one.p, plan.state_shapes, dtypes, group["master_weights"], on_device)
+        if group["differentiable"]:
+            _state.apart(state)
+        scale = getattr(self, "grad_scale", None)
+        now = Now(
+            t=state["step"] + 1 if on_device else int(state["step"]) + 1,
+            lr=1.0 if group["lr"] is None else group["lr"],
+            weight_decay=group["weight_decay"],
+            g_scale=1.0 if scale is None else scale,
+        )
+        stored = [state.get(key) if shape is not None else None for key, shape in plan.state_shapes.items()]
+        p = state.get("master", one.p)
+        return [
+            Job(
+                rule=self._rule,
+                h=piece.h,
+                now=now,
+                p=piece.view(p),
+                g=piece.view(one.g),
+                state=self._rule.State(*(None if s is None else piece.view(s) for s in stored)),
+                block_dims=piece.block_dims,
+                skip=skip,
+            )
+            for piece in plan.layout.pieces
+        ]
+
+    # ---- what people ask
+
+    def get_lr(self) -> Any:
+        """The learning rate, or a list of one for each group where they differ."""
+        rates = [group["lr"] for group in self.param_groups]
+        return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
+
+    def set_lr(self, lr: float | Tensor) -> None:
+        """Set the learning rate of every group."""
+        if any("initial_lr" in group for group in self.param_groups):
+            raise ContradictionError(
+                f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
+                "or drop it and make the optimizer anew."
+            )
+        for group in self.param_groups:
+            self._check_group({**group, "lr": lr})
+        for group in self.param_groups:
+            group["lr"] = lr
+
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters there are, counted as tensors."""
+        return sum(len(group["params"]) for group in self.param_groups)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """What the last step of each parameter measured, by name: numbers, or with blocks an array of one a block.
+
+        `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
+        taking the step did not.
+        """
+        return {name: summary(_on_host(measured), layout.pieces) for name, measured, layout in self._measured.values()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a checkpoint, or raise StateError and stay as it was.
+
+        State keeps the dtype it was saved with. Rates that schedulers move (lr, weight_decay, betas, momentum) come
+        from the checkpoint; every other option stays as it was given here, and a warning names those that differ.
+        """
+        _loading.load(self, super().load_state_dict, state_dict)
+        self._forget_plans()
+
+    def __repr__(self) -> str:
+        lines = super().__repr__().rstrip(")").rstrip("\n")
+        return f"{lines}\n)"
+
+
+def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]:
+    """The group's parameters, each with its name or else with its place."""
+    names = group.get("param_names") or [f"parameter {i} of group {number}" for i in range(len(group["params"]))]
+    return zip(group["params"], names, strict=True)
+
+
+def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
+    elif not (optional and value is None):
+        RATE(name, value, way_out)
+
+
+def _hashable(value: Any) -> Hashable:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _engine_name(fused: Any) -> str | None:
+    checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
+    if fused:
+        raise EngineError("fused=True needs a fused engine, and this version has none. Pass fused=None.")
+    return "rule" if fused is False else None
+
+
+def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
+    """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
+    found = [] if found_inf is None else [found_inf.reshape(()) > 0]
+    if skip_nonfinite:
+        found += [~torch.isfinite(g).all() for g in grads]
+    if not found:
+        return None
+    device = next((f.device for f in found if f.device.type != "cpu"), found[0].device)
+    skip = torch.stack([f.to(device) for f in found]).any()
+    if device.type != "cpu":
+        return skip
+    return True if bool(skip) else None
+
+
+def _on_host(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in m.items()} for m in measured
+    ]

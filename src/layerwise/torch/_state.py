@@ -1,0 +1,79 @@
+"""The state of one parameter, and what a checkpoint may hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import StateError
+from layerwise.torch._tensors import LOW, computing
+
+State = dict[str, Any]
+OTHERS = ("step", "master")
+WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
+
+
+def as_step(value: Any) -> Tensor:
+    """A step count as an integer tensor, whatever form it was saved in."""
+    return value.long() if isinstance(value, Tensor) else torch.tensor(int(value))
+
+
+def ready(
+    state: State,
+    p: Tensor,
+    shapes: Mapping[str, tuple[int, ...] | None],
+    dtypes: Mapping[str, torch.dtype],
+    master_weights: bool,
+    on_device: bool,
+) -> State:
+    """The parameter's state, with what is not there yet made."""
+    device = p.device if on_device else torch.device("cpu")
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.long, device=device)
+    elif on_device and state["step"].device != device:
+        state["step"] = state["step"].to(device)
+    for key, shape in shapes.items():
+        if shape is not None and key not in state:
+            dtype = dtypes.get(key, computing(p.dtype))
+            alike = shape == tuple(p.shape)
+            state[key] = (
+                torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+                if alike
+                else torch.zeros(shape, dtype=dtype, device=p.device)
+            )
+    if master_weights and p.dtype in LOW and "master" not in state:
+        state["master"] = p.detach().to(torch.float32, copy=True)
+    return state
+
+
+def apart(state: State) -> None:
+    """Give the state storage of its own, so that what autograd keeps of the last step is not written to."""
+    state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
+
+
+def finish(p: Tensor, state: State, skip: Tensor | None) -> None:
+    """Count the step, unless it was skipped, and round the master weights into the parameter."""
+    step = state["step"]
+    step += 1 if skip is None else (~skip).to(step)
+    if "master" in state:
+        p.copy_(state["master"])
+
+
+def check(
+    name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None], whole: Sequence[int]
+) -> None:
+    """Raise unless a loaded state fits a parameter of this shape."""
+    wanted = {key: shape for key, shape in shapes.items() if shape is not None}
+    unknown, missing = state.keys() - wanted.keys() - {*OTHERS}, {"step", *wanted} - state.keys()
+    if unknown or missing:
+        raise StateError(
+            f"the state of {name} does not fit: unknown are {sorted(unknown)}, missing are {sorted(missing)}. {WAY_OUT}"
+        )
+    for key, shape in {**wanted, "master": tuple(whole)}.items():
+        if key in state and tuple(state[key].shape) != shape:
+            raise StateError(
+                f"{key!r} of {name} must have the shape {shape}, but has {tuple(state[key].shape)}. {WAY_OUT}"
+            )

@@ -1,0 +1,60 @@
+"""What the PyTorch front accepts as a parameter and as a gradient, and how the rule engine reads and writes them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import GradientError, ParameterError
+
+LOW = (torch.float16, torch.bfloat16)
+FLOATING = (*LOW, torch.float32, torch.float64)
+
+
+def computing(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the arithmetic and of the state: at least float32."""
+    return torch.float32 if dtype in LOW else dtype
+
+
+def read(array: Tensor, like: Tensor) -> Tensor:
+    return array.to(computing(like.dtype))
+
+
+def read_apart(array: Tensor, like: Tensor) -> Tensor:
+    """As `read`, but never the stored tensor itself: what autograd keeps must not be written to afterwards."""
+    return array.to(computing(like.dtype), copy=True)
+
+
+def write(stored: Tensor, new: Tensor) -> None:
+    stored.copy_(new)
+
+
+def check_parameter(name: str, p: Tensor) -> None:
+    """Raise unless `p` is a tensor that can be stepped in place."""
+    if p.is_complex():
+        raise ParameterError(
+            f"{name} is complex. Step torch.view_as_real(p), whose parts are then two real parameters."
+        )
+    if p.dtype not in FLOATING:
+        raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
+    if p.layout is not torch.strided:
+        raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
+    if p.is_meta:
+        raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
+    if any(n > 1 and stride == 0 for n, stride in zip(p.shape, p.stride(), strict=True)):
+        raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
+
+
+def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
+    """Raise unless `g` is a gradient that fits `p`."""
+    if g.layout is not torch.strided:
+        raise GradientError(
+            f"the gradient of {name} is sparse ({g.layout}), and the norm of a tensor needs all of it. "
+            "Use sparse=False in the embedding, or p.grad = p.grad.to_dense()."
+        )
+    if g.dtype not in FLOATING:
+        raise GradientError(f"the gradient of {name} must be floating point of 16 to 64 bits, but is {g.dtype}.")
+    if g.shape != p.shape:
+        raise GradientError(f"the gradient of {name} has the shape {tuple(g.shape)}, its parameter {tuple(p.shape)}.")
+    if g.device != p.device:
+        raise GradientError(f"the gradient of {name} is on {g.device}, its parameter on {p.device}. Move one of them.")
