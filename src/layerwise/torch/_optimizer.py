@@ -203,9 +203,9 @@ class Optimizer(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         now = Now(
             t=state["step"] + 1 if on_device else int(state["step"]) + 1,
-            lr=1.0 if group["lr"] is None else group["lr"],
-            weight_decay=group["weight_decay"],
-            g_scale=1.0 if scale is None else scale,
+            lr=1.0 if group["lr"] is None else _scalar(group["lr"]),
+            weight_decay=_scalar(group["weight_decay"]),
+            g_scale=1.0 if scale is None else _scalar(scale),
         )
         stored = [state.get(key) if shape is not None else None for key, shape in plan.state_shapes.items()]
         p = state.get("master", one.p)
@@ -281,6 +281,10 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
             raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
     elif not (optional and value is None):
         RATE(name, value, way_out)
+
+
+def _scalar(value: float | Tensor) -> float | Tensor:
+    return value.reshape(()) if isinstance(value, Tensor) else value
 
 
 def _hashable(value: Any) -> Hashable:
