@@ -59,11 +59,11 @@ def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
 MUTANTS = [
     *_rows(
         "rules.lamb",
-        ("trust ratio deleted", "(size * ratio) * r", "size * r", "reference vectors properties"),
+        ("trust ratio deleted", "(lr * ratio) * r", "lr * r", "reference vectors properties"),
         (
             "trust ratio upside down",
-            "phi / xp.where(rr == 0, 1.0, x)",
-            "x / xp.where(pp == 0, 1.0, phi)",
+            "phi / xp.where(rr == 0, 1.0, norm_r)",
+            "norm_r / xp.where(pp == 0, 1.0, phi)",
             "reference vectors properties",
         ),
         ("bias correction off by one", "xp, b2, t)", "xp, b2, t + 1)", "reference vectors limits"),
@@ -83,19 +83,24 @@ MUTANTS = [
         ("correction on lr upside down", "c2**0.5 / c1", "c1 / c2**0.5", "reference vectors"),
         (
             "clip of the weight norm ignored",
-            "w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)",
-            "w",
+            "norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)",
+            "norm_p",
             "reference",
         ),
         ("zero weights never leave zero", "(pp != 0) & (rr != 0)", "(rr != 0)", "reference"),
-        ("norm not rooted", "w, x = root(xp, pp), root(xp, rr)", "w, x = pp, rr", "reference vectors properties"),
+        (
+            "norm not rooted",
+            "norm_p, norm_r = root(xp, pp), root(xp, rr)",
+            "norm_p, norm_r = pp, rr",
+            "reference vectors properties",
+        ),
     ),
     *_rows(
         "rules.lars",
-        ("trust coefficient left out", "h.trust_coefficient * w", "w", "reference vectors"),
-        ("weight norm left out", "h.trust_coefficient * w", "h.trust_coefficient", "reference vectors"),
-        ("decay left out of the length", "(n + lam * w if", "(n if", "reference vectors"),
-        ("norm of the decayed gradient always", 'x = g if h.norm == "split" else r', "x = r", "reference vectors"),
+        ("trust coefficient left out", "eta * norm_p", "norm_p", "reference vectors"),
+        ("weight norm left out", "eta * norm_p", "eta", "reference vectors"),
+        ("decay left out of the length", "(x + lam * norm_p if", "(x if", "reference vectors"),
+        ("norm of the decayed gradient always", "measured = g if split else r", "measured = r", "reference vectors"),
         (
             "lr outside the momentum",
             "(lr * ratio if h.lr_in_momentum else ratio) * r",
@@ -112,7 +117,7 @@ MUTANTS = [
         ),
         ("dampening in the first step too", "t == 1, u,", "t == 0, u,", "reference limits"),
         ("decay added after the ratio", "r = g if is_zero(lam) else g + lam * p", "r = g", "reference limits"),
-        ("ratio depends on the gradient's scale", "length = (n +", "length = (n * n +", "reference vectors properties"),
+        ("ratio depends on the gradient's scale", "d = (x +", "d = (x * x +", "reference vectors properties"),
     ),
     *_rows(
         "rules.adafactor",

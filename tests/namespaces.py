@@ -74,7 +74,7 @@ def trajectory(
     def step(ps: Any, gs: Any, states: Any, t: Any, lr: Any, lam: Any) -> Any:
         now = Now(t, lr, lam)
         runs = [
-            run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), bool(h.max_grad_norm))
+            run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), h.asks_of_model)
             for p, g, state, h in zip(ps, gs, states, fitted, strict=True)
         ]
         done = [stepped for [stepped] in local(space.xp, runs)]

@@ -124,8 +124,72 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
 
     for case in CASES:
         settings = case.hyper(lr=0.1, **case.smooth)
-        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2))):
+        for start in (
+            np.array([[0.5, -1.0], [2.0, 0.1]]),
+            np.zeros((2, 2)),
+            -10.0 * g,
+        ):  # of which the last has no gradient
             d_lr, d_p = jax.grad(loss, argnums=(0, 1))(0.1, space.xp.asarray(start), settings, case.rule)
             assert np.all(np.isfinite(d_p)), case.name
             up, down = (float(loss(0.1 + e, start, settings, case.rule)) for e in (1e-6, -1e-6))
             np.testing.assert_allclose(float(d_lr), (up - down) / 2e-6, rtol=1e-5, atol=1e-7, err_msg=case.name)
+
+
+@each_case
+@pytest.mark.parametrize("of", ["weights", "gradient"])
+def test_nan_is_not_hidden_by_a_bound(case: Case, of: str) -> None:
+    bounds = {
+        "max_weight_norm": 1.0,
+        "trust_clip": (0.1, 1.0),
+        "max_grad_norm": 1.0,
+        "max_grad_norm_per_tensor": 1.0,
+        "max_grad_value": 1.0,
+        "clip_threshold": 0.5,
+        "scale_parameter": True,
+    }
+    settings = case.hyper(lr=0.1, **{k: v for k, v in bounds.items() if k in case.options})
+    bad, good = np.array([1.0, np.nan, 2.0]), np.array([1.0, 3.0, 2.0])
+    p, g = (bad, good) if of == "weights" else (good, bad)
+    [[moved]] = path(WORLD, settings, [p], [[g]])
+    assert np.isnan(moved).all()
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-13, 1e-3])
+def test_adafactor_s_statistics_do_not_underflow_in_float32(size: float) -> None:
+    draw = np.random.default_rng(0)
+    p, g = draw.normal(size=(4, 3)), size * draw.normal(size=(4, 3))
+    adafactor = CASES[2]
+    for mode in ("add", "clamp"):
+        settings = adafactor.hyper(lr=0.1, eps=(1e-30, 1e-3), eps_mode=mode)
+        [exact], [rounded] = (
+            trajectory(NUMPY, adafactor.rule, settings, [p], [[g]], dtype=dtype) for dtype in ("float64", "float32")
+        )
+        close(rounded, exact, 1e-6, mode)
+
+
+def test_adafactor_clamps_where_the_first_gradient_is_zero() -> None:
+    adafactor = CASES[2]
+    settings = adafactor.hyper(lr=0.1, eps=(1e-7, 1e-3), eps_mode="clamp")
+    [[first], [second]] = path(WORLD, settings, [np.ones((2, 3))], [[np.zeros((2, 3))], [np.ones((2, 3))]])
+    np.testing.assert_array_equal(first, 1.0)
+    assert np.isfinite(second).all()
+    assert (second < 1).all()
+
+
+@pytest.mark.parametrize("space", [space for space in NAMESPACES if not space.jit], ids=lambda space: space.name)
+def test_a_global_norm_over_two_dtypes_changes_neither(space: Namespace, jax64: Any) -> None:
+    from layerwise.drive import Run, local
+    from layerwise.rules.asks import Now
+
+    for case in CASES:
+        settings, runs = case.hyper(lr=0.1, max_grad_norm=0.1), []
+        for dtype in ("float32", "float64"):
+            p, g = space.array(np.ones((2, 3)), dtype), space.array(np.ones((2, 3)), dtype)
+            h = settings.fit((2, 3), (), 1e-7)
+            zeros = (None if s is None else space.array(np.zeros(s), dtype) for s in case.rule.shapes(h, (2, 3)))
+            stepping = case.rule.step(space.xp, p, g, case.rule.State(*zeros), h, Now(1, 0.1, 0.0))
+            runs.append((p.dtype, Run((stepping,), (2, 3), (), h.asks_of_model)))
+        for (dtype, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
+            assert [x.dtype for x in (done.p, *done.state) if x is not None] == [dtype] * sum(
+                x is not None for x in (done.p, *done.state)
+            )

@@ -52,7 +52,14 @@ def checked(spec: Field[Any], value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A scalar or zero-dimensional array of an array library as the Python object it holds."""
-    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+    if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
+        return value
+    if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
+        raise Refused  # a time is no number, though it would give one
+    try:
+        return value.item()
+    except Exception:  # an array that holds no number yet, being traced or without data
+        raise Refused from None
 
 
 def members(value: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ class Run(NamedTuple):
     rules: tuple[Asking[Stepped], ...]
     shape: Dims  # of the whole tensor
     block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
-    together: bool = False  # whether the rules will ask for a sum over the whole model
+    together: bool = False  # whether the rules will ask for a sum over the whole model: h.asks_of_model
     cut: int | None = None  # the dimension along which the tensor is sliced
 
     def dims(self, ask: Sum | Mean) -> Dims:

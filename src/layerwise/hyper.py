@@ -45,6 +45,11 @@ class Hyper:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
 
+    @property
+    def asks_of_model(self) -> bool:
+        """Whether a step asks for a sum over every tensor of the model."""
+        return bool(self.max_grad_norm)
+
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         """The same settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self
@@ -65,9 +70,9 @@ class Hyper:
 
 def _not_swapped(betas: tuple[float, float]) -> None:
     b1, b2 = betas
-    if b1 >= 0.99 and b1 * b1 > b2:
+    if b1 >= 0.99 and b2 <= 0.9:
         raise ContradictionError(
-            sentence("betas", "(b1, b2) with b1² ≤ b2 when b1 ≥ 0.99", betas, f"Swapped? Pass betas={(b2, b1)!r}.")
+            sentence("betas", "(b1, b2) with b2 > 0.9 where b1 ≥ 0.99", betas, f"Swapped? Pass betas={(b2, b1)!r}.")
         )
 
 
@@ -129,9 +134,13 @@ class Lars(Hyper):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            found = {"momentum": self.momentum, "dampening": self.dampening}
             raise ContradictionError(
-                sentence("nesterov", "False without momentum or with dampening", found, "Pass dampening=0, momentum>0.")
+                sentence(
+                    "nesterov",
+                    f"False with momentum={self.momentum} and dampening={self.dampening}",
+                    True,
+                    "It needs momentum > 0 and dampening=0.",
+                )
             )
 
 
@@ -183,9 +192,9 @@ class Adafactor(Hyper):
     def __post_init__(self) -> None:
         super().__post_init__()
         eps1, eps2 = self.eps
-        if self.eps_mode == "add" and eps1 is not None and eps1 > eps2 > 0:
+        if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
             raise ContradictionError(
-                sentence("eps", "(eps1, eps2) with eps1 ≤ eps2", self.eps, f"Swapped? Pass eps={(eps2, eps1)!r}.")
+                sentence("eps", "(eps1, eps2) with eps1 ≤ 1e6·eps2", self.eps, f"Swapped? Pass eps={(eps2, eps1)!r}.")
             )
         if self.lr is not None and self.relative_step:
             raise ContradictionError(

@@ -6,6 +6,7 @@ from inspect import signature
 
 import numpy as np
 import pytest
+import reference
 from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, fronts
 
 from layerwise import Blocks
@@ -303,3 +304,20 @@ def test_blocks_by_name():
     opt.step_all(weights, {name: np.ones(w.shape) for name, w in weights.items()})
     sizes = {name: np.shape(stats["trust_ratio"]) for name, stats in opt.stats().items()}
     assert sizes == {"qkv.weight": (3,), "experts": (4,), "bias": ()}
+
+
+def test_lr_scale_reaches_the_decay_where_the_step_follows_t():
+    w = {"w": np.array([[3.0, -1.0], [0.5, 2.0]])}
+    expected, g = copies(w), {"w": np.array([[0.1, 0.3], [-0.2, 0.4]])}
+    opt, oracle = Adafactor(weight_decay=0.5, lr_scale={"w": 0.25}), reference.Adafactor(weight_decay=0.5)
+    for _ in range(3):
+        opt.step_all(w, g)
+        expected = oracle.step(expected, g, lr_scale=0.25)
+    close(w, expected)
+
+
+def test_rates_that_multiply_to_infinity_change_nothing():
+    w, opt = np.ones(2), Lamb(lr=1e300, lr_scale=1e300)
+    with pytest.raises(HyperparameterError, match="`lr_scale` times the rate"):
+        opt.step("w", w, np.ones(2))
+    np.testing.assert_array_equal(w, 1)

@@ -232,3 +232,15 @@ def test_lamb_and_lars_need_an_lr():
     with pytest.raises(HyperparameterError, match=r"`lr` must be a finite number ≥ 0 .* but is None"):
         opt.lr = None
     assert opt.lr == 1e-3
+
+
+@fronts
+def test_schedules_begin_anew_with_the_state(front):
+    seen = []
+    opt = front(lr=lambda step: seen.append(step) or 0.1)
+    weights = {"w": np.ones(2)}
+    for _ in range(2):
+        opt.step_all(weights, {"w": np.ones(2)})
+    opt.clear_state()
+    opt.step_all(weights, {"w": np.ones(2)})
+    assert seen == [0, 1, 0]

@@ -126,3 +126,9 @@ def test_a_loaded_optimizer_has_measured_nothing_yet(front):
     opt.step_all(arrays(7), arrays(8))
     fresh.load_state_dict(opt.state_dict())
     assert fresh.stats() == {}
+
+
+def test_a_zero_gradient_has_the_ratio_of_a_zero_norm():
+    opt = Lamb(zero_norm_ratio=0.5)
+    opt.step("w", np.array([3.0, 4.0]), np.zeros(2))
+    assert opt.stats()["w"]["trust_ratio"] == 0.5

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy_front.front import DTYPES, SHAPES, arrays, bits, busy, close, copies, dtypes, everything, fronts
 
 from layerwise.errors import ContradictionError, ParameterError
-from layerwise.numpy import Lamb
+from layerwise.numpy import Adafactor, Lamb
+from layerwise.numpy._memory import Occupied
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
@@ -416,3 +417,39 @@ def test_the_example_of_the_module():
     w = np.array([3.0, 4.0])
     Lamb(lr=0.1).step("w", w, np.array([1.0, 1.0]))
     np.testing.assert_allclose(w, [2.646446609407, 3.646446609407], rtol=0, atol=1e-12)
+
+
+@fronts
+def test_a_gradient_that_overflows_the_arithmetic_is_skipped(front):
+    w, opt = np.ones(3, np.float32), busy(front, skip_nonfinite=True)
+    opt.step("w", w, np.array([1e300, 0.0, 0.0]))
+    assert opt.skipped == 1
+    np.testing.assert_array_equal(w, 1)
+
+
+def test_memory_inside_other_memory():
+    # The second lies between the elements of the first; the gradient is the end of the first.
+    buffer = np.arange(1.0, 13.0)
+    spread, inside = buffer[0::2], buffer[1:4:2]
+    assert Occupied({"spread": spread, "inside": inside}).check_distinct() is None
+    grad = buffer[8:]
+    assert not np.shares_memory(Occupied({"spread": spread, "inside": inside}).apart(grad), buffer)
+    with pytest.raises(ParameterError, match="'spread' and 'late' share memory"):
+        Occupied({"spread": spread, "inside": inside, "late": buffer[9:]}).check_distinct()
+
+
+def test_weights_that_overlap_themselves():
+    windows = np.lib.stride_tricks.sliding_window_view(np.arange(6.0), 3, writeable=True)
+    with pytest.raises(ParameterError, match="among their own elements"):
+        Lamb().step("w", windows, np.ones((4, 3)))
+    assert not Lamb().parameters
+
+
+def test_the_epsilon_is_of_the_dtype_of_this_step():
+    settings = {"eps": (None, 1e-3), "eps_mode": "clamp", "factored": False, "lr": 1.0, "clip_threshold": None}
+    grads = np.full(3, 1e-12)
+    opt, w = Adafactor(**settings), np.ones(3, np.float16)
+    opt.step("w", w, grads)
+    fine = np.ones(3)
+    opt.step("w", fine, grads)
+    np.testing.assert_allclose(fine, 0.0, atol=1e-3)  # u = g/√V = 1, and not g/eps of float16

@@ -43,7 +43,7 @@ class Candidate:
 
 def choose(wanted: str | None, table: Sequence[Candidate]) -> Engine:
     """The engine asked for, or the first of the table that is to be had."""
-    rows = [row for row in table if wanted in (None, row.name)]
+    rows = [row for row in table if wanted is None or (isinstance(wanted, str) and wanted == row.name)]
     if not rows:
         names = ", ".join(f'"{row.name}"' for row in table)
         raise EngineError(f"`engine` must be None or one of {names}, but is {wanted!r}. None picks the fastest.")

@@ -45,7 +45,7 @@ class RuleEngine:
 
     def _run(self, job: Job, dim: int, slices: Sequence[slice]) -> Run:
         rules = tuple(self._start(job, dim, cut) for cut in slices)
-        return Run(rules, tuple(job.p.shape), job.block_dims, bool(job.h.max_grad_norm), dim)
+        return Run(rules, tuple(job.p.shape), job.block_dims, job.h.asks_of_model, dim)
 
     def _start(self, job: Job, dim: int, cut: slice) -> Asking[Stepped]:
         # A generator of its own, so that the copies `read` makes live no longer than the work on their tensor.

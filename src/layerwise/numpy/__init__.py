@@ -61,7 +61,7 @@ class Lamb(Optimizer):
         skip_nonfinite: bool = False,
         engine: str | None = None,
     ) -> None:
-        super().__init__(locals())
+        super().__init__(locals())  # every argument by name, so that none is listed twice and none forgotten
 
 
 class Lars(Optimizer):

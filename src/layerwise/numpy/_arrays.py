@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 
@@ -68,10 +69,9 @@ def check_parameter(name: str, weights: Any) -> Array:
         )
     if not weights.flags.writeable:
         raise ParameterError(f"weights of {name!r} are read-only. Pass an array that owns its data: weights.copy().")
-    if weights.size and any(stride == 0 and n > 1 for stride, n in zip(weights.strides, weights.shape, strict=True)):
-        raise ParameterError(
-            f"weights of {name!r} share memory among their own elements (a broadcast view). Pass weights.copy()."
-        )
+    low, high = byte_bounds(weights)
+    if high - low < weights.nbytes:
+        raise ParameterError(f"weights of {name!r} share memory among their own elements. Pass weights.copy().")
     return weights
 
 
@@ -85,8 +85,8 @@ def check_gradient(name: str, grad: Any, weights: Array) -> Array:
         raise GradientError(f"the gradient of {name!r} is masked. Pass grad.filled(0), or what the mask should mean.")
     try:
         array = np.asarray(grad)
-    except (TypeError, ValueError) as problem:
-        raise GradientError(f"the gradient of {name!r} is not an array of numbers: {problem}.") from None
+    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+        raise GradientError(f"the gradient of {name!r} cannot be read as an array of numbers: {problem}") from None
     if array.dtype.kind not in "fiu" and not is_floating(array.dtype):
         raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")
     if array.shape != weights.shape:

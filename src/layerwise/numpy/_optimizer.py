@@ -58,7 +58,12 @@ class Optimizer:
         self._slots: dict[str, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
-        self.skipped = 0
+        self._skipped = 0
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were left out because of nan or inf."""
+        return self._skipped
 
     def step(self, name: str, weights: Array, grad: Any) -> None:
         """Update one named array in place."""
@@ -71,7 +76,7 @@ class Optimizer:
         self._step({name: self._entry(name, weights, grad)})
 
     def step_all(self, weights: Mapping[str, Array], grads: Mapping[str, Any]) -> None:
-        """Update named arrays in place: all, or none if one of them cannot be.
+        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
 
         Names without a gradient, or with None, are left alone together with their state.
         """
@@ -86,9 +91,9 @@ class Optimizer:
         self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
 
     def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or "\0" in name:
             raise ParameterError(
-                f"a parameter's name must be a non-empty string, but is {name!r}. Pass str(...) of it."
+                f"a parameter's name must be a non-empty string without NUL, but is {name!r}. Pass str(...) of it."
             )
         p = _arrays.check_parameter(name, weights)
         slot = self._slots.get(name)
@@ -105,7 +110,7 @@ class Optimizer:
         if not entries:
             return
         if self._skip_nonfinite and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
-            self.skipped += 1
+            self._skipped += 1
             return
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
@@ -120,7 +125,8 @@ class Optimizer:
             measured = iter(choose(self._engine, ENGINES).step(jobs))
         for name, slot in slots.items():
             slot.step += 1
-            slot.stats = [next(measured) for _ in plans[name].layout.pieces]
+            slot.layout = plans[name].layout
+            slot.measured = [next(measured) for _ in slot.layout.pieces]
         self._slots.update(slots)
         self._furthest = furthest
 
@@ -131,7 +137,7 @@ class Optimizer:
         return lr, scheduled(h.weight_decay, "weight_decay", step)
 
     def _jobs(self, plan: Plan, slot: Slot, p: Array, g: Array, lr: float, lam: float) -> list[Job]:
-        now = Now(slot.step + 1, lr * plan.lr_scale, lam * plan.decay_factor)
+        now = Now(slot.step + 1, _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor))
         return [
             Job(
                 rule=self._rule,
@@ -173,7 +179,11 @@ class Optimizer:
 
     @property
     def lr(self) -> float | None:
-        """The learning rate of the next step; None where the step follows t instead."""
+        """The learning rate of the next step; None where the step follows t instead.
+
+        Setting a number there means what lr=number means to Adafactor: no relative step, and no scaling by RMS(p)
+        unless scale_parameter=True.
+        """
         lr = self._h.lr
         return None if lr is None else scheduled(lr, "lr", self._furthest)
 
@@ -217,9 +227,9 @@ class Optimizer:
         square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
         """
         return {
-            name: summary(slot.stats, self._make_plan(name, slot.shape).layout.pieces)
+            name: summary(slot.measured, slot.layout.pieces)
             for name, slot in self._slots.items()
-            if slot.stats
+            if slot.layout is not None
         }
 
     def clear_state(self, name: str | None = None) -> None:
@@ -227,13 +237,13 @@ class Optimizer:
         if name is None:
             self._slots.clear()
             self._furthest = 0
-        elif self._slots.pop(name, None) is None:
+        elif not isinstance(name, str) or self._slots.pop(name, None) is None:
             raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit, as copies in plain arrays: np.savez(file, **opt.state_dict())."""
-        return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self.skipped, self._furthest)
+        return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, float | None]:
         """What can be set while training and is not a schedule."""
@@ -250,7 +260,7 @@ class Optimizer:
         slots = {name: _saved.slot(name, entry, self._shapes_of(name, entry)) for name, entry in saved.entries.items()}
         settings: dict[str, Any] = _saved.settings(saved, self._settings())
         self._h = replace(self._h, **settings)
-        self._slots, self.skipped, self._furthest = slots, saved.skipped, saved.step
+        self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
         self._plans.clear()
 
     def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
@@ -269,6 +279,12 @@ class Optimizer:
         changed = [f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k)]
         changed += [f"{k}={one.given!r}" for k, one in self._by_name.items() if one.given is not None]
         return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
+
+
+def _finite(argument: str, product: float) -> float:
+    if product == float("inf"):
+        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
+    return product
 
 
 def _few(names: Mapping[str, Any]) -> str:

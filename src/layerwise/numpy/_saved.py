@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import Check, Refused, integer, number
-from layerwise.errors import StateError
+from layerwise.errors import HyperparameterError, StateError
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
 
@@ -49,7 +49,8 @@ def parse(optimizer: str, state: Any) -> Saved:
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
         raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
-    header = {key: np.asarray(value) for key, value in state.items() if "/" not in key}
+    arrays = {key: _readable(key, value) for key, value in state.items()}
+    header = {key: value for key, value in arrays.items() if "/" not in key}
     unknown = header.keys() - {"optimizer", "format", "skipped", "step", "lr", "weight_decay"}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
     if unknown or missing:
@@ -59,12 +60,19 @@ def parse(optimizer: str, state: Any) -> Saved:
     if _held("format", header, COUNT) != FORMAT:
         raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
     entries: dict[str, dict[str, Array]] = {}
-    for key, value in state.items():
+    for key, value in arrays.items():
         if "/" in key:
             name, _, field = key.rpartition("/")
-            entries.setdefault(name, {})[field] = np.asarray(value)
+            entries.setdefault(name, {})[field] = value
     rates = {name: _rate(name, header) for name in ("lr", "weight_decay") if name in header}
     return Saved(entries, _held("skipped", header, COUNT), _held("step", header, COUNT), rates)
+
+
+def _readable(key: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+        raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
 def _held(key: str, entry: Mapping[str, Array], check: Check, whose: str = "") -> Any:
@@ -122,7 +130,10 @@ def _keys(name: str, fields: set[str]) -> str:
 
 def _array(key: str, array: Array, wanted: tuple[int, ...]) -> Array:
     if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
-        array = np.asarray(array.view(named_dtype(key, "bfloat16")))
+        try:
+            array = np.asarray(array.view(named_dtype(key, "bfloat16")))
+        except HyperparameterError as problem:
+            raise StateError(str(problem)) from None
     if array.shape != wanted or not is_floating(array.dtype):
         raise StateError(f"{key!r} must be floating point of shape {wanted}, but is {array.dtype} of {array.shape}.")
     return np.array(array)

@@ -24,4 +24,5 @@ class Slot:
     shape: tuple[int, ...]
     state: Any  # the rule's State, of stored arrays
     step: int = 0
-    stats: list[dict[str, Any]] = field(default_factory=list)
+    measured: list[dict[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
+    layout: Layout | None = None  # of that step

@@ -9,12 +9,18 @@
     û  = u / max(1, RMS(u)/d)
     p ← p − alpha·û,   alpha = rho·max(eps2, RMS(p)),   rho = min(lr_cap, 1/√t)
 
+g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to. RMS(p) is of the p
+before the step and before its decay.
+
 Departures, each an option:
 
-    paper: rho = min(1e-2, 1/√t)     lr:  rho = lr, and alpha = rho unless scale_parameter
+    paper: matrices are factored     factored:  any two dimensions, or groups of them, of a tensor of any rank; or none
+    paper: d = 1                     clip_threshold=None:  û = u
+    paper: rho = min(1e-2, 1/√t)     lr:  rho = lr, and alpha = rho unless scale_parameter;   warmup_init:  and ≤ 1e-6·t
     paper: G = g² + eps1, u = g/√V   eps_mode="clamp":  G = g²,  V = R·C/max(mean(R), eps1),  u = g/max(√V, eps1)
     paper: b2 → 1                    beta2_cap:  min(b2, cap);   decay_offset:  t − offset instead of t
     paper: no momentum               beta1:  e ← b1·e + (1 − b1)·alpha·û,  p ← p − e
+                                     lr_in_momentum=False:  e ← b1·e + (1 − b1)·û,  p ← p − alpha·e
     paper: no decay                  weight_decay:  p ← p − w·lam·p − …,  w = lr, alpha or 1 by decay_scale
 
 Mean(R) is wanted before the second round of sums, and costs no round of its own: mean(R) obeys the same recurrence as

@@ -36,7 +36,7 @@ class ModelSum(NamedTuple):
 
 
 class Now(NamedTuple):
-    """What changes from step to step."""
+    """What changes from step to step: Python numbers, or floating arrays of the tensor's own dtype."""
 
     t: Scalar  # this tensor's own step, counted from 1
     lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it

@@ -6,6 +6,8 @@
     r = u + lam·p
     p ← p − lr·ratio·r,   ratio = ‖p‖ / ‖r‖,  and zero_norm_ratio where a norm is 0
 
+g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to.
+
 Departures, each an option:
 
     paper: ratio = ‖p‖/‖r‖           trust_clip, max_weight_norm:  ratio = clip(min(‖p‖, φmax)/‖r‖, low, high)
@@ -50,8 +52,9 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     r = u + lam * p if h.decay == "ratio" and not is_zero(lam) else u
 
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
-    size = lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr
-    return Stepped(p - (size * ratio) * r, State(m, v), stats)
+    if h.bias_correction == "lr":
+        lr = lr * (c2**0.5 / c1)
+    return Stepped(p - (lr * ratio) * r, State(m, v), stats)
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
@@ -59,9 +62,9 @@ def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array,
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Sum(p * p), Sum(r * r)
-    w, x = root(xp, pp), root(xp, rr)
-    phi = w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)
+    norm_p, norm_r = root(xp, pp), root(xp, rr)
+    phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
     # The inner where keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / xp.where(rr == 0, 1.0, x), h.trust_clip)
+    ratio = between(xp, phi / xp.where(rr == 0, 1.0, norm_r), h.trust_clip)
     ratio = trusted(xp, ratio, (pp != 0) & (rr != 0), lam, h)
-    return ratio, {"weight_norm": w, "update_norm": x, "trust_ratio": ratio}
+    return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

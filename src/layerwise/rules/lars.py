@@ -6,6 +6,8 @@
     b ← mu·b + u
     p ← p − b
 
+g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to.
+
 Departures, each an option:
 
     paper: ‖g‖ + lam·‖p‖             norm="decayed":  ‖g + lam·p‖
@@ -21,7 +23,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Sum
-from layerwise.rules.parts import at_least, between, choose, is_zero, ready, root, trusted
+from layerwise.rules.parts import between, choose, is_zero, ready, root, trusted
 
 
 class State(NamedTuple):
@@ -41,8 +43,9 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
     u = (lr * ratio if h.lr_in_momentum else ratio) * r
     b = u if b is None else mu * b + _damped(xp, u, t, h)
-    s = u + mu * b if h.nesterov else b
-    return Stepped(p - (s if h.lr_in_momentum else lr * s), State(None if state.momentum_buffer is None else b), stats)
+    moved = u + mu * b if h.nesterov else b
+    kept = None if state.momentum_buffer is None else b
+    return Stepped(p - (moved if h.lr_in_momentum else lr * moved), State(kept), stats)
 
 
 def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
@@ -56,13 +59,14 @@ def _ratio(
     """eta·‖p‖ over the length it is measured against, within the bounds that were asked for."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
-    x = g if h.norm == "split" else r
-    pp, xx = yield Sum(p * p), Sum(x * x)
-    w, n = root(xp, pp), root(xp, xx)
-    length = (n + lam * w if h.norm == "split" else n) + h.eps
-    ratio = h.trust_coefficient * w / xp.where(xx == 0, 1.0, length)
+    split, eta = h.norm == "split", h.trust_coefficient
+    measured = g if split else r
+    pp, xx = yield Sum(p * p), Sum(measured * measured)
+    norm_p, x = root(xp, pp), root(xp, xx)
+    d = (x + lam * norm_p if split else x) + h.eps
+    # The inner where keeps x/0 out of the branch not taken, and so out of its derivative.
+    ratio = eta * norm_p / xp.where(xx == 0, 1.0, d)
     if h.trust_clip is not None:
-        # A floor under lr: where it is 0 nothing moves, but 0/0 would stay in the momentum for ever.
-        ratio = between(xp, ratio / at_least(xp, lr, 1e-30), h.trust_clip)
+        ratio = between(xp, ratio / lr, h.trust_clip)
     ratio = trusted(xp, ratio, (pp != 0) & (xx != 0), lam, h)
-    return ratio, {"weight_norm": w, "update_norm": n, "trust_ratio": ratio}
+    return ratio, {"weight_norm": norm_p, "update_norm": x, "trust_ratio": ratio}

@@ -70,7 +70,7 @@ class Lamb(Optimizer):
         capturable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__(params, locals())
+        super().__init__(params, locals())  # every argument by name, so that none is listed twice and none forgotten
 
 
 class Lars(Optimizer):

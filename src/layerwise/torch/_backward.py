@@ -10,6 +10,7 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import Settings
 from layerwise.torch._optimizer import Optimizer, named
 
 
@@ -33,7 +34,7 @@ class InBackward:
                 return
             del self._passes[p]
             optimizer = self._optimizer
-            _refuse(optimizer.settings_of(group).max_grad_norm)
+            _refuse(optimizer.settings_of(group))
             with torch.no_grad():
                 optimizer.step_due([optimizer.due(p, p.grad, group, optimizer.settings_of(group), name)])
             p.grad = None
@@ -55,17 +56,17 @@ def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
     """
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        _refuse(optimizer.settings_of(group).max_grad_norm)
+        _refuse(optimizer.settings_of(group))
     return InBackward(optimizer, every)
 
 
-def _refuse(max_grad_norm: float | None) -> None:
-    if max_grad_norm:
+def _refuse(h: Settings) -> None:
+    if h.asks_of_model:
         raise ContradictionError(
             sentence(
                 "max_grad_norm",
                 "None in the backward pass",
-                max_grad_norm,
+                h.max_grad_norm,
                 "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
             )
         )
