@@ -124,11 +124,8 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
 
     for case in CASES:
         settings = case.hyper(lr=0.1, **case.smooth)
-        for start in (
-            np.array([[0.5, -1.0], [2.0, 0.1]]),
-            np.zeros((2, 2)),
-            -10.0 * g,
-        ):  # of which the last has no gradient
+        # The last of these starts where the gradient is zero.
+        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2)), -10.0 * g):
             d_lr, d_p = jax.grad(loss, argnums=(0, 1))(0.1, space.xp.asarray(start), settings, case.rule)
             assert np.all(np.isfinite(d_p)), case.name
             up, down = (float(loss(0.1 + e, start, settings, case.rule)) for e in (1e-6, -1e-6))
