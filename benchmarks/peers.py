@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -83,6 +87,53 @@ def peers(name: str, weights: Arrays, grads: Arrays) -> Iterator[tuple[str, Step
         yield "torch.optim.Adafactor, foreach", torch_adafactor(weights, grads)
         yield "transformers.Adafactor", transformers_adafactor(weights, grads)
     yield "torch.optim.AdamW, fused", torch_adamw(weights, grads)
+
+
+def _timm(name: str) -> Any:
+    """The optimizer of timm, or None; imported without the rest of the package, which needs torchvision."""
+    if "timm" not in sys.modules:
+        found = importlib.util.find_spec("timm")
+        if found is None or not found.submodule_search_locations:
+            return None
+        [home] = found.submodule_search_locations
+        for package, folder in {"timm": home, "timm.optim": f"{home}/optim"}.items():
+            sys.modules[package] = types.ModuleType(package)
+            sys.modules[package].__path__ = [folder]
+    return getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
+
+
+def torch_peers(name: str, weights: Arrays, grads: Arrays) -> Iterator[tuple[str, Step]]:
+    """Ours first; the yardstick, which does less, last. With decay, because some leave out the ratio without it."""
+    import pytorch_optimizer
+    import torch
+    import transformers.optimization
+
+    import layerwise.torch
+
+    def row(label: str, cls: Any, **options: Any) -> tuple[str, Step]:
+        return label, _torch_step(lambda params: cls(params, lr=LR, weight_decay=0.01, **options), weights, grads)
+
+    yield row(f"layerwise.torch.{name}", getattr(layerwise.torch, name))
+    both = {"foreach": True}, {"foreach": False}
+    labels = ", foreach", ", one by one"
+    if name == "Adafactor":
+        for label, options in zip(labels, both, strict=True):
+            yield row(f"torch.optim.Adafactor{label}", torch.optim.Adafactor, **options)
+        absolute = {"scale_parameter": False, "relative_step": False}
+        yield row("transformers.Adafactor", transformers.optimization.Adafactor, **absolute)
+    else:
+        kozistr = {"Lamb": pytorch_optimizer.Lamb, "Lars": pytorch_optimizer.LARS}[name]
+        for label, options in zip(labels, both, strict=True):
+            yield row(f"pytorch_optimizer.{name}{label}", kozistr, **options)
+        timm = _timm(name)
+        if timm is not None:
+            rest = {"max_grad_norm": None} if name == "Lamb" else {"momentum": 0.9}
+            for label, options in zip(labels, both, strict=True):
+                yield row(f"timm.{name}{label}", timm, **options, **rest)
+    if name == "Lars":
+        yield row("torch.optim.SGD, fused", torch.optim.SGD, momentum=0.9, fused=True)
+    else:
+        yield row("torch.optim.AdamW, fused", torch.optim.AdamW, fused=True)
 
 
 def random_arrays(shapes: Shapes, scale: float, seed: int) -> Arrays:

@@ -54,8 +54,8 @@ class Hyper:
         """The same settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self
 
-    def _settled(self: H, **values: Any) -> H:
-        # Not dataclasses.replace: what we settle is not the user's word, and is not to be judged as such.
+    def settled(self: H, **values: Any) -> H:
+        """A copy with these values, which are ours and not judged as the user's would be."""
         settled = copy(self)
         for name, value in values.items():
             object.__setattr__(settled, name, value)
@@ -221,7 +221,7 @@ class Adafactor(Hyper):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps
-        return self._settled(
+        return self.settled(
             eps=(machine_eps if eps1 is None else eps1, eps2),
             relative_step=self.relative,
             scale_parameter=self.lr is None if self.scale_parameter is None else self.scale_parameter,

@@ -67,7 +67,8 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
     if h.max_grad_norm:
         (gg,) = yield (ModelSum(g * g),)
-        gg = xp.asarray(gg, dtype=g.dtype)  # other tensors of the model may have another
+        if gg.dtype != g.dtype:  # other tensors of the model may have another
+            gg = xp.asarray(gg, dtype=g.dtype)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from layerwise import checks
@@ -21,22 +20,25 @@ class InBackward:
         self._optimizer, self._every = optimizer, every
         self._passes: Counter[Tensor] = Counter()
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(group, name))  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(self._hook(i, name))  # type: ignore[no-untyped-call]
             for i, group in enumerate(optimizer.param_groups)
             for p, name in named(group, i)
             if p.requires_grad
         ]
+        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins anew.
+        self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._passes.clear()))
+        optimizer._when_zeroed.append(self._passes.clear)
 
-    def _hook(self, group: dict[str, Any], name: str) -> Any:
+    def _hook(self, number: int, name: str) -> Any:
         def step(p: Tensor) -> None:
             self._passes[p] += 1
             if self._passes[p] < self._every or p.grad is None:
                 return
             del self._passes[p]
-            optimizer = self._optimizer
-            _refuse(optimizer.settings_of(group))
-            with torch.no_grad():
-                optimizer.step_due([optimizer.due(p, p.grad, group, optimizer.settings_of(group), name)])
+            optimizer, group = self._optimizer, self._optimizer.param_groups[number]
+            h = optimizer.check_group(group)
+            _refuse(h)
+            optimizer.step_due([optimizer.due(p, p.grad, group, h, name)])
             p.grad = None
 
         return step
@@ -45,14 +47,15 @@ class InBackward:
         """Step in `optimizer.step()` again."""
         for hook in self._hooks:
             hook.remove()
+        self._optimizer._when_zeroed.remove(self._passes.clear)
 
 
 def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
     """Step each parameter in the backward pass and free its gradient at once.
 
     Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
-    `every` backward passes. `optimizer.step()` finds no gradients and does nothing, so a training loop, its learning
-    rate schedulers and its checkpoints stay as they are.
+    `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
+    training loop, its learning rate schedulers and its checkpoints stay as they are.
     """
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:

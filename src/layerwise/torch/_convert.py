@@ -21,7 +21,7 @@ def _adam_like(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> 
 
 def _sgd(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
     """b = Σ μᵏ·r in SGD; with lr inside the momentum it is lr times that, as far as lr was constant."""
-    buffer = state.get("momentum_buffer")
+    buffer = state["momentum_buffer"]
     if buffer is None:
         return {}
     # SGD counts no steps; all that matters is that the first one is over.
@@ -30,13 +30,14 @@ def _sgd(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
 
 def _torch_adafactor(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
     names = {"row_var": "exp_avg_sq_row", "col_var": "exp_avg_sq_col", "variance": "exp_avg_sq", "step": "step"}
-    return {names[key]: value for key, value in state.items() if key in names and value is not None}
+    kept = {names[key]: value for key, value in state.items() if key in names and value is not None}
+    return {"step": kept.pop("step"), **(kept if kept else {"exp_avg_sq": state["variance"]})}
 
 
 def _transformers_adafactor(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
     """Row means lack the last dimension there, and column means the last but one; RMS is measured anew."""
-    kept: State = {k: state[k] for k in ("step", "exp_avg", "exp_avg_sq") if k in state}
-    if "exp_avg_sq_row" in state:
+    kept: State = {"step": state["step"], **{k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}}
+    if "exp_avg_sq" not in state:
         kept["exp_avg_sq_row"] = state["exp_avg_sq_row"].unsqueeze(-1)
         kept["exp_avg_sq_col"] = state["exp_avg_sq_col"].unsqueeze(-2)
     return kept
@@ -63,11 +64,19 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     if source not in SOURCES:
         raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")
     one, moved = SOURCES[source]
+    try:
+        return _converted(state_dict, one, moved, lr_in_momentum)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise StateError(f"this is not what {source} saves: {problem!r}. Pass its state_dict(), all of it.") from None
+
+
+def _converted(
+    state_dict: Mapping[str, Any], one: Convert, moved: tuple[str, ...], lr_in_momentum: bool
+) -> dict[str, Any]:
     state: dict[Any, State] = {}
     groups = []
     for group in state_dict["param_groups"]:
-        kept = {key: value for key, value in group.items() if key in (*moved, "params", "initial_lr", "param_names")}
-        groups.append(kept)
+        groups.append({key: x for key, x in group.items() if key in (*moved, "params", "initial_lr", "param_names")})
         for key in group["params"]:
             if found := state_dict["state"].get(key):
                 made = one(found, group, lr_in_momentum)

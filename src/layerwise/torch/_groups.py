@@ -15,7 +15,8 @@ Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 KINDS: dict[str, Callable[[str, Tensor, nn.Module], bool]] = {
-    "bias": lambda name, p, module: name.rpartition(".")[2] == "bias",
+    # bias, in_proj_bias, bias_ih_l0
+    "bias": lambda name, p, module: "bias" in name.rpartition(".")[2].split("_"),
     "norm": lambda name, p, module: isinstance(module, NORMS),
     "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
 }
@@ -33,7 +34,8 @@ class ParamGroups(list[dict[str, Any]]):
         for group in self:
             decay = "none" if group.get("weight_decay") == 0 else "yes"
             adapt = "no" if group.get("adapt") is False else "yes"
-            rows += [(name, "×".join(map(str, p.shape)) or "scalar", decay, adapt) for name, p in group["params"]]
+            members = group["params"]
+            rows += [(name, "×".join(map(str, p.shape)) or "scalar", decay, adapt) for name, p in members]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 

@@ -10,48 +10,79 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.errors import StateError
+from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import _state
 
 # What schedulers move in the course of a run, and a resumed run has to find where it was.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
 
 
-def load(optimizer: Any, load_as_torch_does: Callable[[dict[str, Any]], None], state_dict: Mapping[str, Any]) -> None:
-    """Check a checkpoint against the optimizer, load it, and put right what torch's loading changes."""
+def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
+    """Load a checkpoint, judged after the caller's hooks have had it, and put right what torch's loading changes."""
     given = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
-    saved = _checked(optimizer, state_dict)
-    load_as_torch_does(saved)
-    _keep_dtypes(optimizer, saved)
-    differing = _keep_options(optimizer, given, saved["param_groups"])
-    if differing:
-        warnings.warn(
-            f"the checkpoint was written with other options, which do not replace those given here: {differing}",
-            stacklevel=3,
-        )
+    taken: list[dict[str, Any]] = []
+
+    def before(_: Any, loaded: Any) -> dict[str, Any]:
+        taken.append(_checked(optimizer, loaded))
+        return taken[0]
+
+    def after(_: Any) -> None:
+        _keep_dtypes(optimizer, taken[0])
+        differing = _keep_options(optimizer, given, taken[0]["param_groups"])
+        if differing:
+            said = f"the checkpoint was written with other options, which do not replace those given here: {differing}"
+            warnings.warn(said, stacklevel=5)
+
+    if not isinstance(state_dict, Mapping):
+        raise StateError(f"a checkpoint must be a dict, but is {state_dict!r}. Pass what state_dict() gave.")
+    hooks = [
+        optimizer.register_load_state_dict_pre_hook(before),
+        optimizer.register_load_state_dict_post_hook(after, prepend=True),
+    ]
+    try:
+        load_as_torch_does(state_dict)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
-def _checked(optimizer: Any, state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    for key in ("state", "param_groups"):
-        if key not in state_dict:
-            raise StateError(f"the checkpoint lacks {key!r}. Pass what state_dict() gave, all of it.")
-    by_id = dict(_pairs(optimizer, state_dict))
-    unknown = state_dict["state"].keys() - by_id.keys()
+def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
+    _check_form(loaded)
+    by_id = dict(_pairs(optimizer, loaded))
+    unknown = loaded["state"].keys() - by_id.keys()
     if unknown:
         raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
-    state = {key: dict(one) for key, one in state_dict["state"].items() if one}
-    for key, one in state.items():
-        p, name, group = by_id[key]
-        plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
-        _state.check(name, one, plan.state_shapes, p.shape)
-        one["step"] = _state.as_step(one["step"])
-    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
-        if "lr" in saved and (saved["lr"] is None) != (group["lr"] is None):
-            raise StateError(
-                f"the checkpoint was written with lr={saved['lr']}, and this optimizer has lr={group['lr']}: "
-                f"one follows t and the other does not. {_state.WAY_OUT}"
-            )
-    return {**state_dict, "state": state}
+    for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
+        _check_rates(optimizer, group, saved)
+    state = {}
+    for key, one in loaded["state"].items():
+        if one != {}:
+            p, name, group = by_id[key]
+            plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
+            state[key] = _state.checked(name, one, plan.state_shapes, p.shape)
+    return {**loaded, "state": state}
+
+
+def _check_form(loaded: Mapping[str, Any]) -> None:
+    for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
+        if not isinstance(loaded.get(key), kind):
+            raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
+    for group in loaded["param_groups"]:
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
+            raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+
+
+def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """What will be taken over has to be right, and must not turn a rate into the relative step or back."""
+    if "lr" in saved and (saved["lr"] is None) != (group["lr"] is None):
+        raise StateError(
+            f"the checkpoint was written with lr={saved['lr']}, and this optimizer has lr={group['lr']}: "
+            f"one follows t and the other does not. {_state.WAY_OUT}"
+        )
+    try:
+        optimizer.settings_of({**group, **{name: saved[name] for name in MOVED if name in saved and name in group}})
+    except HyperparameterError as problem:
+        raise StateError(f"the checkpoint cannot be right: {problem}") from None
 
 
 def _pairs(optimizer: Any, state_dict: Mapping[str, Any]) -> Any:

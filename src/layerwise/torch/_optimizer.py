@@ -14,8 +14,8 @@ from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import ContradictionError, EngineError, HyperparameterError, sentence
-from layerwise.hyper import LR, WEIGHT_DECAY, Settings
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence
+from layerwise.hyper import LR, WEIGHT_DECAY, Adafactor, Lamb, Lars, Settings
 from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName
 from layerwise.rules.asks import Now
@@ -31,7 +31,13 @@ DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {"lr": LR, "weight_decay": WEIGHT_DECAY}
 SWITCHES = ("master_weights", "differentiable", "capturable")
+# What is said once for all groups, and what another of the three optimizers takes.
+NOT_OF_A_GROUP = {"blocks", "skip_nonfinite", "fused", "foreach"}
+ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
 RATE = checks.number(0)
+
+
+MOST_SETTINGS = 64
 
 
 class Due(NamedTuple):
@@ -73,8 +79,10 @@ class Optimizer(torch.optim.Optimizer):
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = _engine_name(given["fused"])
         self._forget_plans()
+        self._when_zeroed: list[Callable[[], None]] = []
         self.skipped: int | Tensor = 0
-        self._check_group(defaults)
+        self._differentiable = defaults["differentiable"]
+        self.check_group(defaults)
         super().__init__(params, defaults)
 
     @classmethod
@@ -89,11 +97,14 @@ class Optimizer(torch.optim.Optimizer):
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
-        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "skipped")}
+        own = {
+            key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_differentiable", "skipped")
+        }
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._when_zeroed = []
         self._forget_plans()
         for group in self.param_groups:
             for name, value in self.defaults.items():
@@ -103,27 +114,53 @@ class Optimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; what is not said is as for the others."""
-        known = (*self.options(), *SWITCHES)
-        for key in param_group.keys() - {*known, "params", "param_names"}:
-            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
-                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
-        self._check_group({**self.defaults, **param_group})
-        super().add_param_group(param_group)
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        self._check_keys(param_group)
+        self.check_group({**self.defaults, **param_group})
+        super().add_param_group(
+            dict(param_group)
+        )  # torch fills a group with defaults, which is not the caller's to see
         try:
-            for p, name in named(self.param_groups[-1], len(self.param_groups) - 1):
-                _tensors.check_parameter(name, p)
+            self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
 
-    def _check_group(self, group: Mapping[str, Any]) -> None:
-        self.settings_of(group)
+    def _check_keys(self, group: Mapping[str, Any]) -> None:
+        known = (*self.options(), *SWITCHES)
+        for key in group.keys() - {*known, "params", "param_names"}:
+            if key in NOT_OF_A_GROUP:
+                raise HyperparameterError(
+                    f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
+                )
+            if key in ALL_OPTIONS:
+                raise HyperparameterError(f"`{key}` is no option of {type(self).__name__}. Leave it out of the group.")
+            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
+                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
+
+    def _check_members(self, group: Mapping[str, Any], number: int) -> None:
+        for p, name in named(group, number):
+            _tensors.check_parameter(name, p)
+        if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
+            raise HyperparameterError(
+                sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
+            )
+
+    def check_group(self, group: Mapping[str, Any]) -> Settings:
+        h = self.settings_of(group)
         for name in SWITCHES:
             checks.FLAG(name, group[name], "Pass True or False.")
-        if group["differentiable"] and group["capturable"]:
+        for name in ("capturable", "master_weights"):
+            if group["differentiable"] and group[name]:
+                raise ContradictionError(sentence(name, "False when differentiable=True", True, "Drop one of them."))
+        if group["differentiable"] != self._differentiable:
             raise ContradictionError(
-                sentence("capturable", "False when differentiable=True", True, "Drop one of them.")
+                sentence(
+                    "differentiable", f"{self._differentiable} in every group", group["differentiable"], "All or none."
+                )
             )
+        return h
 
     def settings_of(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
@@ -134,6 +171,8 @@ class Optimizer(torch.optim.Optimizer):
         key = (relative, *map(_hashable, static.values()))
         if key not in self._settings:
             made: Any = self._hyper
+            if len(self._settings) > MOST_SETTINGS:  # a scheduler that moves betas makes new ones at every step
+                self._settings.clear()
             self._settings[key] = made(lr=None if relative else 0.0, **static)
         return self._settings[key]
 
@@ -148,16 +187,35 @@ class Optimizer(torch.optim.Optimizer):
         self.step_due(list(self._due()))
         return loss
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        super().zero_grad(set_to_none)
+        for forget in self._when_zeroed:
+            forget()
+
     def _due(self) -> Iterator[Due]:
-        for i, group in enumerate(self.param_groups):
-            h = self.settings_of(group)
+        settings = [self.check_group(group) for group in self.param_groups]
+        if any(h.asks_of_model for h in settings):
+            settings = [self._counted(h) for h in settings]
+        for i, (group, h) in enumerate(zip(self.param_groups, settings, strict=True)):
             for p, name in named(group, i):
                 if p.grad is not None:
                     yield self.due(p, p.grad, group, h, name)
 
+    def _counted(self, h: Settings) -> Settings:
+        """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
+        if h.asks_of_model:
+            return h
+        return self._settings.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
     def due(self, p: Tensor, g: Tensor, group: dict[str, Any], h: Settings, name: str) -> Due:
         """A parameter and its gradient, checked."""
+        _tensors.check_parameter(name, p)
         _tensors.check_gradient(name, p, g)
+        if group["differentiable"] and p.is_leaf and p.requires_grad:
+            raise ParameterError(
+                f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
+            )
         return Due(p, g, group, h, name)
 
     def step_due(self, due: Sequence[Due]) -> None:
@@ -165,13 +223,13 @@ class Optimizer(torch.optim.Optimizer):
         if not due:
             return
         plans = [self._plan(one) for one in due]
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
+        with torch.set_grad_enabled(self._differentiable):
             skip = _to_skip([one.g for one in due], getattr(self, "found_inf", None), self._skip_nonfinite)
             if isinstance(skip, bool):
                 self.skipped = self.skipped + 1
                 return
             jobs = [self._jobs(one, plan, skip) for one, plan in zip(due, plans, strict=True)]
-            engine = DIFFERENTIABLE if self.defaults["differentiable"] else choose(self._engine, ENGINES)
+            engine = DIFFERENTIABLE if self._differentiable else choose(self._engine, ENGINES)
             measured = iter(engine.step([job for each in jobs for job in each]))
             for one, plan, each in zip(due, plans, jobs, strict=True):
                 self._measured[one.p] = one.name, [next(measured) for _ in each], plan.layout
@@ -181,8 +239,14 @@ class Optimizer(torch.optim.Optimizer):
 
     def _plan(self, one: Due) -> Plan:
         plan = self._plans.get(one.p)
-        if plan is None or plan.h is not one.h or plan.shape != one.p.shape or plan.dtype != one.p.dtype:
-            plan = self._plans[one.p] = self.plan_for(one.p, one.h, one.name)
+        if plan is not None and plan.shape != one.p.shape:
+            raise ParameterError(
+                f"{one.name} had the shape {tuple(plan.shape)}, now {tuple(one.p.shape)}. Make the optimizer anew."
+            )
+        if plan is None or plan.h is not one.h or plan.dtype != one.p.dtype:
+            plan = self.plan_for(one.p, one.h, one.name)
+            _state.check_shapes(one.name, self.state.get(one.p, {}), plan.state_shapes)
+            self._plans[one.p] = plan
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
@@ -238,7 +302,7 @@ class Optimizer(torch.optim.Optimizer):
                 "or drop it and make the optimizer anew."
             )
         for group in self.param_groups:
-            self._check_group({**group, "lr": lr})
+            self.check_group({**group, "lr": lr})
         for group in self.param_groups:
             group["lr"] = lr
 
@@ -253,7 +317,12 @@ class Optimizer(torch.optim.Optimizer):
         `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
         taking the step did not.
         """
-        return {name: summary(_on_host(measured), layout.pieces) for name, measured, layout in self._measured.values()}
+        found: dict[str, dict[str, Any]] = {}
+        for name, measured, layout in self._measured.values():
+            # Two models' parameters may have the same name.
+            copies = sum(other == name or other.startswith(f"{name} (") for other in found)
+            found[f"{name} ({copies + 1})" if copies else name] = summary(_on_host(measured), layout.pieces)
+        return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.
@@ -279,6 +348,8 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
+        if value.device.type == "cpu":  # where it costs nothing to look
+            RATE(name, float(value.detach()), way_out)
     elif not (optional and value is None):
         RATE(name, value, way_out)
 
@@ -288,7 +359,10 @@ def _scalar(value: float | Tensor) -> float | Tensor:
 
 
 def _hashable(value: Any) -> Hashable:
-    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is told apart as text.
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return type(value), value if isinstance(value, Hashable) else repr(value)
 
 
 def _engine_name(fused: Any) -> str | None:

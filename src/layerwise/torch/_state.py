@@ -8,17 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.checks import Refused, integer
 from layerwise.errors import StateError
 from layerwise.torch._tensors import LOW, computing
 
 State = dict[str, Any]
 OTHERS = ("step", "master")
+COUNT = integer(0)
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
 
 
-def as_step(value: Any) -> Tensor:
+def as_step(name: str, value: Any) -> Tensor:
     """A step count as an integer tensor, whatever form it was saved in."""
-    return value.long() if isinstance(value, Tensor) else torch.tensor(int(value))
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
+    try:
+        count = COUNT.convert(int(value) if value == int(value) else value)
+    except (Refused, TypeError, ValueError, OverflowError):
+        raise StateError(f"'step' of {name} must be {COUNT.allowed}, but is {value!r}. {WAY_OUT}") from None
+    return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
 
 
 def ready(
@@ -44,7 +52,9 @@ def ready(
                 if alike
                 else torch.zeros(shape, dtype=dtype, device=p.device)
             )
-    if master_weights and p.dtype in LOW and "master" not in state:
+    if not master_weights:
+        state.pop("master", None)
+    elif p.dtype in LOW and "master" not in state:
         state["master"] = p.detach().to(torch.float32, copy=True)
     return state
 
@@ -62,18 +72,28 @@ def finish(p: Tensor, state: State, skip: Tensor | None) -> None:
         p.copy_(state["master"])
 
 
-def check(
-    name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None], whole: Sequence[int]
-) -> None:
-    """Raise unless a loaded state fits a parameter of this shape."""
+def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Raise unless the state, as far as there is one, has these shapes."""
+    for key, shape in shapes.items():
+        if shape is not None and key in state and tuple(state[key].shape) != shape:
+            raise StateError(
+                f"{key!r} of {name} must have the shape {shape}, but has {tuple(state[key].shape)}. {WAY_OUT}"
+            )
+
+
+def checked(name: str, state: Any, shapes: Mapping[str, tuple[int, ...] | None], whole: Sequence[int]) -> State:
+    """A loaded state, if it fits a parameter of the shape `whole`."""
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
     wanted = {key: shape for key, shape in shapes.items() if shape is not None}
     unknown, missing = state.keys() - wanted.keys() - {*OTHERS}, {"step", *wanted} - state.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {name} does not fit: unknown are {sorted(unknown)}, missing are {sorted(missing)}. {WAY_OUT}"
+            f"the state of {name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
+            f"{WAY_OUT}"
         )
-    for key, shape in {**wanted, "master": tuple(whole)}.items():
-        if key in state and tuple(state[key].shape) != shape:
-            raise StateError(
-                f"{key!r} of {name} must have the shape {shape}, but has {tuple(state[key].shape)}. {WAY_OUT}"
-            )
+    for key in state.keys() - {"step"}:
+        if not isinstance(state[key], Tensor) or not state[key].is_floating_point():
+            raise StateError(f"{key!r} of {name} must be a floating tensor, but is {state[key]!r}. {WAY_OUT}")
+    check_shapes(name, state, {**wanted, "master": tuple(whole)})
+    return {**state, "step": as_step(name, state["step"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from layerwise.errors import GradientError, ParameterError
 
@@ -31,9 +32,11 @@ def write(stored: Tensor, new: Tensor) -> None:
 
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
+    if is_lazy(p):
+        raise ParameterError(f"{name} has no shape yet. Run the model's forward once before making the optimizer.")
     if p.is_complex():
         raise ParameterError(
-            f"{name} is complex. Step torch.view_as_real(p), whose parts are then two real parameters."
+            f"{name} is complex. Make torch.view_as_real(p.detach()).requires_grad_() the parameter instead."
         )
     if p.dtype not in FLOATING:
         raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
@@ -41,7 +44,8 @@ def check_parameter(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
     if p.is_meta:
         raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
-    if any(n > 1 and stride == 0 for n, stride in zip(p.shape, p.stride(), strict=True)):
+    reached = 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
+    if p.numel() and reached < p.numel():
         raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
 
 

@@ -1,0 +1,135 @@
+"""What the tests of the PyTorch front share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from reference.gradient import prepare
+from torch import Tensor
+from torch.nn import Parameter
+
+import layerwise.torch
+from layerwise.engines import Candidate
+from layerwise.engines.rule import RuleEngine
+from layerwise.torch import Adafactor, Lamb, Lars, _optimizer, _tensors
+
+FRONTS = [Lamb, Lars, Adafactor]
+fronts = pytest.mark.parametrize("front", FRONTS)
+FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+lows = pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
+
+# Settings under which every part of the state matters.
+BUSY: dict[Any, dict[str, Any]] = {
+    Lamb: {"lr": 0.1, "weight_decay": 0.01},
+    Lars: {"lr": 1.0, "weight_decay": 0.01, "dampening": 0.1},
+    Adafactor: {"lr": 0.1, "weight_decay": 0.01, "beta1": 0.9, "scale_parameter": True},
+}
+SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}
+UNSAFE = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value", "maximize")
+
+
+def busy(front: Any, params: Any, **options: Any) -> Any:
+    return front(params, **{**BUSY[front], **options})
+
+
+def arrays(seed: int, shapes: Any = None) -> dict[str, Any]:
+    draw = np.random.default_rng(seed)
+    return {name: np.asarray(draw.normal(size=shape)) for name, shape in (shapes or SHAPES).items()}
+
+
+def parameters(seed: int, shapes: Any = None, dtype: Any = torch.float64) -> dict[str, Parameter]:
+    """Named parameters of normal numbers."""
+    return {name: Parameter(torch.tensor(a).to(dtype)) for name, a in arrays(seed, shapes).items()}
+
+
+def twins(params: dict[str, Any]) -> dict[str, Parameter]:
+    return {name: Parameter(p.detach().clone(memory_format=torch.preserve_format)) for name, p in params.items()}
+
+
+def set_grads(params: dict[str, Any], seed: int, but: Any = ()) -> None:
+    """New gradients for all, and none for the names in `but`."""
+    for name, a in arrays(seed, {name: tuple(p.shape) for name, p in params.items()}).items():
+        params[name].grad = None if name in but else torch.tensor(a).to(params[name].dtype)
+
+
+def walk(opt: Any, params: dict[str, Any], seeds: Any, schedulers: Any = (), but: Any = ()) -> None:
+    """One step for each seed of gradients."""
+    for seed in seeds:
+        set_grads(params, 1000 + seed, but)
+        opt.step()
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+def bits(x: Any) -> Any:
+    """What two nests of tensors must share to be the same bit for bit."""
+    if isinstance(x, Tensor):
+        dense = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
+        flat = b"" if x.is_meta else dense.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return str(x.dtype), tuple(x.shape), flat
+    if isinstance(x, dict):
+        return {key: bits(value) for key, value in x.items()}
+    return [bits(one) for one in x] if isinstance(x, (list, tuple)) else repr(x)
+
+
+def everything(opt: Any, params: dict[str, Any]) -> Any:
+    """All that an error must leave as it was."""
+    grads = {name: p.grad for name, p in params.items()}
+    return bits(params), bits(grads), bits(opt.state_dict()), repr(opt.skipped), sorted(opt.stats())
+
+
+def numbers(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: p.detach().double().numpy().copy() for name, p in params.items()}
+
+
+def close(ours: Any, theirs: Any, tolerance: float = 1e-12, hint: object = "") -> None:
+    """Equal to `tolerance` of the largest number in each array."""
+    assert ours.keys() == theirs.keys()
+    for name, wanted in theirs.items():
+        wanted = np.asarray(wanted, np.float64)
+        size = np.max(np.abs(wanted), initial=0)
+        got = np.asarray(ours[name], np.float64)
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size, err_msg=f"{name} {hint}")
+
+
+class Oracle:
+    """The references of several groups, which share nothing but the norm of all gradients."""
+
+    def __init__(self, case: Any, groups: Any) -> None:
+        """`groups` holds a pair for each group: its options, and its arrays by name."""
+        bare = [{**options, **dict.fromkeys(UNSAFE[:3]), "maximize": False} for options, _ in groups]
+        self.groups = [
+            (options, case.reference(**one), dict(named)) for (options, named), one in zip(groups, bare, strict=True)
+        ]
+
+    def step(self, grads: dict[str, Any]) -> dict[str, Any]:
+        prepared = []
+        for options, _, named in self.groups:
+            given = {name: [grads[name]] for name in named if grads.get(name) is not None}
+            prepared.append(
+                prepare(given, *(options.get(key) for key in ("maximize", "max_grad_value", UNSAFE[1])), None)
+            )
+        total = np.sqrt(sum((g * g).sum() for one in prepared for [g] in one.values()))
+        new: dict[str, Any] = {}
+        for (options, oracle, named), own in zip(self.groups, prepared, strict=True):
+            bound = options.get("max_grad_norm")
+            shorter = max(1.0, total / bound) if bound else 1.0
+            named.update(oracle.step(named, {name: g / shorter for name, [g] in own.items()}))
+            new.update(named)
+        return new
+
+
+def in_slices(monkeypatch: Any, size: int = 7) -> None:
+    """Let every tensor of more elements than this be taken in slices."""
+    engine = RuleEngine(torch, _tensors.read, _tensors.write, size)
+    monkeypatch.setattr(_optimizer, "ENGINES", (Candidate("rule", engine),))
+
+
+def told_on_device(monkeypatch: Any, skip: bool) -> None:
+    """Let it be known only on the device, as a tensor, whether the step is to be skipped."""
+    monkeypatch.setattr(_optimizer, "_to_skip", lambda *_: torch.tensor(skip))

@@ -1,0 +1,239 @@
+"""Mixed precision: master weights, GradScaler, gradients that are not finite, clipping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_front.front import (
+    FRONT_OF,
+    bits,
+    busy,
+    cases,
+    close,
+    everything,
+    fronts,
+    lows,
+    numbers,
+    parameters,
+    set_grads,
+    told_on_device,
+    twins,
+    walk,
+)
+
+from layerwise.torch import Adafactor
+
+NAN, INF = float("nan"), float("inf")
+
+
+def scaled(scaler, params, seed):
+    """Gradients as backward of the scaled loss leaves them."""
+    set_grads(params, seed)
+    scale = scaler.scale(torch.ones(()))
+    for p in params.values():
+        p.grad = (p.grad * scale).to(p.dtype)
+
+
+@lows
+@fronts
+def test_master_weights_are_the_float32_run(front, low):
+    params = parameters(1, dtype=low)
+    wide = {name: torch.nn.Parameter(p.detach().float()) for name, p in params.items()}
+    opt, calm = busy(front, params.items(), master_weights=True, lr=1e-3), busy(front, wide.items(), lr=1e-3)
+    for t in range(5):
+        set_grads(params, t)
+        for name, p in params.items():
+            wide[name].grad = p.grad.float()
+        opt.step()
+        calm.step()
+    assert bits({name: opt.state[p]["master"] for name, p in params.items()}) == bits(
+        {name: p.detach() for name, p in wide.items()}
+    )
+    assert bits(params) == bits({name: p.to(low) for name, p in wide.items()})
+    assert {key for one in opt.state_dict()["state"].values() for key in one} >= {"master", "step"}
+
+
+@fronts
+def test_float32_needs_no_master(front):
+    params = parameters(1, dtype=torch.float32)
+    opt = busy(front, params.items(), master_weights=True)
+    walk(opt, params, [1])
+    assert not any("master" in one for one in opt.state.values())
+
+
+@pytest.mark.parametrize("way", ["step", "unscale_", "unscale_ and clip"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@fronts
+def test_grad_scaler(front, dtype, way):
+    a = parameters(1, dtype=dtype)
+    b = twins(a)
+    opt, calm = busy(front, a.items()), busy(front, b.items())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=2)
+    for t in range(4):
+        scaled(scaler, a, t)
+        set_grads(b, t)
+        if way == "unscale_" and dtype is torch.float16:
+            with pytest.raises(ValueError, match="FP16"):
+                scaler.unscale_(opt)
+            return
+        if way != "step" and dtype is not torch.float16:
+            scaler.unscale_(opt)
+        if way == "unscale_ and clip" and dtype is not torch.float16:
+            torch.nn.utils.clip_grad_norm_(a.values(), 0.5)
+            torch.nn.utils.clip_grad_norm_(b.values(), 0.5)
+        before = bits({name: p.grad for name, p in a.items()})
+        scaler.step(opt)
+        scaler.update()
+        assert bits({name: p.grad for name, p in a.items()}) == before
+        calm.step()
+    close(numbers(a), numbers(b), {torch.float16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-12}[dtype])
+    assert scaler.get_scale() > 16
+    assert not hasattr(opt, "grad_scale")
+
+
+@pytest.mark.parametrize("bad", [INF, NAN])
+@pytest.mark.parametrize("unscale", [False, True])
+@fronts
+def test_grad_scaler_skips_what_overflowed(front, unscale, bad):
+    params = parameters(1, dtype=torch.float32)
+    opt = busy(front, params.items(), max_grad_norm=0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for t in range(2):
+        scaled(scaler, params, t)
+        scaler.step(opt)
+        scaler.update()
+    scaled(scaler, params, 2)
+    params["vector"].grad[3] = bad
+    before = everything(opt, params)
+    if unscale:
+        scaler.unscale_(opt)
+    scaler.step(opt)
+    scaler.update()
+    after = everything(opt, params)
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert opt.skipped == 1
+    assert scaler.get_scale() == 8
+    scaled(scaler, params, 3)
+    scaler.step(opt)
+    assert {int(one["step"]) for one in opt.state.values()} == {3}
+
+
+@fronts
+def test_max_grad_norm_is_of_unscaled_gradients(front):
+    a = parameters(1)
+    b = twins(a)
+    options = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "max_grad_value": 0.3, "skip_nonfinite": True}
+    opt, calm = busy(front, a.items(), **options), busy(front, b.items(), **options)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaled(scaler, a, 1)
+    set_grads(b, 1)
+    scaler.step(opt)
+    calm.step()
+    close(numbers(a), numbers(b))
+
+
+@pytest.mark.parametrize("bad", [INF, -INF, NAN])
+@fronts
+def test_skip_nonfinite(front, bad):
+    params, calm = parameters(1), parameters(1)
+    opt, other = busy(front, params.items(), skip_nonfinite=True), busy(front, calm.items())
+    set_grads(params, 0)
+    params["scalar"].grad.fill_(bad)
+    opt.step()
+    assert opt.state_dict()["state"] == {}
+    for t in range(3):
+        walk(opt, params, [t])
+        walk(other, calm, [t])
+        set_grads(params, 9)
+        params["stack"].grad[1, 2, 3] = bad
+        opt.step()
+    assert bits(params) == bits(calm)
+    assert opt.skipped == 4
+
+
+@fronts
+def test_without_skip_nonfinite_nan_is_seen(front):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    set_grads(params, 0)
+    params["vector"].grad[0] = NAN
+    opt.step()
+    assert params["vector"].isnan().any()
+    assert params["matrix"].isfinite().all()
+    assert opt.skipped == 0
+
+
+@lows
+@fronts
+def test_skipped_on_the_device_with_master_weights(front, low, monkeypatch):
+    params = parameters(1, dtype=low)
+    opt = busy(front, params.items(), master_weights=True, blocks={"matrix": 2, "stack": "each"})
+    walk(opt, params, range(2))
+    before = bits(params), bits(opt.state_dict())
+    with monkeypatch.context() as patched:
+        told_on_device(patched, True)
+        set_grads(params, 2)
+        for p in params.values():
+            p.grad.fill_(NAN)
+        opt.step()
+    assert (bits(params), bits(opt.state_dict())) == before
+    assert opt.skipped == 1
+    walk(opt, params, [3])
+    assert all(p.isfinite().all() for p in params.values())
+
+
+CLIPS = [
+    {"max_grad_norm": 0.5},
+    {"max_grad_norm_per_tensor": 0.5},
+    {"max_grad_value": 0.3},
+    {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "max_grad_value": 0.3, "maximize": True},
+    {"max_grad_norm": 0, "max_grad_norm_per_tensor": 0, "max_grad_value": 0},
+    {"max_grad_norm": 1e9},
+]
+
+
+@pytest.mark.parametrize("options", CLIPS, ids=str)
+@cases
+def test_clipping_leaves_the_gradients_alone(case, options):
+    params = parameters(1)
+    opt, oracle = FRONT_OF[case.name](params.items(), lr=0.1, **options), case.reference(lr=0.1, **options)
+    expected = numbers(params)
+    for t in range(3):
+        set_grads(params, 10 + t)
+        grads = {name: p.grad.numpy().copy() for name, p in params.items()}
+        opt.step()
+        expected = oracle.step(expected, grads)
+        assert all((p.grad.numpy() == grads[name]).all() for name, p in params.items())
+    close(numbers(params), expected)
+
+
+@fronts
+def test_clipping_is_torchs_own(front):
+    """Up to the 1e-6 that clip_grad_norm_ adds to the norm."""
+    for bound, clip in (
+        ({"max_grad_norm": 0.5}, lambda ps: torch.nn.utils.clip_grad_norm_(ps, 0.5)),
+        ({"max_grad_value": 0.3}, lambda ps: torch.nn.utils.clip_grad_value_(ps, 0.3)),
+        ({"max_grad_norm_per_tensor": 0.3}, lambda ps: [torch.nn.utils.clip_grad_norm_([p], 0.3) for p in ps]),
+    ):
+        a, b = parameters(1), parameters(1)
+        first, *others = a.items()
+        opt = busy(front, [{"params": [first], "lr": 0.2}, {"params": others}], **bound)
+        first, *others = b.items()
+        peer = busy(front, [{"params": [first], "lr": 0.2}, {"params": others}])
+        for t in range(3):
+            set_grads(a, t)
+            set_grads(b, t)
+            clip(list(b.values()))
+            opt.step()
+            peer.step()
+        close(numbers(a), numbers(b), 1e-5)
+
+
+def test_the_epsilon_of_the_parameters_own_dtype():
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        p = torch.nn.Parameter(torch.zeros(4, dtype=dtype))
+        opt = Adafactor([p], lr=1.0, eps=(None, 0.0), eps_mode="clamp", clip_threshold=None)
+        eps = torch.finfo(dtype).eps
+        p.grad = torch.full_like(p, eps / 4)
+        opt.step()
+        assert p.detach().float().tolist() == [-0.25] * 4

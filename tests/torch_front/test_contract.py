@@ -1,0 +1,320 @@
+"""What torch.optim promises of every optimizer."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as lrs
+from torch.optim import swa_utils
+from torch_front.front import BUSY, FRONT_OF, FRONTS, bits, busy, cases, close, fronts, numbers, parameters, walk
+
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError
+from layerwise.torch import Adafactor, Lamb, Lars
+
+
+def some():
+    return torch.nn.Parameter(torch.ones(2, 2))
+
+
+@fronts
+def test_params_are_refused_as_torch_does(front):
+    p = some()
+    for params, error, words in (
+        (p, TypeError, "iterable of Tensors or dicts"),
+        ([], ValueError, "empty parameter list"),
+        ([1.0], TypeError, "float"),
+        ([p * 2], ValueError, "non-leaf"),
+        ([p, p], UserWarning, "duplicate parameters"),
+        ([{"params": p}, {"params": p}], ValueError, "more than one parameter group"),
+        ([("w", p), some()], ValueError, "with/without names"),
+        ([{"params": [p]}, {"params": [("w", some())]}], ValueError, "with/without names"),
+        ([{"params": {p}}], TypeError, "ordered"),
+    ):
+        with pytest.raises(error, match=words):
+            busy(front, params)
+
+
+@fronts
+def test_added_groups_are_refused_as_torch_does(front):
+    p, q = some(), some()
+    opt = busy(front, [p])
+    for group, error, words in (
+        ([q], TypeError, "must be a dict"),
+        ({"params": [p]}, ValueError, "more than one parameter group"),
+        ({"params": {q}}, TypeError, "ordered"),
+        ({"params": [("w", q)]}, ValueError, "with/without names"),
+        ({"params": [q * 2]}, ValueError, "non-leaf"),
+    ):
+        with pytest.raises(error, match=words):
+            opt.add_param_group(group)
+        assert len(opt.param_groups) == 1
+
+
+OF_ADAM = [
+    {},
+    {"lr": 0.01},
+    {"lr": torch.tensor(0.001)},
+    {"betas": (0.8, 0.88)},
+    {"weight_decay": 0.1, "maximize": True},
+    {"weight_decay": 0.1},
+    {"differentiable": False, "fused": False},
+]
+OF_SGD = [
+    {},
+    {"lr": 0.01},
+    {"lr": torch.tensor(0.001)},
+    {"weight_decay": 0.5},
+    {"momentum": 0.9},
+    {"weight_decay": 0.1, "maximize": True},
+    {"momentum": 0.9, "dampening": 0.5},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+]
+TABLE = [(Lamb, torch.optim.Adam, {"adapt": False, "decay": "l2", "eps": 1e-8}, options) for options in OF_ADAM] + [
+    (Lars, torch.optim.SGD, {"adapt": False, "momentum": 0.0, "lr": 1e-3, "lr_in_momentum": False}, options)
+    for options in OF_SGD
+]
+
+
+@pytest.mark.parametrize(("front", "theirs", "limit", "options"), TABLE, ids=str)
+@pytest.mark.parametrize("two_groups", [False, True])
+def test_without_the_ratio_torchs_own(front, theirs, limit, options, two_groups):
+    """torch.testing's option table of Adam and of SGD, in one group and in two that differ."""
+    a, b = parameters(1), parameters(1)
+
+    def groups(params):
+        first, *others = params.items()
+        return [{"params": [first], "lr": 0.05}, {"params": others}] if two_groups else params.items()
+
+    opt, peer = front(groups(a), **{**limit, **options}), theirs(groups(b), foreach=False, **_known(theirs, options))
+    walk(opt, a, range(4))
+    walk(peer, b, range(4))
+    # A float32 tensor as lr makes torch divide it by 1 − b^t in float32.
+    close(numbers(a), numbers(b), 1e-7 if isinstance(options.get("lr"), torch.Tensor) else 1e-12)
+
+
+def _known(theirs, options):
+    return {key: value for key, value in options.items() if key in inspect.signature(theirs).parameters}
+
+
+SCHEDULERS = {
+    "LambdaLR": lambda opt: lrs.LambdaLR(opt, lambda t: 1 / (1 + t)),
+    "MultiplicativeLR": lambda opt: lrs.MultiplicativeLR(opt, lambda t: 0.9),
+    "StepLR": lambda opt: lrs.StepLR(opt, 2, 0.5),
+    "MultiStepLR": lambda opt: lrs.MultiStepLR(opt, [1, 3], 0.5),
+    "ConstantLR": lambda opt: lrs.ConstantLR(opt, 0.5, 2),
+    "LinearLR": lambda opt: lrs.LinearLR(opt, 0.5, total_iters=3),
+    "ExponentialLR": lambda opt: lrs.ExponentialLR(opt, 0.9),
+    "PolynomialLR": lambda opt: lrs.PolynomialLR(opt, 6, 2.0),
+    "CosineAnnealingLR": lambda opt: lrs.CosineAnnealingLR(opt, 6),
+    "CosineAnnealingWarmRestarts": lambda opt: lrs.CosineAnnealingWarmRestarts(opt, 2),
+    "SequentialLR": lambda opt: lrs.SequentialLR(opt, [lrs.ConstantLR(opt, 0.1), lrs.ExponentialLR(opt, 0.9)], [2]),
+    "ChainedScheduler": lambda opt: lrs.ChainedScheduler([lrs.ConstantLR(opt, 0.1), lrs.ExponentialLR(opt, 0.9)]),
+    "CyclicLR": lambda opt: lrs.CyclicLR(opt, 0.01, 0.1, 2, cycle_momentum="lr" not in opt.still),
+    "OneCycleLR": lambda opt: lrs.OneCycleLR(opt, 0.1, 8, cycle_momentum="lr" not in opt.still),
+    "SWALR": lambda opt: swa_utils.SWALR(opt, 0.05, 3),
+    "ReduceLROnPlateau": lambda opt: lrs.ReduceLROnPlateau(opt, patience=0),
+}
+PARTS = {"LRScheduler", "Optimizer"}
+
+
+def scheduled(name, opt):
+    opt.still = ["lr"] if isinstance(opt, Adafactor) else []  # Adafactor has no momentum by a name torch knows
+    return SCHEDULERS[name](opt)
+
+
+def test_every_scheduler_of_torch_is_here():
+    there = {name for name in lrs.__all__ if inspect.isclass(getattr(lrs, name))}
+    assert there - PARTS <= SCHEDULERS.keys()
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+@fronts
+def test_schedulers(front, name, tensor):
+    a, b = parameters(1), parameters(1)
+    options = {"lr": torch.tensor(0.1, dtype=torch.float64) if tensor else 0.1}
+    opt, by_hand = busy(front, a.items(), **options), busy(front, b.items(), lr=0.1)
+    scheduler = scheduled(name, opt)
+    moved = set()
+    for t in range(6):
+        for key in ("lr", "betas", "momentum"):
+            if key in opt.defaults:
+                value = opt.param_groups[0][key]
+                by_hand.param_groups[0][key] = float(value) if key == "lr" else value
+                moved.add((key, value if key == "betas" else float(value)))
+        walk(opt, a, [t])
+        walk(by_hand, b, [t])
+        scheduler.step(*[1.0] if name == "ReduceLROnPlateau" else [])
+    close(numbers(a), numbers(b), 1e-13)
+    assert len({value for key, value in moved if key == "lr"}) > 1
+    if name != "ReduceLROnPlateau":  # it takes lr from where it finds it
+        with pytest.raises(ContradictionError, match="scheduler"):
+            opt.set_lr(0.5)
+
+
+@pytest.mark.parametrize("front", [Lamb, Lars])
+def test_a_long_cycle_does_not_fill_the_memory(front):
+    """Momentum that moves at every step is a new setting each time, and old ones need not be kept."""
+    p = some()
+    opt = front([p], lr=0.1)
+    cycle = lrs.CyclicLR(opt, 0.01, 0.1, 500)
+    p.grad = torch.ones_like(p)
+    for _ in range(200):
+        opt.step()
+        cycle.step()
+    assert len(opt._settings) < 100
+
+
+@fronts
+def test_lr_can_be_asked_and_set(front):
+    p, q = some(), some()
+    opt = busy(front, [{"params": [p]}, {"params": [q], "lr": 0.25}], lr=0.5)
+    assert opt.get_lr() == [0.5, 0.25]
+    opt.set_lr(0.125)
+    assert opt.get_lr() == 0.125
+    assert [group["lr"] for group in opt.param_groups] == [0.125, 0.125]
+    lr = torch.tensor(0.5)
+    opt.set_lr(lr)
+    assert opt.get_lr() is lr
+    for bad in (-1.0, float("nan"), "0.1", True, torch.ones(2)):
+        with pytest.raises(HyperparameterError, match="`lr`"):
+            opt.set_lr(bad)
+        assert opt.get_lr() is lr
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+@fronts
+def test_a_tensor_on_the_host_is_checked_like_the_number(front, name, bad):
+    with pytest.raises(HyperparameterError, match=name):
+        busy(front, [some()], **{name: torch.tensor(bad)})
+
+
+@fronts
+def test_num_parameters_and_stats(front):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    assert (opt.num_parameters, opt.stats()) == (4, {})
+    walk(opt, params, [1], but=["vector"])
+    assert opt.stats().keys() == params.keys() - {"vector"}
+    for one in opt.stats().values():
+        assert {"update_norm", "update_rms", "trust_ratio"} <= one.keys()
+        assert all(type(x) is float for x in one.values())
+
+
+@cases
+def test_stats_are_the_references(case):
+    params = parameters(1)
+    opt, oracle = FRONT_OF[case.name](params.items(), lr=0.1), case.reference(lr=0.1)
+    walk(opt, params, [1])
+    oracle.step(numbers(parameters(1)), numbers({n: p.grad for n, p in params.items()}))
+    for name, seen in oracle.seen.items():
+        ours = opt.stats()[name]
+        for key in seen.keys() & ours.keys():
+            assert ours[key] == pytest.approx(seen[key], rel=1e-12), (name, key)
+
+
+@fronts
+def test_stats_of_unnamed_parameters(front):
+    p, q = some(), some()
+    opt = busy(front, [{"params": [p]}, {"params": [q]}])
+    p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
+    opt.step()
+    assert opt.stats().keys() == {"parameter 0 of group 0", "parameter 0 of group 1"}
+
+
+@fronts
+def test_two_models_with_the_same_names(front):
+    """Their statistics are both there, or the names are refused."""
+    p, q = some(), some()
+    try:
+        opt = busy(front, [{"params": [("weight", p)]}, {"params": [("weight", q)]}])
+    except ValueError:
+        return
+    p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
+    opt.step()
+    assert len(opt.stats()) == 2
+
+
+@fronts
+def test_stats_of_blocks_are_arrays(front):
+    params = parameters(1)
+    opt = busy(front, params.items(), blocks={"matrix": 2, "stack": "each"})
+    walk(opt, params, [1])
+    assert {name: getattr(one["update_norm"], "shape", None) for name, one in opt.stats().items()} == {
+        "matrix": (2,),
+        "stack": (2,),
+        "vector": None,
+        "scalar": None,
+    }
+
+
+@fronts
+def test_options_are_keywords_of_torch(front):
+    with pytest.raises(TypeError, match="foreach"):
+        front([some()], foreach=True)
+    with pytest.raises(EngineError, match="fused"):
+        front([some()], lr=0.1, fused=True)
+    for bad in (1, "yes"):
+        with pytest.raises(HyperparameterError, match="fused"):
+            front([some()], lr=0.1, fused=bad)
+    for fused in (None, False):
+        front([some()], lr=0.1, fused=fused)
+
+
+@fronts
+def test_is_a_torch_optimizer(front):
+    opt = busy(front, parameters(1).items())
+    assert isinstance(opt, torch.optim.Optimizer)
+    assert opt._step_supports_amp_scaling
+    assert repr(opt).startswith(f"{front.__name__} (\nParameter Group 0\n    ")
+    assert opt.param_groups[0]["param_names"] == list(parameters(1))
+    assert set(opt.defaults) <= set(inspect.signature(front).parameters)
+
+
+@fronts
+def test_a_subclass_steps(front):
+    class Mine(front):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    a, b = parameters(1), parameters(1)
+    walk(Mine(a.items(), **BUSY[front]), a, range(2))
+    walk(busy(front, b.items()), b, range(2))
+    assert bits(a) == bits(b)
+
+
+@fronts
+def test_nothing_to_step(front):
+    params = parameters(1)
+    opt = busy(front, params.items(), max_grad_norm=1.0)
+    assert opt.step() is None
+    assert opt.state_dict()["state"] == {}
+    opt.zero_grad(set_to_none=False)
+    walk(opt, params, [1], but=list(params))
+    assert bits(params) == bits(parameters(1))
+
+
+@fronts
+def test_step_warns_of_nothing(front):
+    """Also where lr and losses are tensors that require a gradient, and below a scheduler."""
+    params = parameters(1)
+    opt = busy(front, params.items(), lr=torch.tensor(0.1, requires_grad=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        walk(opt, params, range(2))
+        copy.deepcopy(opt.state_dict())
+    assert not any(p.grad_fn for p in params.values())
+
+
+def test_torchs_own_error_inputs():
+    common = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
+    for front in FRONTS:
+        for one in common.get_error_inputs_for_all_optims("cpu", torch.float32):
+            given = one.optimizer_error_input
+            with pytest.raises(one.error_type):
+                busy(front, [some()] if given.params is None else given.params, **given.kwargs)

@@ -1,0 +1,227 @@
+"""Parameter groups: their own options, added later, and made by rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch_front.front import FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
+
+from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError
+from layerwise.torch import Adafactor, Lamb, Lars, param_groups
+
+LEFT_ALONE = {"momentum_dtype", "max_grad_norm"}  # storage; and what is common to all groups
+
+
+@cases
+def test_every_option_can_be_a_groups_own(case):
+    """A group's option does what the constructor's does, and nothing to the other group."""
+    front = FRONT_OF[case.name]
+    for seed in range(3):
+        for name in case.options.keys() - LEFT_ALONE:
+            options = {**case.drawn(seed), "max_grad_norm": None}
+            value = next(v for v in case.options[name] if v != options[name]) if len(case.options[name]) > 1 else None
+            if value is None or not _holds(case, {**options, name: value}):
+                continue
+            a, b, c = (parameters(seed) for _ in range(3))
+            first, *others = a
+            groups = [{"params": [(first, a[first])]}, {"params": [(o, a[o]) for o in others], name: value}]
+            walk(front(groups, **options), a, range(3))
+            walk(front(b.items(), **options), b, range(3))
+            walk(front(c.items(), **{**options, name: value}), c, range(3))
+            close(numbers(a), numbers({first: b[first], **{o: c[o] for o in others}}), 0, (name, value))
+
+
+def _holds(case, options):
+    try:
+        case.hyper(**options)
+    except LayerwiseError:
+        return False
+    return True
+
+
+@fronts
+def test_groups_added_later(front):
+    a, b = parameters(1), parameters(1)
+    late = ("scalar", "stack")
+    opt = busy(front, [(name, p) for name, p in a.items() if name not in late])
+    apart = busy(front, [(name, p) for name, p in b.items() if name not in late])
+    fresh = busy(front, [(name, b[name]) for name in late], maximize=True)
+    walk(opt, a, [0], but=late)
+    walk(apart, b, [0], but=late)
+    opt.add_param_group({"params": [(name, a[name]) for name in late], "maximize": True})
+    for t in (1, 2):
+        walk(opt, a, [t])
+        walk(apart, b, [t])
+        fresh.step()
+    assert bits(a) == bits(b)
+    assert [int(opt.state[p]["step"]) for p in a.values()] == [3, 3, 2, 2]
+    assert opt.num_parameters == 4
+
+
+@pytest.mark.parametrize(
+    "group", [{"blocks": {"*": 2}}, {"skip_nonfinite": True}, {"fused": True}, {"foreach": True}], ids=str
+)
+@fronts
+def test_what_only_the_optimizer_can_be_told(front, group):
+    """An option that is accepted and ignored is a bug."""
+    with pytest.raises(HyperparameterError, match=next(iter(group))):
+        busy(front, [{"params": [nn.Parameter(torch.ones(2, 2))], **group}])
+
+
+@pytest.mark.parametrize("name", ["weight_dacay", "max_gradnorm", "capturabel"])
+@fronts
+def test_misspelt_options(front, name):
+    with pytest.raises(HyperparameterError, match=name):
+        busy(front, [{"params": [nn.Parameter(torch.ones(2))], name: 0.1}])
+
+
+@fronts
+def test_other_keys_are_kept(front):
+    opt = busy(front, [{"params": [nn.Parameter(torch.ones(2))], "name": "backbone", "depth": 3}])
+    assert (opt.param_groups[0]["name"], opt.state_dict()["param_groups"][0]["depth"]) == ("backbone", 3)
+
+
+BAD = [
+    (Lamb, {"lr": None}),
+    (Lamb, {"lr": -1.0}),
+    (Lamb, {"betas": (0.9, 1.0)}),
+    (Lamb, {"betas": 0.9}),
+    (Lamb, {"eps": {}}),
+    (Lamb, {"eps": [1e-6]}),
+    (Lamb, {"adapt": 1}),
+    (Lamb, {"maximize": 0}),
+    (Lamb, {"bias_correction": 1}),
+    (Lamb, {"max_grad_norm": True}),
+    (Lamb, {"capturable": "yes"}),
+    (Lamb, {"differentiable": True, "capturable": True}),
+    (Lars, {"momentum": 1.0}),
+    (Lars, {"nesterov": True, "dampening": 0.1}),
+    (Lars, {"momentum": False}),
+    (Adafactor, {"lr": 0.1, "relative_step": True}),
+    (Adafactor, {"factored": (0, 0)}),
+    (Adafactor, {"factored": 0}),
+    (Adafactor, {"eps": (1e-3, {})}),
+    (Adafactor, {"beta1": False}),
+    (Adafactor, {"master_weights": None}),
+]
+
+
+@pytest.mark.parametrize(("front", "options"), BAD, ids=str)
+def test_a_bad_option_of_a_group(front, options):
+    p = nn.Parameter(torch.ones(2, 2))
+    # Settings made before of values that Python calls equal must not let these pass.
+    opt = front([p], lr=0.5, **({"momentum": 0.0} if front is Lars else {}))
+    opt.add_param_group({"params": [nn.Parameter(torch.ones(1))], "max_grad_norm": 1.0})
+    if front is Adafactor:
+        opt.add_param_group({"params": [nn.Parameter(torch.ones(1))], "beta1": 0.0, "factored": False})
+    groups = len(opt.param_groups)
+    with pytest.raises(HyperparameterError, match=f"`{next(iter(options))}`|`capturable`"):
+        opt.add_param_group({"params": [nn.Parameter(torch.ones(2))], **options})
+    assert len(opt.param_groups) == groups
+
+
+@fronts
+def test_a_bad_parameter_leaves_the_groups_as_they_were(front):
+    p = nn.Parameter(torch.ones(2))
+    opt = busy(front, [p])
+    bad = torch.ones(2, dtype=torch.complex64)
+    with pytest.raises(ParameterError, match="complex"):
+        opt.add_param_group({"params": [nn.Parameter(torch.ones(3)), bad]})
+    assert len(opt.param_groups) == 1
+    assert len(opt.state_dict()["param_groups"]) == 1
+
+
+class Odd(nn.Module):
+    """A little of everything that rules of groups are for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.norm = nn.LayerNorm(4)
+        self.rnn = nn.LSTM(4, 4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones(()))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+
+def names(groups):
+    return [{name for name, _ in group["params"]} for group in groups]
+
+
+def undecayed(groups):
+    return {name for group in groups if group.get("weight_decay") == 0 for name, _ in group["params"]}
+
+
+def test_groups_by_rule():
+    model = Odd()
+    for rules, expected in (
+        (["norm"], {"norm.weight", "norm.bias"}),
+        (["embedding"], {"embed.weight"}),
+        ([nn.Linear], {"embed.weight", "attention.out_proj.weight", "attention.out_proj.bias"}),
+        (["head.*"], {"embed.weight"}),
+        (["nor*"], {"norm.weight", "norm.bias"}),
+        ([0], {"scale"}),
+        ([lambda name, p, module: name == "scale"], {"scale"}),
+        ([], set()),
+    ):
+        assert undecayed(param_groups(model, no_decay=rules)) == expected
+    every = [name for group in param_groups(model) for name, _ in group["params"]]
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert sorted(every) == sorted(trainable)
+
+
+def test_biases_of_attention_and_of_recurrent_layers_are_biases():
+    biases = undecayed(param_groups(Odd(), no_decay=["bias"]))
+    wanted = {name for name, _ in Odd().named_parameters() if "bias" in name}
+    assert biases == wanted
+
+
+def test_groups_make_an_optimizer():
+    model = Odd()
+    groups = param_groups(model, no_decay=["bias", "norm"], no_adapt=[1], lr=0.5)
+    every = set.union(*names(groups))
+    assert {(group.get("weight_decay"), group.get("adapt")) for group in groups} == {
+        (None, None),
+        (None, False),
+        (0.0, False),
+    }
+    for front in FRONT_OF.values():
+        if front is Adafactor:  # has no trust ratio to turn off
+            groups = param_groups(model, no_decay=["bias", "norm"], lr=0.5)
+        opt = front(groups, weight_decay=0.1)
+        assert opt.get_lr() == 0.5
+        assert {name for group in opt.param_groups for name in group["param_names"]} == every
+
+
+def test_the_table():
+    table = str(param_groups(Odd(), no_decay=["norm"], no_adapt=["embedding"]))
+    head, *rows = table.splitlines()
+    cells = {row.split()[0]: row.split()[1:] for row in rows}
+    assert head.split() == ["parameter", "shape", "weight", "decay", "trust", "ratio"]
+    assert cells["embed.weight"] == ["5×4", "yes", "no"]
+    assert cells["norm.weight"] == ["4", "none", "yes"]
+    assert cells["scale"] == ["scalar", "yes", "yes"]
+    assert "head.weight" not in cells
+    assert str(param_groups(nn.ReLU())).split() == head.split()
+
+
+def test_the_table_also_after_the_optimizer_was_made():
+    groups = param_groups(Odd())
+    before = str(groups)
+    Lamb(groups)
+    assert str(groups) == before
+
+
+@pytest.mark.parametrize("bad", ["bias", nn.Linear, [None], [1.5], [int], [True], 3, None], ids=str)
+def test_bad_rules(bad):
+    with pytest.raises(HyperparameterError, match="no_decay"):
+        param_groups(Odd(), no_decay=bad)
+
+
+def test_adafactor_has_no_trust_ratio_to_turn_off():
+    groups = param_groups(Odd(), no_adapt=["bias"])
+    with pytest.raises(HyperparameterError, match="adapt"):
+        Adafactor(groups)
