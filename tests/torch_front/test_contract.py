@@ -166,7 +166,7 @@ def test_a_long_cycle_does_not_fill_the_memory(front):
     for _ in range(200):
         opt.step()
         cycle.step()
-    assert len(opt._settings) < 100
+    assert len(opt._groups._made) < 100
 
 
 @fronts

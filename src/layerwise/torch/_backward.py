@@ -36,7 +36,7 @@ class InBackward:
                 return
             del self._passes[p]
             optimizer, group = self._optimizer, self._optimizer.param_groups[number]
-            h = optimizer.check_group(group)
+            h = optimizer.settings_of(group)
             _refuse(h)
             optimizer.step_due([optimizer.due(p, p.grad, group, h, name)])
             p.grad = None

@@ -16,6 +16,8 @@ Convert = Callable[[State, Mapping[str, Any], bool], State]
 
 def _adam_like(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
     """apex and timm count steps in the group, not in the state."""
+    if "max_exp_avg_sq" in state:
+        raise StateError("the checkpoint is of amsgrad, whose maximum LAMB does not have. It cannot be converted.")
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
 
 

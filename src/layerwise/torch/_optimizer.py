@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,29 +14,19 @@ from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import LR, WEIGHT_DECAY, Adafactor, Lamb, Lars, Settings
+from layerwise.hyper import Settings
 from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _loading, _state, _tensors
+from layerwise.torch._settings import Groups
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs several times the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
 ENGINES = (Candidate("rule", RuleEngine(torch, _tensors.read, _tensors.write, SLICE)),)
 DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
-
-# What changes from step to step, and so is no part of what is planned ahead.
-RATES = {"lr": LR, "weight_decay": WEIGHT_DECAY}
-SWITCHES = ("master_weights", "differentiable", "capturable")
-# What is said once for all groups, and what another of the three optimizers takes.
-NOT_OF_A_GROUP = {"blocks", "skip_nonfinite", "fused", "foreach"}
-ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
-RATE = checks.number(0)
-
-
-MOST_SETTINGS = 64
 
 
 class Due(NamedTuple):
@@ -74,32 +63,24 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
-        defaults = {name: given[name] for name in (*self.options(), *SWITCHES)}
+        self._groups = Groups(self._hyper, given["differentiable"])
+        defaults = {name: given[name] for name in self._groups.known}
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = _engine_name(given["fused"])
         self._forget_plans()
         self._when_zeroed: list[Callable[[], None]] = []
         self.skipped: int | Tensor = 0
-        self._differentiable = defaults["differentiable"]
-        self.check_group(defaults)
+        self._groups.check(defaults)
         super().__init__(params, defaults)
 
-    @classmethod
-    def options(cls) -> list[str]:
-        """The names of what a parameter group can say, besides SWITCHES."""
-        return [spec.name for spec in fields(cls._hyper)]
-
     def _forget_plans(self) -> None:
-        self._settings: dict[tuple[Hashable, ...], Settings] = {}
         self._plans: dict[Tensor, Plan] = {}
         self._measured: dict[Tensor, tuple[str, list[dict[str, Any]], Layout]] = {}
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
-        own = {
-            key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_differentiable", "skipped")
-        }
+        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "skipped")}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -116,28 +97,15 @@ class Optimizer(torch.optim.Optimizer):
         """Add parameters with settings of their own; what is not said is as for the others."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        self._check_keys(param_group)
-        self.check_group({**self.defaults, **param_group})
-        super().add_param_group(
-            dict(param_group)
-        )  # torch fills a group with defaults, which is not the caller's to see
+        self._groups.check_keys(param_group)
+        self._groups.check({**self.defaults, **param_group})
+        # A copy, because torch fills a group with defaults, which are not the caller's to see.
+        super().add_param_group(dict(param_group))
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
-
-    def _check_keys(self, group: Mapping[str, Any]) -> None:
-        known = (*self.options(), *SWITCHES)
-        for key in group.keys() - {*known, "params", "param_names"}:
-            if key in NOT_OF_A_GROUP:
-                raise HyperparameterError(
-                    f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
-                )
-            if key in ALL_OPTIONS:
-                raise HyperparameterError(f"`{key}` is no option of {type(self).__name__}. Leave it out of the group.")
-            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
-                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         for p, name in named(group, number):
@@ -146,35 +114,6 @@ class Optimizer(torch.optim.Optimizer):
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
             )
-
-    def check_group(self, group: Mapping[str, Any]) -> Settings:
-        h = self.settings_of(group)
-        for name in SWITCHES:
-            checks.FLAG(name, group[name], "Pass True or False.")
-        for name in ("capturable", "master_weights"):
-            if group["differentiable"] and group[name]:
-                raise ContradictionError(sentence(name, "False when differentiable=True", True, "Drop one of them."))
-        if group["differentiable"] != self._differentiable:
-            raise ContradictionError(
-                sentence(
-                    "differentiable", f"{self._differentiable} in every group", group["differentiable"], "All or none."
-                )
-            )
-        return h
-
-    def settings_of(self, group: Mapping[str, Any]) -> Settings:
-        """The group's hyperparameters, checked; made once for as long as they stay the same."""
-        for name, way_out in RATES.items():
-            _check_rate(name, group[name], way_out, optional=name == "lr" and self._hyper.lr is None)
-        relative = group["lr"] is None
-        static = {name: group[name] for name in self.options() if name not in RATES}
-        key = (relative, *map(_hashable, static.values()))
-        if key not in self._settings:
-            made: Any = self._hyper
-            if len(self._settings) > MOST_SETTINGS:  # a scheduler that moves betas makes new ones at every step
-                self._settings.clear()
-            self._settings[key] = made(lr=None if relative else 0.0, **static)
-        return self._settings[key]
 
     # ---- the step
 
@@ -193,20 +132,18 @@ class Optimizer(torch.optim.Optimizer):
         for forget in self._when_zeroed:
             forget()
 
+    def settings_of(self, group: Mapping[str, Any]) -> Settings:
+        """The group's hyperparameters, if all it says is right."""
+        return self._groups.check(group)
+
     def _due(self) -> Iterator[Due]:
-        settings = [self.check_group(group) for group in self.param_groups]
+        settings = [self._groups.check(group) for group in self.param_groups]
         if any(h.asks_of_model for h in settings):
-            settings = [self._counted(h) for h in settings]
+            settings = [self._groups.counted(h) for h in settings]
         for i, (group, h) in enumerate(zip(self.param_groups, settings, strict=True)):
             for p, name in named(group, i):
                 if p.grad is not None:
                     yield self.due(p, p.grad, group, h, name)
-
-    def _counted(self, h: Settings) -> Settings:
-        """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
-        if h.asks_of_model:
-            return h
-        return self._settings.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
 
     def due(self, p: Tensor, g: Tensor, group: dict[str, Any], h: Settings, name: str) -> Due:
         """A parameter and its gradient, checked."""
@@ -218,18 +155,19 @@ class Optimizer(torch.optim.Optimizer):
             )
         return Due(p, g, group, h, name)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def step_due(self, due: Sequence[Due]) -> None:
         """Step these parameters together: all, or none if one of them cannot be."""
         if not due:
             return
         plans = [self._plan(one) for one in due]
-        with torch.set_grad_enabled(self._differentiable):
+        with torch.set_grad_enabled(self._groups.differentiable):
             skip = _to_skip([one.g for one in due], getattr(self, "found_inf", None), self._skip_nonfinite)
             if isinstance(skip, bool):
                 self.skipped = self.skipped + 1
                 return
             jobs = [self._jobs(one, plan, skip) for one, plan in zip(due, plans, strict=True)]
-            engine = DIFFERENTIABLE if self._differentiable else choose(self._engine, ENGINES)
+            engine = DIFFERENTIABLE if self._groups.differentiable else choose(self._engine, ENGINES)
             measured = iter(engine.step([job for each in jobs for job in each]))
             for one, plan, each in zip(due, plans, jobs, strict=True):
                 self._measured[one.p] = one.name, [next(measured) for _ in each], plan.layout
@@ -302,7 +240,7 @@ class Optimizer(torch.optim.Optimizer):
                 "or drop it and make the optimizer anew."
             )
         for group in self.param_groups:
-            self.check_group({**group, "lr": lr})
+            self._groups.check({**group, "lr": lr})
         for group in self.param_groups:
             group["lr"] = lr
 
@@ -344,25 +282,8 @@ def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]
     return zip(group["params"], names, strict=True)
 
 
-def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
-    if isinstance(value, Tensor):
-        if value.numel() != 1:
-            raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
-        if value.device.type == "cpu":  # where it costs nothing to look
-            RATE(name, float(value.detach()), way_out)
-    elif not (optional and value is None):
-        RATE(name, value, way_out)
-
-
 def _scalar(value: float | Tensor) -> float | Tensor:
     return value.reshape(()) if isinstance(value, Tensor) else value
-
-
-def _hashable(value: Any) -> Hashable:
-    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is told apart as text.
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_hashable, value))
-    return type(value), value if isinstance(value, Hashable) else repr(value)
 
 
 def _engine_name(fused: Any) -> str | None:

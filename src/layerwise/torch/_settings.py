@@ -1,0 +1,100 @@
+"""What a parameter group may say, and the hyperparameters it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor
+
+from layerwise import checks
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.hyper import LR, WEIGHT_DECAY, Adafactor, Lamb, Lars, Settings
+
+# What changes from step to step, and so is no part of what is planned ahead.
+RATES = {"lr": LR, "weight_decay": WEIGHT_DECAY}
+RATE = checks.number(0)
+SWITCHES = ("master_weights", "differentiable", "capturable")
+# What is said once for all groups, and what one or another of the three optimizers takes.
+NOT_OF_A_GROUP = {"blocks", "skip_nonfinite", "fused", "foreach"}
+ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
+MOST_SETTINGS = 64
+
+
+class Groups:
+    """Judges the groups of one optimizer, and remembers the hyperparameters made of them."""
+
+    def __init__(self, h: type[Settings], differentiable: bool) -> None:
+        self._hyper, self.differentiable = h, differentiable
+        self.options = [spec.name for spec in fields(h)]
+        self.known = (*self.options, *SWITCHES)
+        self._made: dict[Hashable, Settings] = {}
+
+    def check_keys(self, group: Mapping[str, Any]) -> None:
+        """Raise if a group says something that would go unheard."""
+        for key in group.keys() - {*self.known, "params", "param_names"}:
+            if key in NOT_OF_A_GROUP:
+                raise HyperparameterError(
+                    f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
+                )
+            if key in ALL_OPTIONS:
+                raise HyperparameterError(
+                    f"`{key}` is no option of {self._hyper.optimizer}. Leave it out of the group."
+                )
+            if close := get_close_matches(str(key), self.known, n=1, cutoff=0.75):
+                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
+
+    def check(self, group: Mapping[str, Any]) -> Settings:
+        """The group's hyperparameters, if all it says is right."""
+        h = self.settings(group)
+        for name in SWITCHES:
+            checks.FLAG(name, group[name], "Pass True or False.")
+        for name in ("capturable", "master_weights"):
+            if group["differentiable"] and group[name]:
+                raise ContradictionError(sentence(name, "False when differentiable=True", True, "Drop one of them."))
+        if group["differentiable"] != self.differentiable:
+            raise ContradictionError(
+                sentence(
+                    "differentiable", f"{self.differentiable} in every group", group["differentiable"], "All or none."
+                )
+            )
+        return h
+
+    def settings(self, group: Mapping[str, Any]) -> Settings:
+        """The group's hyperparameters, checked; made once for as long as they stay the same."""
+        for name, way_out in RATES.items():
+            _check_rate(name, group[name], way_out, optional=name == "lr" and self._hyper.lr is None)
+        relative = group["lr"] is None
+        static = {name: group[name] for name in self.options if name not in RATES}
+        key = (relative, *map(_hashable, static.values()))
+        if key not in self._made:
+            made: Any = self._hyper
+            if len(self._made) > MOST_SETTINGS:  # a scheduler that moves betas makes new ones at every step
+                self._made.clear()
+            self._made[key] = made(lr=None if relative else 0.0, **static)
+        return self._made[key]
+
+    def counted(self, h: Settings) -> Settings:
+        """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
+        if h.asks_of_model:
+            return h
+        return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
+        if value.device.type == "cpu":  # where it costs nothing to look
+            RATE(name, float(value.detach()), way_out)
+    elif not (optional and value is None):
+        RATE(name, value, way_out)
+
+
+def _hashable(value: Any) -> Hashable:
+    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is told apart as text.
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return type(value), value if isinstance(value, Hashable) else repr(value)
