@@ -10,7 +10,8 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Settings
-from layerwise.torch._optimizer import Optimizer, named
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch._settings import named
 
 
 class InBackward:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import _state
+from layerwise.torch._settings import named
 
 # What schedulers move in the course of a run, and a resumed run has to find where it was.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
@@ -87,8 +88,6 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
 
 def _pairs(optimizer: Any, state_dict: Mapping[str, Any]) -> Any:
     """Each parameter's id in the checkpoint, with the parameter, its name and its group."""
-    from layerwise.torch._optimizer import named
-
     ours, theirs = optimizer.param_groups, state_dict["param_groups"]
     sizes = [len(group["params"]) for group in ours], [len(group["params"]) for group in theirs]
     if sizes[0] != sizes[1]:

@@ -20,7 +20,7 @@ from layerwise.names import ByName
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _loading, _state, _tensors
-from layerwise.torch._settings import Groups
+from layerwise.torch._settings import Groups, named
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs several times the arithmetic; slices of this size it keeps.
@@ -274,12 +274,6 @@ class Optimizer(torch.optim.Optimizer):
     def __repr__(self) -> str:
         lines = super().__repr__().rstrip(")").rstrip("\n")
         return f"{lines}\n)"
-
-
-def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]:
-    """The group's parameters, each with its name or else with its place."""
-    names = group.get("param_names") or [f"parameter {i} of group {number}" for i in range(len(group["params"]))]
-    return zip(group["params"], names, strict=True)
 
 
 def _scalar(value: float | Tensor) -> float | Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -81,6 +81,12 @@ class Groups:
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]:
+    """The group's parameters, each with its name or else with its place."""
+    names = group.get("param_names") or [f"parameter {i} of group {number}" for i in range(len(group["params"]))]
+    return zip(group["params"], names, strict=True)
 
 
 def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
