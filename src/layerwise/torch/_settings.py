@@ -11,10 +11,13 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import LR, WEIGHT_DECAY, Adafactor, Lamb, Lars, Settings
+from layerwise.hyper import Adafactor, Lamb, Lars, Settings
 
 # What changes from step to step, and so is no part of what is planned ahead.
-RATES = {"lr": LR, "weight_decay": WEIGHT_DECAY}
+RATES = {
+    "lr": "Pass a number such as lr=1e-3, or a tensor of one element; schedules are torch.optim.lr_scheduler's.",
+    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
+}
 RATE = checks.number(0)
 SWITCHES = ("master_weights", "differentiable", "capturable")
 # What is said once for all groups, and what one or another of the three optimizers takes.
