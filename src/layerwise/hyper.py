@@ -50,6 +50,10 @@ class Hyper:
         """Whether a step asks for a sum over every tensor of the model."""
         return bool(self.max_grad_norm)
 
+    def state_dtypes(self) -> dict[str, str]:
+        """Names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
+        return {}
+
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         """The same settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self
@@ -218,6 +222,9 @@ class Adafactor(Hyper):
     def relative(self) -> bool:
         """Whether the step follows t rather than lr."""
         return self.lr is None if self.relative_step is None else self.relative_step
+
+    def state_dtypes(self) -> dict[str, str]:
+        return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps

@@ -152,7 +152,11 @@ def test_unknown_engines(front, engine):
 
 @fronts
 def test_the_rule_engine_may_be_asked_for(front):
-    front(engine="rule").step("w", np.ones(2), np.ones(2))
+    asked, left = np.ones(2), np.ones(2)
+    front(engine="rule").step("w", asked, np.ones(2))
+    front().step("w", left, np.ones(2))
+    assert (asked < 1).all()
+    np.testing.assert_array_equal(asked, left)
 
 
 BAD_LR = [float("nan"), float("inf"), -1, "0.1", True, [0.1], 1j, np.array([0.1])]

@@ -53,8 +53,9 @@ class Optimizer:
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         choose(given["engine"], ENGINES)
         self._engine = given["engine"]
-        if (dtype := getattr(self._h, "momentum_dtype", None)) is not None:
-            _arrays.named_dtype("momentum_dtype", dtype)
+        self._state_dtypes = {
+            key: _arrays.named_dtype("momentum_dtype", name) for key, name in self._h.state_dtypes().items()
+        }
         self._slots: dict[str, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
@@ -168,14 +169,10 @@ class Optimizer:
         dtype = _arrays.computing(p.dtype)
         names = self._rule.State._fields
         made = {
-            key: None if shape is None else np.zeros(shape, self._dtype_of(key, dtype))
+            key: None if shape is None else np.zeros(shape, self._state_dtypes.get(key, dtype))
             for key, shape in zip(names, plan.layout.state_shapes(), strict=True)
         }
         return Slot(p.shape, self._rule.State(**made))
-
-    def _dtype_of(self, key: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        wanted = getattr(self._h, "momentum_dtype", None)
-        return _arrays.named_dtype("momentum_dtype", wanted) if wanted and key == "exp_avg" else dtype
 
     @property
     def lr(self) -> float | None:

@@ -23,7 +23,7 @@ from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._settings import Groups, named
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
-# and asks for them anew, which costs several times the arithmetic; slices of this size it keeps.
+# and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
 ENGINES = (Candidate("rule", RuleEngine(torch, _tensors.read, _tensors.write, SLICE)),)
 DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
@@ -137,7 +137,7 @@ class Optimizer(torch.optim.Optimizer):
         return self._groups.check(group)
 
     def _due(self) -> Iterator[Due]:
-        settings = [self._groups.check(group) for group in self.param_groups]
+        settings = [self.settings_of(group) for group in self.param_groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
         for i, (group, h) in enumerate(zip(self.param_groups, settings, strict=True)):
@@ -196,8 +196,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _jobs(self, one: Due, plan: Plan, skip: Tensor | None) -> list[Job]:
         group, on_device = one.group, one.group["capturable"] or skip is not None
-        momentum_dtype = getattr(plan.h, "momentum_dtype", None)
-        dtypes = {"exp_avg": getattr(torch, momentum_dtype)} if momentum_dtype else {}
+        dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
         state = self.state[one.p]
         _state.ready(state, one.p, plan.state_shapes, dtypes, group["master_weights"], on_device)
         if group["differentiable"]:
@@ -270,10 +269,6 @@ class Optimizer(torch.optim.Optimizer):
         """
         _loading.load(self, super().load_state_dict, state_dict)
         self._forget_plans()
-
-    def __repr__(self) -> str:
-        lines = super().__repr__().rstrip(")").rstrip("\n")
-        return f"{lines}\n)"
 
 
 def _scalar(value: float | Tensor) -> float | Tensor:

@@ -36,8 +36,8 @@ def ready(
     dtypes: Mapping[str, torch.dtype],
     master_weights: bool,
     on_device: bool,
-) -> State:
-    """The parameter's state, with what is not there yet made."""
+) -> None:
+    """Make what of the parameter's state is not there yet."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
@@ -56,7 +56,6 @@ def ready(
         state.pop("master", None)
     elif p.dtype in LOW and "master" not in state:
         state["master"] = p.detach().to(torch.float32, copy=True)
-    return state
 
 
 def apart(state: State) -> None:
