@@ -1,10 +1,18 @@
-// The one file that knows Python: it checks, dispatches, and computes nothing itself.
+// The one file that knows Python's objects of ours: it checks, dispatches, and computes nothing itself.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 
+#include "arrays.hpp"
+#include "batch.hpp"
+#include "dispatch.hpp"
+#include "threads.hpp"
+
 namespace nb = nanobind;
+using namespace layerwise;
 
 namespace {
 
@@ -18,9 +26,225 @@ std::string compiler() {
 #endif
 }
 
+PyObject* attribute(const char* name) { return PyUnicode_InternFromString(name); }
+
+// A field of a job, owned.
+nb::object field(PyObject* job, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(job, name);
+  if (!found) throw nb::python_error();
+  return nb::steal(found);
+}
+
+// The roles of a state's arrays, in the order of the rule's State.
+const std::vector<Role>& roles(Method method) {
+  static const std::vector<Role> of[] = {
+      {ROLE_S0, ROLE_S1}, {ROLE_S0}, {ROLE_R, ROLE_C, ROLE_S1, ROLE_S0}};
+  return of[method];
+}
+
+// A number, also where it is an array of none or one dimension in this machine's memory.
+bool as_number(PyObject* x, double& to) {
+  if (PyFloat_CheckExact(x)) {
+    to = PyFloat_AS_DOUBLE(x);
+    return true;
+  }
+  if (!PyNumber_Check(x)) return false;
+  static PyObject* const requires_grad = attribute("requires_grad");
+  PyObject* wanted = PyObject_GetAttr(x, requires_grad);
+  PyErr_Clear();
+  const bool differentiated = wanted == Py_True;
+  Py_XDECREF(wanted);
+  if (differentiated) return false;
+  to = PyFloat_AsDouble(x);
+  if (!PyErr_Occurred()) return true;
+  PyErr_Clear();
+  return false;
+}
+
+// One job as it was when its batch was made, and whether another one is like it.
+struct Like {
+  nb::object h, block_dims;
+  Method method;
+  std::vector<std::pair<Role, std::optional<Seen>>> arrays;
+};
+
+struct Names {
+  PyObject *p = attribute("p"), *g = attribute("g"), *state = attribute("state"), *now = attribute("now"),
+           *h = attribute("h"), *block_dims = attribute("block_dims"), *skip = attribute("skip");
+};
+const Names& names() {
+  static const Names found;
+  return found;
+}
+
+std::vector<int> as_ints(nb::handle tuple) {
+  std::vector<int> found;
+  for (nb::handle one : tuple) found.push_back(nb::cast<int>(one));
+  return found;
+}
+
+class Jobs {
+ public:
+  Jobs(nb::list jobs, nb::list options) {
+    std::vector<layerwise::Tensor> tensors;
+    std::vector<bool> same;
+    for (size_t i = 0; i < nb::len(jobs); i++) {
+      PyObject* job = jobs[i].ptr();
+      const auto& given = nb::cast<const GivenOptions&>(options[i]);
+      tensors.push_back({given.options, {}, {}, given.rows, given.cols, {}});
+      like_.push_back({field(job, names().h), field(job, names().block_dims), given.options.method, {}});
+      tensors.back().block_dims = as_ints(like_.back().block_dims);
+      same.push_back(i && like_[i].h.is(like_[i - 1].h));
+      if (!see(job, like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
+    }
+    batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same));
+  }
+
+  struct GivenOptions {
+    Options options;
+    std::vector<int> rows, cols;
+  };
+
+  // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
+  bool step(nb::list jobs) {
+    if (nb::len(jobs) != like_.size() || batch_->busy.exchange(true)) return false;
+    struct Release {
+      Batch& b;
+      ~Release() { b.busy.store(false); }
+    } release{*batch_};
+    for (size_t i = 0; i < like_.size(); i++)
+      if (!fits(int(i), PyList_GET_ITEM(jobs.ptr(), Py_ssize_t(i)))) return false;
+    nb::gil_scoped_release others_may_run;
+    batch_->step();
+    return true;
+  }
+
+  std::vector<double> measured(int job, int which) const {
+    if (job < 0 || job >= batch_->tensors() || which < 0 || which > 2) throw nb::index_error();
+    return batch_->measured(job, which);
+  }
+
+ private:
+  static bool see(PyObject* job, Like& like, layerwise::Tensor& tensor) {
+    View view;
+    const auto add = [&](Role role, PyObject* array) {
+      std::optional<Seen> seen;
+      if (array != Py_None) {
+        if (!look(array, view, role != ROLE_G)) return false;
+        seen.emplace(view);
+        if (role == ROLE_P) tensor.shape = seen->shape;
+        if (seen->shape.size() != tensor.shape.size() || (role <= ROLE_S1 && seen->shape != tensor.shape)) return false;
+        tensor.arrays[role] = {true, seen->dtype, seen->stride};
+      }
+      like.arrays.emplace_back(role, std::move(seen));
+      return true;
+    };
+    const nb::object p = field(job, names().p), g = field(job, names().g), state = field(job, names().state);
+    const auto& its = roles(like.method);
+    if (!PyTuple_Check(state.ptr()) || size_t(PyTuple_GET_SIZE(state.ptr())) != its.size()) return false;
+    if (!field(job, names().skip).is_none() || !add(ROLE_P, p.ptr()) || !add(ROLE_G, g.ptr())) return false;
+    for (size_t i = 0; i < its.size(); i++)
+      if (!add(its[i], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(i)))) return false;
+    double number;
+    const nb::object now = field(job, names().now);
+    for (Py_ssize_t i = 0; i < 4; i++)
+      if (!as_number(PyTuple_GET_ITEM(now.ptr(), i), number)) return false;
+    return true;
+  }
+
+  bool fits(int i, PyObject* job) {
+    const Like& like = like_[size_t(i)];
+    if (!field(job, names().h).is(like.h) || !field(job, names().skip).is_none()) return false;
+    const nb::object dims = field(job, names().block_dims);
+    if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
+    const nb::object now = field(job, names().now), state = field(job, names().state);
+    double number[4];
+    for (Py_ssize_t k = 0; k < 4; k++)
+      if (!as_number(PyTuple_GET_ITEM(now.ptr(), k), number[k])) return false;
+    if (!same(i, like.arrays[0], field(job, names().p).ptr()) || !same(i, like.arrays[1], field(job, names().g).ptr()))
+      return false;
+    for (size_t k = 2; k < like.arrays.size(); k++)
+      if (!same(i, like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
+    batch_->now(i, number[0], number[1], number[2], number[3]);
+    return true;
+  }
+
+  bool same(int i, const std::pair<Role, std::optional<Seen>>& like, PyObject* array) {
+    if (!like.second) return array == Py_None;
+    View view;
+    if (!look(array, view, like.first != ROLE_G) || !like.second->matches(view)) return false;
+    batch_->place(i, like.first, view.address);
+    return true;
+  }
+
+  std::vector<Like> like_;
+  std::unique_ptr<Batch> batch_;
+};
+
+size_t address(nb::handle array) {
+  View view;
+  return look(array.ptr(), view, false) ? reinterpret_cast<size_t>(view.address) : 0;
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> found;
+  for (const Kernels* k : available_kernels()) found.emplace_back(k->name);
+  return found;
+}
+
+void bind_options(nb::module_& m) {
+  nb::enum_<Method>(m, "Method").value("LAMB", LAMB).value("LARS", LARS).value("ADAFACTOR", ADAFACTOR);
+  nb::enum_<Adapt>(m, "Adapt").value("NEVER", NEVER).value("ALWAYS", ALWAYS).value("DECAYED", DECAYED);
+  nb::enum_<Correction>(m, "Correction")
+      .value("UNCORRECTED", UNCORRECTED)
+      .value("CORRECTED", CORRECTED)
+      .value("CORRECTED_LR", CORRECTED_LR);
+  nb::enum_<Decay>(m, "Decay").value("IN_RATIO", IN_RATIO).value("DECOUPLED", DECOUPLED).value("L2", L2);
+  nb::enum_<DecayScale>(m, "DecayScale")
+      .value("BY_LR", BY_LR)
+      .value("BY_STEP", BY_STEP)
+      .value("BY_NOTHING", BY_NOTHING);
+  using Given = Jobs::GivenOptions;
+  auto options = nb::class_<Given>(m, "Options", "The hyperparameters of one tensor, as the kernels take them.");
+  options.def(nb::init<>()).def_rw("rows", &Given::rows).def_rw("cols", &Given::cols);
+#define OPTION(name)                              \
+  options.def_prop_rw(                            \
+      #name, [](const Given& o) { return o.options.name; }, \
+      [](Given& o, decltype(Options::name) value) { o.options.name = value; })
+  OPTION(method), OPTION(maximize), OPTION(max_grad_norm), OPTION(max_grad_norm_per_tensor), OPTION(max_grad_value);
+  OPTION(adapt), OPTION(low), OPTION(high), OPTION(zero_norm_ratio), OPTION(eps), OPTION(lr_in_momentum);
+  OPTION(b1), OPTION(b2), OPTION(eps_root), OPTION(max_weight_norm), OPTION(correction), OPTION(decay);
+  OPTION(grad_averaging), OPTION(momentum), OPTION(eta), OPTION(dampening), OPTION(nesterov), OPTION(norm_decayed);
+  OPTION(eps1), OPTION(eps2), OPTION(clip_threshold), OPTION(beta2_decay), OPTION(beta2_cap), OPTION(beta1);
+  OPTION(lr_cap), OPTION(decay_offset), OPTION(clamp), OPTION(scale_parameter), OPTION(relative), OPTION(warmup);
+  OPTION(decay_scale);
+#undef OPTION
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
+  if (open_numpy() < 0) throw nb::python_error();
   m.def("compiler", &compiler, "The compiler that built this extension.");
+  m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
+  m.def("instruction_set", [] { return std::string(kernels().name); }, "The one in use.");
+  m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another; False if there is none of that name.");
+  m.def("num_threads", &num_threads);
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"));
+  m.def(
+      "open_torch",
+      [](nb::handle tensor, nb::handle parameter, nb::tuple dtypes, nb::handle exchange) {
+        open_torch(tensor.ptr(), parameter.ptr(), dtypes.ptr(), exchange.ptr());
+      },
+      nb::arg("tensor"), nb::arg("parameter"), nb::arg("dtypes"), nb::arg("exchange").none(),
+      "Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.");
+  m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
+  bind_options(m);
+  nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
+      .def(nb::init<nb::list, nb::list>(), nb::arg("jobs"), nb::arg("options"))
+      .def("step", &Jobs::step, nb::arg("jobs"),
+           "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
+      .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),
+           "One of three measurements of the last step, one number a block.");
 }

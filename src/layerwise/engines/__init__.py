@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,11 +24,11 @@ class Job:
     skip: Array | None = None  # true on the device where the step must leave everything as it is
 
 
-Stats = dict[str, Array]
+Stats = Mapping[str, Array]
 
 
 class Engine(Protocol):
-    def step(self, jobs: Sequence[Job]) -> list[Stats]:
+    def step(self, jobs: Sequence[Job]) -> Sequence[Stats]:
         """Carry out all jobs, writing parameters and state in place, and return what was measured on the way."""
 
 
@@ -39,6 +39,7 @@ class Candidate:
     name: str
     engine: Engine | None
     declined: str = ""
+    insisting: Engine | None = None  # raises where the engine would leave a job to another
 
 
 def choose(wanted: str | None, table: Sequence[Candidate]) -> Engine:
@@ -49,5 +50,5 @@ def choose(wanted: str | None, table: Sequence[Candidate]) -> Engine:
         raise EngineError(f"`engine` must be None or one of {names}, but is {wanted!r}. None picks the fastest.")
     for row in rows:
         if row.engine is not None:
-            return row.engine
+            return row.engine if wanted is None else row.insisting or row.engine
     raise EngineError(f"engine {wanted!r} is not available: {rows[0].declined}. engine=None picks one that is.")

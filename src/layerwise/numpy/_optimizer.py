@@ -11,6 +11,7 @@ import numpy as np
 
 from layerwise import checks
 from layerwise.engines import Candidate, Job, choose
+from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,
@@ -31,7 +32,8 @@ from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 
-ENGINES = (Candidate("rule", RuleEngine(np, _arrays.read, _arrays.write)),)
+RULE = RuleEngine(np, _arrays.read, _arrays.write)
+ENGINES = (candidate(RULE), Candidate("rule", RULE))
 
 
 class Optimizer:

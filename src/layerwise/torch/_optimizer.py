@@ -12,6 +12,7 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Candidate, Job, choose
+from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Settings
@@ -25,7 +26,8 @@ from layerwise.torch._settings import Groups, named
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
-ENGINES = (Candidate("rule", RuleEngine(torch, _tensors.read, _tensors.write, SLICE)),)
+RULE = RuleEngine(torch, _tensors.read, _tensors.write, SLICE)
+ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
 DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
 
 
@@ -278,8 +280,8 @@ def _scalar(value: float | Tensor) -> float | Tensor:
 def _engine_name(fused: Any) -> str | None:
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
     if fused:
-        raise EngineError("fused=True needs a fused engine, and this version has none. Pass fused=None.")
-    return "rule" if fused is False else None
+        choose("cpu", ENGINES)
+    return {None: None, True: "cpu", False: "rule"}[fused]
 
 
 def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
+from layerwise.engines import Job
+from layerwise.engines.native import know_torch
 from layerwise.errors import GradientError, ParameterError
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)
+know_torch(torch)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
@@ -28,6 +34,11 @@ def read_apart(array: Tensor, like: Tensor) -> Tensor:
 
 def write(stored: Tensor, new: Tensor) -> None:
     stored.copy_(new)
+
+
+def written(jobs: Sequence[Job]) -> None:
+    """Let autograd know of parameters that were written to where it could not see it."""
+    increment_version([job.p for job in jobs])
 
 
 def check_parameter(name: str, p: Tensor) -> None:

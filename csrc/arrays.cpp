@@ -1,0 +1,161 @@
+#include "arrays.hpp"
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_2_0_API_VERSION
+#include <numpy/arrayobject.h>
+
+#include <cstring>
+
+namespace layerwise {
+namespace {
+
+// ---- NumPy
+
+bool is_bfloat16(const PyArray_Descr* d) {
+  if (d->type_num < NPY_USERDEF || PyDataType_ELSIZE(d) != 2) return false;
+  const char* dot = std::strrchr(d->typeobj->tp_name, '.');
+  return std::strcmp(dot ? dot + 1 : d->typeobj->tp_name, "bfloat16") == 0;
+}
+
+bool look_at_numpy(PyArrayObject* a, View& v, bool writable) {
+  const PyArray_Descr* d = PyArray_DESCR(a);
+  switch (d->type_num) {
+    case NPY_FLOAT: v.dtype = F32; break;
+    case NPY_DOUBLE: v.dtype = F64; break;
+    case NPY_HALF: v.dtype = F16; break;
+    default:
+      if (!is_bfloat16(d)) return false;
+      v.dtype = BF16;
+  }
+  if (!PyArray_ISNOTSWAPPED(a) || (writable && !PyArray_ISWRITEABLE(a))) return false;
+  static_assert(sizeof(npy_intp) == sizeof(int64_t));
+  v.address = PyArray_BYTES(a), v.dims = PyArray_NDIM(a), v.unit = 1;
+  v.shape = reinterpret_cast<const int64_t*>(PyArray_DIMS(a));
+  v.stride = reinterpret_cast<const int64_t*>(PyArray_STRIDES(a));
+  return true;
+}
+
+// ---- PyTorch, by the table of C functions of DLPack 1.3, or by its methods where it has none
+
+struct Tensor {
+  void* data;
+  int32_t device, device_id, dims;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *stride;
+  uint64_t offset;
+};
+struct Exchange {
+  uint32_t major, minor;
+  const Exchange* previous;
+  void* unused[3];
+  int (*tensor_of)(void* object, Tensor* tensor);
+};
+enum { CPU = 1, PINNED = 3, FLOAT = 2, BFLOAT = 4 };
+
+PyTypeObject* torch_types[2];
+PyObject* torch_dtypes;
+const Exchange* exchange;
+PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_is_neg;
+
+// Owns one reference.
+struct Owned {
+  PyObject* o;
+  ~Owned() { Py_XDECREF(o); }
+};
+
+bool is_true(PyObject* object, PyObject* method) {
+  const Owned found{PyObject_CallMethodNoArgs(object, method)};
+  return found.o == Py_True;
+}
+
+bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
+  if (!tuple || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) > 32) return false;
+  n = int(PyTuple_GET_SIZE(tuple));
+  for (int i = 0; i < n; i++) to[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i));
+  return !PyErr_Occurred();
+}
+
+int64_t bytes_of(Dtype d) { return size_of(d); }
+
+bool look_by_methods(PyObject* x, View& v) {
+  const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
+  if (!type.o || !PyUnicode_Check(type.o) || PyUnicode_CompareWithASCIIString(type.o, "cpu") != 0) return false;
+  const Owned dtype{PyObject_GetAttr(x, s_dtype)}, shape{PyObject_GetAttr(x, s_shape)};
+  int which = 0, dims = 0;
+  while (which < 4 && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
+  if (which == 4) return false;
+  const Owned stride{PyObject_CallMethodNoArgs(x, s_stride)}, address{PyObject_CallMethodNoArgs(x, s_data_ptr)};
+  if (!address.o || !read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
+  v.address = static_cast<char*>(PyLong_AsVoidPtr(address.o));
+  v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = bytes_of(v.dtype);
+  return true;
+}
+
+bool look_by_table(PyObject* x, View& v) {
+  Tensor t;
+  if (exchange->tensor_of(x, &t) != 0) return false;
+  if ((t.device != CPU && t.device != PINNED) || t.lanes != 1) return false;
+  if (t.code == FLOAT && t.bits == 32) v.dtype = F32;
+  else if (t.code == FLOAT && t.bits == 64) v.dtype = F64;
+  else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
+  else if (t.code == BFLOAT && t.bits == 16) v.dtype = BF16;
+  else return false;
+  v.address = static_cast<char*>(t.data) + t.offset, v.dims = t.dims;
+  v.shape = t.shape, v.stride = t.stride, v.unit = bytes_of(v.dtype);
+  return true;
+}
+
+bool look_at_torch(PyObject* x, View& v) {
+  if (!(exchange ? look_by_table(x, v) : look_by_methods(x, v))) return false;
+  // The imaginary part of a conjugate is kept with the sign to be turned. It has a stride, except where it is alone.
+  for (int d = 0; d < v.dims; d++)
+    if (v.shape[d] != 1) return true;
+  return !is_true(x, s_is_neg);
+}
+
+}  // namespace
+
+int open_numpy() {
+  import_array1(-1);
+  return 0;
+}
+
+void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* table) {
+  torch_types[0] = reinterpret_cast<PyTypeObject*>(Py_NewRef(tensor));
+  torch_types[1] = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
+  torch_dtypes = Py_NewRef(dtypes);
+  exchange = nullptr;
+  if (table != Py_None) {
+    auto found = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
+    while (found && found->major != 1) found = found->previous;
+    if (found && found->minor >= 3 && found->tensor_of) exchange = found;
+    PyErr_Clear();
+  }
+  s_data_ptr = PyUnicode_InternFromString("data_ptr"), s_stride = PyUnicode_InternFromString("stride");
+  s_shape = PyUnicode_InternFromString("shape"), s_dtype = PyUnicode_InternFromString("dtype");
+  s_device = PyUnicode_InternFromString("device"), s_type = PyUnicode_InternFromString("type");
+  s_is_neg = PyUnicode_InternFromString("is_neg");
+}
+
+bool look(PyObject* x, View& v, bool writable) {
+  if (Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]) {
+    const bool found = look_at_torch(x, v);
+    if (!found) PyErr_Clear();
+    return found;
+  }
+  return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
+}
+
+Seen::Seen(const View& v) : dtype(v.dtype), shape(v.shape, v.shape + v.dims) {
+  for (int d = 0; d < v.dims; d++) stride.push_back(v.stride[d] * v.unit);
+}
+
+bool Seen::matches(const View& v) const {
+  if (v.dtype != dtype || size_t(v.dims) != shape.size()) return false;
+  for (int d = 0; d < v.dims; d++)
+    if (v.shape[d] != shape[size_t(d)] || (v.shape[d] > 1 && v.stride[d] * v.unit != stride[size_t(d)])) return false;
+  return true;
+}
+
+}  // namespace layerwise

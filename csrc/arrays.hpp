@@ -1,0 +1,40 @@
+// Arrays of NumPy and tensors of PyTorch: where they lie, and how.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "layer.hpp"
+
+namespace layerwise {
+
+// A look at an array, good for as long as nobody touches it.
+struct View {
+  char* address;
+  Dtype dtype;
+  int dims;
+  const int64_t *shape, *stride;
+  int64_t unit;  // bytes in which strides count
+  int64_t own[2][32];
+};
+
+// Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
+int open_numpy();
+
+// The exact types whose numbers lie where they say, their four dtypes, and PyTorch's table of functions or None.
+void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
+
+// false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
+bool look(PyObject* array, View& view, bool writable);
+
+// How an array lay when its batch was laid out.
+struct Seen {
+  Dtype dtype;
+  std::vector<int64_t> shape, stride;  // in bytes
+  explicit Seen(const View& v);
+  bool matches(const View& v) const;
+};
+
+}  // namespace layerwise

@@ -1,0 +1,427 @@
+#include "batch.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <stdexcept>
+
+#include "answers.hpp"
+#include "dispatch.hpp"
+#include "factors.hpp"
+#include "threads.hpp"
+
+namespace layerwise {
+namespace {
+
+constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
+constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
+constexpr int64_t ALONE = 1 << 15;          // elements for which waking another thread does not pay
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Bytes that are still in the shared cache when a group's next stage asks for them.
+int64_t cached_bytes() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  const long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#else
+  const long size = 0;
+#endif
+  return std::clamp<int64_t>(size > 0 ? size / 2 : 8 << 20, 4 << 20, 64 << 20);
+}
+
+// Memory for the statistics of a group. One piece is kept from step to step, whichever batch takes it.
+class Scratchpad {
+ public:
+  explicit Scratchpad(int64_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      std::swap(kept(), piece_);
+    }
+    if (piece_.bytes < bytes) {
+      std::free(piece_.at);
+      piece_ = {static_cast<char*>(std::malloc(size_t(bytes))), bytes};
+      if (!piece_.at) throw std::bad_alloc();
+    }
+  }
+  ~Scratchpad() {
+    if (bytes_ == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (kept().bytes < piece_.bytes) std::swap(kept(), piece_);
+    }
+    std::free(piece_.at);
+  }
+  Scratchpad(const Scratchpad&) = delete;
+  char* at() const { return piece_.at; }
+
+ private:
+  struct Piece {
+    char* at = nullptr;
+    int64_t bytes = 0;
+  };
+  static std::mutex& mutex() { static std::mutex one; return one; }
+  static Piece& kept() { static Piece one; return one; }
+  int64_t bytes_;
+  Piece piece_;
+};
+
+bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
+
+// A dimension, or several that lie in a row in all arrays.
+struct Dim {
+  int64_t size;
+  Operand kind;  // ROW, COL, or P for neither
+  int64_t stride[ROLES];
+};
+
+bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
+
+}  // namespace
+
+struct Batch::Stage {
+  Kind kind;
+  bool backwards;
+  std::vector<Task> tasks;
+  int first, last;  // the layers of its group
+  alignas(64) std::atomic<int> next{0};
+  alignas(64) std::atomic<int> unfinished{0};
+  std::atomic<int> over{0};
+};
+
+Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options)
+    : tensors_(std::move(tensors)), steps_(tensors_.size()), same_options_(std::move(same_options)) {
+  for (int i = 0; i < this->tensors(); i++) add_layers(i);
+  first_layer_.push_back(int(layers_.size()));
+  int64_t stripes = 0;
+  for (Layer& l : layers_) stripes += l.stripes;
+  partial_.resize(size_t(2 * stripes));
+  left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
+  double* partial = partial_.data();
+  int at = 0;
+  for (int i = 0; i < this->tensors(); i++)
+    for (; at < first_layer_[size_t(i) + 1]; at++) {
+      Layer& l = layers_[size_t(at)];
+      l.o = &tensors_[size_t(i)].options, l.s = &steps_[size_t(i)], l.f = factors_[size_t(at)].get();
+      l.partial = partial, partial += 2 * l.stripes, count_ += l.count;
+    }
+  stats_.resize(layers_.size());
+  make_stages();
+}
+
+Batch::~Batch() = default;
+
+void Batch::add_layers(int tensor) {
+  const Tensor& t = tensors_[size_t(tensor)];
+  first_layer_.push_back(int(layers_.size()));
+  int64_t blocks = 1;
+  for (int d : t.block_dims) blocks *= t.shape[size_t(d)];
+  std::array<int64_t, ROLES> base{};
+  for (int64_t b = 0; b < blocks; b++) {
+    base.fill(0);
+    int64_t rest = b;
+    for (size_t i = t.block_dims.size(); i-- > 0;) {
+      const size_t d = size_t(t.block_dims[i]);
+      for (size_t r = 0; r < ROLES; r++)
+        if (t.arrays[r].present) base[r] += rest % t.shape[d] * t.arrays[r].stride[d];
+      rest /= t.shape[d];
+    }
+    Layer layer{};
+    lay_out(layer, t);
+    layers_.push_back(layer);
+    base_.push_back(base);
+  }
+}
+
+void Batch::lay_out(Layer& l, const Tensor& t) {
+  std::vector<Dim> all, dims;
+  const bool factored = !t.rows.empty();
+  l.count = 1;
+  for (size_t d = 0; d < t.shape.size(); d++) {
+    if (has(t.block_dims, int(d))) continue;
+    l.count *= t.shape[d];
+    if (t.shape[d] == 1) continue;
+    Dim dim{t.shape[d], has(t.rows, int(d)) ? ROW : has(t.cols, int(d)) ? COL : P, {}};
+    for (size_t r = 0; r < ROLES; r++)
+      if (t.arrays[r].present) dim.stride[r] = t.arrays[r].stride[d];
+    if (dim.kind == COL) dim.stride[ROLE_R] = 0;
+    if (dim.kind == ROW) dim.stride[ROLE_C] = 0;
+    all.push_back(dim);
+  }
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::abs(a.stride[ROLE_P]) > std::abs(b.stride[ROLE_P]);
+  });
+  for (const auto& dim : all) {
+    bool joins = !dims.empty() && dims.back().kind == dim.kind;
+    for (size_t r = 0; joins && r < ROLES; r++) joins = dims.back().stride[r] == dim.stride[r] * dim.size;
+    if (!joins) dims.push_back(dim);
+    else dims.back().size *= dim.size, std::copy_n(dim.stride, size_t(ROLES), dims.back().stride);
+  }
+  if (dims.empty()) {
+    Dim one{1, P, {}};
+    for (size_t r = 0; r < ARRAYS; r++) one.stride[r] = size_of(t.arrays[r].dtype);
+    dims.push_back(one);
+  }
+  if (dims.size() > MAX_DIMS) throw std::length_error("more dimensions that do not lie in a row than the engine takes");
+
+  l.dims = uint8_t(dims.size());
+  l.wide = t.arrays[ROLE_P].dtype == F64;
+  const Dtype own = l.wide ? F64 : F32;
+  for (int r = 0; r < ARRAYS; r++) {
+    l.dtype[r] = t.arrays[size_t(r)].dtype;
+    l.direct[r] = !t.arrays[size_t(r)].present;
+  }
+  l.late = l.dtype[S0] != own || l.dtype[S1] != own;
+  for (size_t d = 0; d < dims.size(); d++) {
+    l.size[d] = dims[d].size;
+    for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
+  }
+
+  factors_.push_back(factored ? std::make_unique<Factors>() : nullptr);
+  Factors* f = factors_.back().get();
+  if (f) {
+    f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
+    f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
+    int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
+    for (size_t d = dims.size(); d-- > 0;) {
+      const int64_t size = dims[d].size, step = std::max<int64_t>(size, 1);
+      f->stride_R[d] = dims[d].stride[ROLE_R], f->stride_C[d] = dims[d].stride[ROLE_C];
+      if (dims[d].kind != COL) l.stride[d][ROW] = size == 1 ? 0 : by_row, by_row *= step, f->rows *= size;
+      if (dims[d].kind != ROW) l.stride[d][COL] = size == 1 ? 0 : by_col, by_col *= step, f->cols *= size;
+      if (dims[d].kind == ROW) f->n_rows *= size;
+      if (dims[d].kind == COL) f->n_cols *= size;
+      if (dims[d].kind == P) f->matrix_stride[d] = by_matrix, by_matrix *= step, f->matrices *= size;
+    }
+  }
+
+  int64_t want = std::max<int64_t>(ceil_div(l.count, STRIPE), 1), most = 0;
+  if (f) want = std::min(want, MOST_FACTOR_STRIPES);
+  for (size_t d = 0; d < dims.size(); d++) {
+    int64_t pieces = std::min(want, std::max<int64_t>(l.size[d], 1));
+    if (f) {
+      const int64_t own_sums = (l.stride[d][ROW] ? 0 : f->rows) + (l.stride[d][COL] ? 0 : f->cols);
+      if (own_sums) pieces = std::min(pieces, std::max<int64_t>(l.count / 8 / own_sums, 1));
+      if (d + 1 == dims.size()) pieces = std::min(pieces, std::max<int64_t>(l.size[d] / 256, 1));
+    }
+    if (pieces > most) most = pieces, l.split = uint8_t(d);
+  }
+  l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
+  if (dims.size() == 1 && !f) l.step = STRIPE;
+  l.stripes = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
+  if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
+}
+
+int64_t Batch::scratch_of(Layer& l, char* at) {
+  Factors& f = *l.f;
+  int64_t used = 0;
+  const auto take = [&](int64_t bytes) {
+    char* piece = at ? at + used : nullptr;
+    used += ceil_div(bytes, 64) * 64;
+    return piece;
+  };
+  const int64_t number = l.wide ? 8 : 4;
+  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));
+  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.stripes : 1)));
+  f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
+  f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
+  f.row_factor = take(number * f.rows);
+  f.col_factor = take(number * f.cols);
+  return used;
+}
+
+void Batch::make_stages() {
+  bool model = false, own = false;
+  for (const Layer& l : layers_) model |= l.o->max_grad_norm > 0, own |= l.o->max_grad_norm_per_tensor > 0;
+  const int n = int(layers_.size());
+  const auto add = [&](Kind kind, int first, int last, bool backwards) {
+    auto stage = std::make_unique<Stage>();
+    stage->kind = kind, stage->backwards = backwards, stage->first = first, stage->last = last;
+    int64_t bundled = 0;
+    for (int i = first; i < last; i++) {
+      const Layer& l = layers_[size_t(i)];
+      const bool small = l.stripes == 1;
+      if (kind == OWN && !(l.o->max_grad_norm_per_tensor > 0)) continue;
+      if (kind == MODEL && !(l.o->max_grad_norm > 0)) continue;
+      if ((kind == PREPARE || kind == UPDATE) && (small || !l.f)) continue;
+      if (kind == APPLY && (small || immediate(l))) continue;
+      if (kind == OWN && !model && small) continue;  // its measuring task sees to that
+      if (!small) {
+        for (int64_t s = 0; s < (kind == PREPARE ? 1 : l.stripes); s++) stage->tasks.push_back({i, i + 1, s});
+      } else if (!stage->tasks.empty() && stage->tasks.back().stripe < 0 && stage->tasks.back().last == i &&
+                 bundled + l.count <= STRIPE) {
+        stage->tasks.back().last = i + 1;
+        bundled += l.count;
+      } else {
+        stage->tasks.push_back({i, i + 1, -1});
+        bundled = l.count;
+      }
+    }
+    if (!stage->tasks.empty()) stages_.push_back(std::move(stage));
+  };
+  if (model) {
+    if (own) add(OWN, 0, n, false);
+    add(MODEL, 0, n, false);
+  }
+  const int64_t budget = cached_bytes();
+  for (int first = 0, last; first < n; first = last) {
+    int64_t bytes = 0, scratch = 0;
+    for (last = first; last < n; last++) {
+      Layer& l = layers_[size_t(last)];
+      int64_t own_bytes = 0;
+      for (int r = 0; r < ARRAYS; r++) own_bytes += l.count * (l.direct[r] ? 0 : size_of(l.dtype[r]));
+      if (last > first && bytes + own_bytes > budget) break;
+      bytes += own_bytes;
+      if (l.f) scratch += scratch_of(l, nullptr);
+    }
+    scratch_ = std::max(scratch_, scratch);
+    if (own && !model) add(OWN, first, last, false);
+    add(PREPARE, first, last, false);
+    add(MEASURE, first, last, false);
+    add(UPDATE, first, last, true);
+    bool factored = false;
+    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].stripes > 1;
+    add(APPLY, first, last, !factored);
+  }
+  own_apart_ = model;
+}
+
+void Batch::place(int tensor, Role role, char* address) {
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
+    Layer& l = layers_[size_t(i)];
+    char* at = address + base_[size_t(i)][role];
+    if (role == ROLE_R) l.f->stored_R = at;
+    else if (role == ROLE_C) l.f->stored_C = at;
+    else {
+      const int64_t size = size_of(l.dtype[role]);
+      l.data[role] = at;
+      l.direct[role] = l.dtype[role] == (l.wide ? F64 : F32) && l.stride[l.dims - 1][role] == size &&
+                       reinterpret_cast<uintptr_t>(at) % size_t(size) == 0;
+      for (int d = 0; d < l.dims - 1; d++) l.direct[role] &= l.stride[d][role] % size == 0;
+    }
+  }
+}
+
+void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale) {
+  const Options& o = tensors_[size_t(tensor)].options;
+  Step& s = steps_[size_t(tensor)];
+  const Step* before = tensor ? &steps_[size_t(tensor) - 1] : nullptr;
+  if (before && before->t == t && before->lr == lr && before->lam == weight_decay && before->g_scale == g_scale &&
+      same_options_[size_t(tensor)])
+    s = *before;  // as often, and powers take their time
+  else
+    s = settle(o, t, lr, weight_decay, g_scale);
+  const bool prepared = g_scale != 1 || o.maximize || o.max_grad_value > 0 || o.max_grad_norm > 0 ||
+                        o.max_grad_norm_per_tensor > 0 || s.lam_g != 0;
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
+    Layer& l = layers_[size_t(i)];
+    l.clip_own = l.clip_model = l.clip = 1;
+    l.scale = s.lr_apply;  // where there is no ratio
+    l.prepared = prepared;
+    stats_[size_t(i)] = {0, 0, 1};
+  }
+}
+
+void Batch::step() {
+  const Scratchpad scratch(scratch_);
+  char* at = scratch.at();
+  for (auto& stage : stages_) {
+    stage->next.store(0, std::memory_order_relaxed);
+    stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
+    stage->over.store(0, std::memory_order_relaxed);
+    if (stage->kind == MEASURE) {
+      int64_t used = 0;
+      for (int i = stage->first; i < stage->last; i++)
+        if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
+    }
+  }
+  for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].stripes, std::memory_order_relaxed);
+  const int64_t useful = count_ / ALONE;
+  run_on(int(std::clamp<int64_t>(useful, 1, num_threads())), work, this);
+}
+
+void Batch::work(void* self) {
+  Batch& batch = *static_cast<Batch*>(self);
+  for (auto& one : batch.stages_) {
+    Stage& stage = *one;
+    const int n = int(stage.tasks.size());
+    for (int i; (i = stage.next.fetch_add(1, std::memory_order_relaxed)) < n;) {
+      batch.carry_out(stage.tasks[size_t(stage.backwards ? n - 1 - i : i)], stage.kind);
+      if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        if (stage.kind == MODEL) batch.answer_model();
+        raise(stage.over);
+      }
+    }
+    wait_for(stage.over);
+  }
+}
+
+void Batch::carry_out(const Task& task, Kind kind) {
+  if (task.stripe >= 0) return carry_out(layers_[size_t(task.first)], kind, task.stripe);
+  for (int i = task.first; i < task.last; i++) {
+    Layer& l = layers_[size_t(i)];
+    if (kind != MEASURE) {
+      carry_out(l, kind, 0);
+      continue;
+    }
+    if (l.o->max_grad_norm_per_tensor > 0 && !own_apart_) carry_out(l, OWN, 0);
+    if (l.f) carry_out(l, PREPARE, 0);
+    carry_out(l, MEASURE, 0);
+    if (l.f) carry_out(l, UPDATE, 0);
+    if (!immediate(l)) carry_out(l, APPLY, 0);
+  }
+}
+
+void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
+  const Kernels& k = kernels();
+  double* sums = l.partial + 2 * stripe;
+  if (kind == PREPARE) return clear_factors(l);
+  if (kind == APPLY) return k.apply(l, stripe);
+  if (kind == MEASURE && immediate(l)) {
+    if (l.o->method == LAMB) k.measure(l, stripe, sums);
+    return k.apply(l, stripe);
+  }
+  if (kind == OWN || kind == MODEL) k.square(l, stripe, sums);
+  if (kind == MEASURE) k.measure(l, stripe, sums);
+  if (kind == UPDATE) k.measure_update(l, stripe, sums);
+  auto& left = left_[size_t(index(l))];
+  if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    left.store(l.stripes, std::memory_order_relaxed);
+    answer(l, kind);
+  }
+}
+
+// Called by whoever has done the last stripe of a layer. The stripes' sums are added in their order.
+void Batch::answer(Layer& l, Kind kind) {
+  double first = 0, second = 0, *stats = stats_[size_t(index(l))].data();
+  for (int64_t s = 0; s < l.stripes; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
+  if (kind == OWN) l.clip_own = shorter(first, l.o->max_grad_norm_per_tensor);
+  if (kind == UPDATE) l.sums[1] = first;
+  if (kind != MEASURE) {
+    if (kind == MODEL) l.sums[0] = first;
+    if (kind == UPDATE) answer_update(l, stats);
+    return;
+  }
+  l.sums[0] = first, l.sums[1] = second;
+  if (l.f) answer_factors(l);
+  else if (l.o->method == ADAFACTOR) answer_update(l, stats);
+  else answer_ratio(l, stats);
+}
+
+void Batch::answer_model() {
+  double gg = 0;
+  for (const Layer& l : layers_)
+    if (l.o->max_grad_norm > 0) gg += l.sums[0];
+  for (Layer& l : layers_)
+    if (l.o->max_grad_norm > 0) l.clip_model = shorter(gg, l.o->max_grad_norm);
+}
+
+std::vector<double> Batch::measured(int tensor, int which) const {
+  std::vector<double> found;
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++)
+    found.push_back(stats_[size_t(i)][size_t(which)]);
+  return found;
+}
+
+}  // namespace layerwise

@@ -1,0 +1,44 @@
+#include "dispatch.hpp"
+
+#include <atomic>
+
+namespace layerwise {
+
+extern const Kernels kernels_baseline;
+#ifdef LAYERWISE_X86
+extern const Kernels kernels_avx2, kernels_avx512;
+#endif
+
+std::vector<const Kernels*> available_kernels() {
+  std::vector<const Kernels*> found;
+#ifdef LAYERWISE_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    found.push_back(&kernels_avx512);
+  if (avx2) found.push_back(&kernels_avx2);
+#endif
+  found.push_back(&kernels_baseline);
+  return found;
+}
+
+namespace {
+std::atomic<const Kernels*>& in_use() {
+  static std::atomic<const Kernels*> chosen{available_kernels().front()};
+  return chosen;
+}
+}  // namespace
+
+const Kernels& kernels() { return *in_use().load(std::memory_order_relaxed); }
+
+bool use_kernels(const std::string& name) {
+  for (const Kernels* k : available_kernels())
+    if (name == k->name) {
+      in_use().store(k, std::memory_order_relaxed);
+      return true;
+    }
+  return false;
+}
+
+}  // namespace layerwise

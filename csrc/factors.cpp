@@ -1,0 +1,89 @@
+#include "factors.hpp"
+
+#include <cmath>
+#include <cstring>
+
+#include "answers.hpp"
+
+namespace layerwise {
+namespace {
+
+#include "kernels/convert.hpp"
+
+// Walks through the entries of R (or C) in order: f(entry, its place in the stored array, its matrix).
+template <class F>
+void for_entries(const Layer& l, Operand which, const int64_t* stored, F&& f) {
+  int64_t size[MAX_DIMS], at[MAX_DIMS] = {}, by[MAX_DIMS], matrix[MAX_DIMS], n = 0, place = 0, m = 0, total = 1;
+  for (int d = 0; d < l.dims; d++)
+    if (l.stride[d][which]) {
+      size[n] = l.size[d], by[n] = stored[d], matrix[n] = l.f->matrix_stride[d];
+      total *= size[n++];
+    }
+  for (int64_t i = 0; i < total; i++) {
+    f(i, place, m);
+    for (int64_t d = n - 1; d >= 0; d--) {
+      place += by[d], m += matrix[d];
+      if (++at[d] < size[d]) break;
+      place -= at[d] * by[d], m -= at[d] * matrix[d], at[d] = 0;
+    }
+  }
+}
+
+void add_up(double* sums, int64_t n, int64_t stripes) {
+  for (int64_t s = 1; s < stripes; s++)
+    for (int64_t i = 0; i < n; i++) sums[i] += sums[s * n + i];
+}
+
+template <class T>
+T read(Dtype dtype, const char* at) {
+  T x;
+  load<T>(dtype, at, size_of(dtype), 1, &x);
+  return x;
+}
+
+template <class T>
+void answer_in(const Layer& l) {
+  const Factors& f = *l.f;
+  const T b2 = T(l.s->b2), a2 = T(l.s->a2);
+  for (int64_t m = 0; m < f.matrices; m++) f.G_total[m] = f.R_total[m] = 0;
+  for_entries(l, ROW, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
+    f.G_total[m] += f.R[i];
+    f.R_total[m] += double(read<T>(f.dtype_R, f.stored_R + at));
+  });
+  // mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
+  for (int64_t m = 0; m < f.matrices; m++) {
+    const double n = at_least(double(f.n_rows), 1);
+    double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * (f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1));
+    f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
+  }
+  const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
+                          void* factor, bool by_mean) {
+    T* out = (T*)factor;
+    const double divisor = at_least(double(n), 1);
+    for_entries(l, which, stride, [&](int64_t i, int64_t at, int64_t m) {
+      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor);
+      store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+      const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
+      out[i] = l.o->clamp ? root : 1 / root;
+    });
+  };
+  update(ROW, f.R, f.n_cols, f.stored_R, f.dtype_R, f.stride_R, f.row_factor, true);
+  update(COL, f.C, f.n_rows, f.stored_C, f.dtype_C, f.stride_C, f.col_factor, false);
+}
+
+}  // namespace
+
+void clear_factors(const Layer& l) {
+  const Factors& f = *l.f;
+  if (!f.cut_rows) std::memset(f.R, 0, size_t(f.rows) * sizeof(double));
+  if (!f.cut_cols) std::memset(f.C, 0, size_t(f.cols) * sizeof(double));
+}
+
+void answer_factors(const Layer& l) {
+  const Factors& f = *l.f;
+  if (f.cut_rows) add_up(f.R, f.rows, l.stripes);
+  if (f.cut_cols) add_up(f.C, f.cols, l.stripes);
+  l.wide ? answer_in<double>(l) : answer_in<float>(l);
+}
+
+}  // namespace layerwise

@@ -1,0 +1,208 @@
+// Adafactor (rules/adafactor.py), cut where the rule yields:
+//
+//     G = g² + eps1
+//     measure:         row and column sums of G, Σp²          → R, C, √(R/mean(R)) = row, √C = col
+//     measure_update:  Σu²,  u = g / (row·col)                → clip, alpha
+//     apply:           p ← p − alpha·clip·u, or by way of e
+//
+// Where V is whole, u needs no sums, and `measure` gives Σp² and Σu² at once. Along a run either C changes and R does
+// not (VARYING_COL), or the other way round, or, where the run counts matrices, both do.
+
+enum Varying { COLS, ROWS, BOTH };
+
+inline Varying varying(const Layer& layer) {
+  const int64_t* stride = layer.stride[layer.dims - 1];
+  return stride[ROW] == 0 ? COLS : stride[COL] == 0 ? ROWS : BOTH;
+}
+
+template <class T>
+struct AdafactorNumbers {
+  T eps1, b2, a2, u, b1, e, lr, lam;  // e ← b1·e + e·u,  p ← p − lr·e − lam·p
+  bool clamp, momentum;
+  explicit AdafactorNumbers(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
+    const Options& o = *l.o;
+    const double alpha = l.scale, lr_decay = o.relative ? l.s->lr * o.lr_cap : l.s->lr;
+    const double scale[] = {lr_decay, alpha, 1};
+    eps1 = T(o.eps1), b2 = T(l.s->b2), a2 = T(l.s->a2), b1 = T(o.beta1);
+    u = T(alpha * l.clip);
+    e = T((1 - o.beta1) * l.clip * (o.lr_in_momentum ? alpha : 1));
+    lr = o.lr_in_momentum ? T(1) : T(alpha);
+    lam = l.s->lam == 0 ? T(0) : T(scale[o.decay_scale] * l.s->lam);
+  }
+};
+
+// Adds G of a run to the sums of what varies along it, and returns its whole sum.
+template <class T>
+double add_to(const T eps1, const T* __restrict g, double* __restrict varying, int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) {
+    const double G_ = double(T(g[i] * g[i] + eps1));
+    varying[i] += G_;
+    sum += G_;
+  }
+  return sum;
+}
+
+template <class T>
+void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
+  Scratch<T> scratch;
+  const Factors& f = *layer.f;
+  double* R = f.R + (f.cut_rows ? stripe * f.rows : 0);
+  double* C = f.C + (f.cut_cols ? stripe * f.cols : 0);
+  if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
+  if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
+  const T eps1 = layer.o->clamp ? T(0) : T(layer.o->eps1);
+  const Varying kind = varying(layer);
+  double pp = 0;
+  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    const T* g = run.gradient();
+    double *r = R + off[ROW], *c = C + off[COL];
+    if (kind == COLS) *r += add_to<T>(eps1, g, c, n);
+    else if (kind == ROWS) *c += add_to<T>(eps1, g, r, n);
+    else add_to<T>(eps1, g, c, n), add_to<T>(eps1, g, r, n);
+    if (layer.o->scale_parameter) pp += squares<T>(run.read(P), n);
+  });
+  sums[0] = pp;
+}
+
+// What u is, given g, along a run. Without the clamp the factors are reciprocals.
+template <class T, bool Clamp>
+struct FactoredUpdate {
+  T eps1;
+  T operator()(T g, T row, T col) const { return Clamp ? g / at_least(row * col, eps1) : g * row * col; }
+};
+
+template <class T, bool Clamp, bool Both>
+double update_squares(const FactoredUpdate<T, Clamp> u, const T* __restrict g, const T* __restrict fixed,
+                      const T* __restrict varying, int64_t n) {
+  double uu = 0;
+#pragma omp simd reduction(+ : uu)
+  for (int64_t i = 0; i < n; i++) {
+    const T u_ = u(g[i], Both ? fixed[i] : fixed[0], varying[i]);
+    uu += double(u_) * double(u_);
+  }
+  return uu;
+}
+
+template <class T, bool Clamp>
+void measure_update_with(const Layer& layer, int64_t stripe, double* sums) {
+  Scratch<T> scratch;
+  const FactoredUpdate<T, Clamp> u{T(layer.o->eps1)};
+  const Varying kind = varying(layer);
+  double uu = 0;
+  for_runs(layer, stripe, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+    const T* g = Run<T>{layer, off, n, scratch}.gradient();
+    const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
+    if (kind == COLS) uu += update_squares<T, Clamp, false>(u, g, row, col, n);
+    else if (kind == ROWS) uu += update_squares<T, Clamp, false>(u, g, col, row, n);
+    else uu += update_squares<T, Clamp, true>(u, g, row, col, n);
+  });
+  sums[0] = uu;
+}
+
+template <class T, bool Momentum, bool Decayed>
+inline void move(const AdafactorNumbers<T>& k, T& p, T u, T* e) {
+  T moved;
+  if (Momentum) *e = k.b1 * *e + k.e * u, moved = k.lr * *e;
+  else moved = k.u * u;
+  p = p - (Decayed ? moved + k.lam * p : moved);
+}
+
+template <class T, bool Clamp, bool Both, bool Momentum, bool Decayed>
+void factored_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict e,
+                    const T* __restrict fixed, const T* __restrict varying, int64_t n) {
+  const FactoredUpdate<T, Clamp> u{k.eps1};
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++)
+    move<T, Momentum, Decayed>(k, p[i], u(g[i], Both ? fixed[i] : fixed[0], varying[i]), e + i);
+}
+
+template <class T, bool Clamp, bool Both>
+auto factored_body(bool momentum, bool decayed) {
+  if (momentum) return decayed ? factored_apply<T, Clamp, Both, true, true> : factored_apply<T, Clamp, Both, true, false>;
+  return decayed ? factored_apply<T, Clamp, Both, false, true> : factored_apply<T, Clamp, Both, false, false>;
+}
+
+template <class T>
+void apply_factored(const Layer& layer, int64_t stripe) {
+  Scratch<T> scratch;
+  const AdafactorNumbers<T> k(layer);
+  const Varying kind = varying(layer);
+  const bool decayed = k.lam != 0;
+  const auto body = k.clamp ? (kind == BOTH ? factored_body<T, true, true>(k.momentum, decayed)
+                                            : factored_body<T, true, false>(k.momentum, decayed))
+                            : (kind == BOTH ? factored_body<T, false, true>(k.momentum, decayed)
+                                            : factored_body<T, false, false>(k.momentum, decayed));
+  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;
+    const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
+    if (kind == ROWS) body(k, p, run.gradient(), e, col, row, n);
+    else body(k, p, run.gradient(), e, row, col, n);
+    run.write(P);
+    if (k.momentum) run.write(S0);
+  });
+}
+
+// V whole: V ← b2·V + a2·G,  u = g/√V.  V is stored by `apply`, so that u is of a V that has not been rounded.
+
+template <class T>
+struct WholeUpdate {
+  T eps1, b2, a2;
+  bool clamp;
+  explicit WholeUpdate(const AdafactorNumbers<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
+  T V(T g, T V_) const { return b2 * V_ + a2 * (clamp ? g * g : g * g + eps1); }
+  T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
+};
+
+template <class T>
+void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
+  Scratch<T> scratch;
+  const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
+  double pp = 0, uu = 0;
+  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    const T *__restrict g = run.gradient(), *__restrict V = run.read(S1);
+    double uu_ = 0;
+#pragma omp simd reduction(+ : uu_)
+    for (int64_t i = 0; i < n; i++) {
+      const T u = k.u(g[i], k.V(g[i], V[i]));
+      uu_ += double(u) * double(u);
+    }
+    uu += uu_;
+    if (layer.o->scale_parameter) pp += squares<T>(run.read(P), n);
+  });
+  sums[0] = pp;
+  sums[1] = uu;
+}
+
+template <class T, bool Momentum, bool Decayed>
+void whole_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict e,
+                 T* __restrict V, int64_t n) {
+  const WholeUpdate<T> of(k);
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    const T V_ = of.V(g[i], V[i]);
+    V[i] = V_;
+    move<T, Momentum, Decayed>(k, p[i], of.u(g[i], V_), e + i);
+  }
+}
+
+template <class T>
+void apply_whole(const Layer& layer, int64_t stripe) {
+  Scratch<T> scratch;
+  const AdafactorNumbers<T> k(layer);
+  const bool decayed = k.lam != 0;
+  const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
+                               : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
+  const int arrays = 1 << P | 1 << G | 1 << S1 | k.momentum << S0;
+  for_runs(layer, stripe, longest(layer, arrays), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    T *p = run.read(P), *V = run.read(S1), *e = k.momentum ? run.read(S0) : nullptr;
+    body(k, p, run.gradient(), e, V, n);
+    run.write(P), run.write(S1);
+    if (k.momentum) run.write(S0);
+  });
+}

@@ -1,0 +1,2 @@
+#define LAYERWISE_ISA avx2
+#include "table.hpp"

@@ -1,0 +1,2 @@
+#define LAYERWISE_ISA avx512
+#include "table.hpp"

@@ -1,0 +1,2 @@
+#define LAYERWISE_ISA baseline
+#include "table.hpp"

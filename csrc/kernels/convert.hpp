@@ -1,0 +1,79 @@
+// Stored numbers into those of the arithmetic and back, rounding to nearest even, a few hundred at a time.
+// Included once per instruction set, in a namespace without a name: see table.hpp.
+
+// Arrays may lie at any address.
+typedef float __attribute__((aligned(1), may_alias)) f32_at;
+typedef double __attribute__((aligned(1), may_alias)) f64_at;
+typedef uint16_t __attribute__((aligned(1), may_alias)) u16_at;
+
+inline float bf16_to_float(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
+
+inline uint16_t float_to_bf16(float x) {
+  uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  uint32_t nan = (bits >> 16) | 0x40u;
+  return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+inline float f16_to_float(uint16_t x) {
+  uint32_t magnitude = uint32_t(x & 0x7fffu) << 13, sign = uint32_t(x & 0x8000u) << 16;
+  // As a float this is 2^-112 of the number; what is below 2^-14 becomes normal on the way.
+  uint32_t finite = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112f);
+  uint32_t bits = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite;
+  return __builtin_bit_cast(float, bits | sign);
+}
+
+inline uint16_t float_to_f16(float x) {
+  uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits & 0x80000000u;
+  bits ^= sign;
+  // Below 2^-14: adding 0.5 leaves the rounded result in the last bits.
+  uint32_t small = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, bits) + 0.5f) - 0x3f000000u;
+  uint32_t normal = (bits + 0xc8000fffu + ((bits >> 13) & 1u)) >> 13;
+  uint32_t large = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  uint32_t out = bits < 0x38800000u ? small : bits >= 0x47800000u ? large : normal;
+  return uint16_t(out | (sign >> 16));
+}
+
+template <class T>
+void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict to) {
+  switch (dtype) {
+    case F32:
+      if (stride == 4) for (int64_t i = 0; i < n; i++) to[i] = T(((const f32_at*)at)[i]);
+      else for (int64_t i = 0; i < n; i++) to[i] = T(*(const f32_at*)(at + i * stride));
+      break;
+    case F64:
+      if (stride == 8) for (int64_t i = 0; i < n; i++) to[i] = T(((const f64_at*)at)[i]);
+      else for (int64_t i = 0; i < n; i++) to[i] = T(*(const f64_at*)(at + i * stride));
+      break;
+    case BF16:
+      if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(bf16_to_float(((const u16_at*)at)[i]));
+      else for (int64_t i = 0; i < n; i++) to[i] = T(bf16_to_float(*(const u16_at*)(at + i * stride)));
+      break;
+    case F16:
+      if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(((const u16_at*)at)[i]));
+      else for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(*(const u16_at*)(at + i * stride)));
+      break;
+  }
+}
+
+template <class T>
+void store(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict from) {
+  switch (dtype) {
+    case F32:
+      if (stride == 4) for (int64_t i = 0; i < n; i++) ((f32_at*)at)[i] = float(from[i]);
+      else for (int64_t i = 0; i < n; i++) *(f32_at*)(at + i * stride) = float(from[i]);
+      break;
+    case F64:
+      if (stride == 8) for (int64_t i = 0; i < n; i++) ((f64_at*)at)[i] = double(from[i]);
+      else for (int64_t i = 0; i < n; i++) *(f64_at*)(at + i * stride) = double(from[i]);
+      break;
+    case BF16:
+      if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_bf16(float(from[i]));
+      else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_bf16(float(from[i]));
+      break;
+    case F16:
+      if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_f16(float(from[i]));
+      else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_f16(float(from[i]));
+      break;
+  }
+}

@@ -1,0 +1,43 @@
+// The gradient as it is to be used (rules/parts.py, `ready`):
+//
+//     g ← g / g_scale;   g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c), its own norm and that of all
+
+template <class T>
+void ready(const Layer& layer, const T* __restrict from, T* __restrict g, int64_t n) {
+  const T scale = T(layer.s->g_scale), sign = layer.o->maximize ? T(-1) : T(1), c = T(layer.o->max_grad_value);
+  const T own = T(layer.clip_own), model = T(layer.clip_model);
+  for (int64_t i = 0; i < n; i++) g[i] = from[i] / scale * sign;
+  if (c != 0)
+    for (int64_t i = 0; i < n; i++) g[i] = at_most(at_least(g[i], -c), c);
+  if (own != 1)
+    for (int64_t i = 0; i < n; i++) g[i] = g[i] / own;
+  if (model != 1)
+    for (int64_t i = 0; i < n; i++) g[i] = g[i] / model;
+}
+
+template <class T>
+const T* Run<T>::gradient() const {
+  T* g = read(G);
+  if (!layer.prepared) return g;
+  alignas(64) T copy[CHUNK];
+  if (g == scratch.of[G]) __builtin_memcpy(copy, g, n * sizeof(T)), g = copy;
+  ready<T>(layer, g, scratch.of[G], n);
+  return scratch.of[G];
+}
+
+template <class T>
+double squares(const T* __restrict x, int64_t n) {
+  double xx = 0;
+#pragma omp simd reduction(+ : xx)
+  for (int64_t i = 0; i < n; i++) xx += double(x[i]) * double(x[i]);
+  return xx;
+}
+
+template <class T>
+void square_of(const Layer& layer, int64_t stripe, double* sums) {
+  Scratch<T> scratch;
+  double gg = 0;
+  for_runs(layer, stripe, longest(layer, 1 << G),
+           [&](const int64_t* off, int64_t n) { gg += squares<T>(Run<T>{layer, off, n, scratch}.gradient(), n); });
+  sums[0] = gg;
+}

@@ -1,0 +1,89 @@
+// LAMB (rules/lamb.py), cut where the rule yields:
+//
+//     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
+//     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
+//
+// r is made anew in `apply` rather than kept: two roots cost less than eight bytes of memory. Where the moments are
+// stored in a dtype of their own, `measure` leaves them alone and `apply` makes them anew too, because r is of moments
+// that have not been rounded.
+
+template <class T>
+struct LambNumbers {
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, keep, step;
+  explicit LambNumbers(const Layer& l)
+      : b1(T(l.s->b1)), a1(T(l.s->a1)), b2(T(l.s->b2)), a2(T(l.s->a2)), c1(T(l.s->c1)), c2(T(l.s->c2)),
+        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.s->lam_r)), keep(T(l.s->keep)), step(T(l.scale)) {}
+
+  T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
+};
+
+template <class T, bool Decayed, bool Late>
+void lamb_measure(const LambNumbers<T> k, const T* __restrict p, const T* __restrict g, T* __restrict m,
+                  T* __restrict v, int64_t n, double* sums) {
+  double pp = 0, rr = 0;
+#pragma omp simd reduction(+ : pp, rr)
+  for (int64_t i = 0; i < n; i++) {
+    const T p_ = k.keep * p[i], m_ = k.b1 * m[i] + k.a1 * g[i], v_ = k.b2 * v[i] + k.a2 * (g[i] * g[i]);
+    if (!Late) m[i] = m_, v[i] = v_;
+    const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
+    pp += double(p_) * double(p_);
+    rr += double(r) * double(r);
+  }
+  sums[0] += pp;
+  sums[1] += rr;
+}
+
+template <class T, bool Decayed, bool Late>
+void lamb_apply(const LambNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
+                int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    T p_ = k.keep * p[i], m_ = m[i], v_ = v[i];
+    if (Late) m[i] = m_ = k.b1 * m_ + k.a1 * g[i], v[i] = v_ = k.b2 * v_ + k.a2 * (g[i] * g[i]);
+    const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
+    p[i] = p_ - k.step * r;
+  }
+}
+
+template <class T>
+const T* lamb_gradient(const Run<T>& run, const T* p) {
+  const T* g = run.gradient();
+  const T lam = T(run.layer.s->lam_g);
+  if (lam == 0) return g;
+  T* to = run.scratch.of[G];
+  for (int64_t i = 0; i < run.n; i++) to[i] = g[i] + lam * p[i];
+  return to;
+}
+
+template <class T>
+void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
+  Scratch<T> scratch;
+  const LambNumbers<T> k(layer);
+  const bool decayed = layer.s->lam_r != 0;
+  const auto body = layer.late ? (decayed ? lamb_measure<T, true, true> : lamb_measure<T, false, true>)
+                               : (decayed ? lamb_measure<T, true, false> : lamb_measure<T, false, false>);
+  sums[0] = sums[1] = 0;
+  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    const T* p = run.read(P);
+    T *m = run.read(S0), *v = run.read(S1);
+    body(k, p, lamb_gradient(run, p), m, v, n, sums);
+    if (!layer.late) run.write(S0), run.write(S1);
+  });
+}
+
+template <class T>
+void apply_lamb(const Layer& layer, int64_t stripe) {
+  Scratch<T> scratch;
+  const LambNumbers<T> k(layer);
+  const bool decayed = layer.s->lam_r != 0;
+  const auto body = layer.late ? (decayed ? lamb_apply<T, true, true> : lamb_apply<T, false, true>)
+                               : (decayed ? lamb_apply<T, true, false> : lamb_apply<T, false, false>);
+  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    T *p = run.read(P), *m = run.read(S0), *v = run.read(S1);
+    body(k, p, layer.late ? lamb_gradient(run, p) : nullptr, m, v, n);
+    run.write(P);
+    if (layer.late) run.write(S0), run.write(S1);
+  });
+}

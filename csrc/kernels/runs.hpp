@@ -1,0 +1,83 @@
+// A stripe as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
+
+inline constexpr int64_t CHUNK = 1024;  // numbers that are converted at once; four such arrays fit the first cache
+
+template <class T>
+inline constexpr bool is_wide = sizeof(T) == 8;
+
+inline float root(float x) { return __builtin_sqrtf(x); }
+inline double root(double x) { return __builtin_sqrt(x); }
+
+// In this order, so that nan stays nan.
+template <class T>
+inline T at_least(T x, T low) { return x < low ? low : x; }
+template <class T>
+inline T at_most(T x, T high) { return x > high ? high : x; }
+
+// Calls f(offsets, n) for every run of the stripe along the innermost dimension, cut to at most `longest`.
+template <class F>
+inline void for_runs(const Layer& layer, int64_t stripe, int64_t longest, F&& f) {
+  const int inner = layer.dims - 1;
+  int64_t begin[MAX_DIMS] = {}, end[MAX_DIMS] = {}, at[MAX_DIMS] = {}, off[OPERANDS] = {};
+  for (int d = 0; d <= inner; d++) begin[d] = 0, end[d] = layer.size[d];
+  const int64_t from = stripe * layer.step, to = from + layer.step;
+  begin[layer.split] = from;
+  end[layer.split] = to < end[layer.split] ? to : end[layer.split];
+  for (int d = 0; d <= inner; d++) {
+    if (begin[d] >= end[d]) return;
+    at[d] = begin[d];
+    for (int k = 0; k < OPERANDS; k++) off[k] += begin[d] * layer.stride[d][k];
+  }
+  for (;;) {
+    int64_t o[OPERANDS];
+    for (int k = 0; k < OPERANDS; k++) o[k] = off[k];
+    for (int64_t i = begin[inner], n; i < end[inner]; i += n) {
+      const int64_t left = end[inner] - i;
+      n = left < longest ? left : longest;
+      f(o, n);
+      for (int k = 0; k < OPERANDS; k++) o[k] += n * layer.stride[inner][k];
+    }
+    int d = inner - 1;
+    for (; d >= 0; d--) {
+      for (int k = 0; k < OPERANDS; k++) off[k] += layer.stride[d][k];
+      if (++at[d] < end[d]) break;
+      for (int k = 0; k < OPERANDS; k++) off[k] -= (end[d] - begin[d]) * layer.stride[d][k];
+      at[d] = begin[d];
+    }
+    if (d < 0) return;
+  }
+}
+
+template <class T>
+struct Scratch {
+  alignas(64) T of[ARRAYS][CHUNK];
+};
+
+// The arrays of a run: where they lie, or copies of them in scratch.
+template <class T>
+struct Run {
+  const Layer& layer;
+  const int64_t* off;
+  int64_t n;
+  Scratch<T>& scratch;
+
+  char* place(Operand k) const { return layer.data[k] + off[k]; }
+  int64_t stride(Operand k) const { return layer.stride[layer.dims - 1][k]; }
+
+  T* read(Operand k) const {
+    if (layer.direct[k]) return (T*)place(k);
+    load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+    return scratch.of[k];
+  }
+  void write(Operand k) const {
+    if (!layer.direct[k]) store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+  }
+  const T* gradient() const;
+};
+
+// How long a run may be: without end where nothing has to be copied.
+inline int64_t longest(const Layer& layer, int arrays) {
+  bool direct = !layer.prepared;
+  for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
+  return direct ? INT64_MAX : CHUNK;
+}

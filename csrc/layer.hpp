@@ -1,0 +1,111 @@
+// What a kernel is told: where one layer lies, how it is to be walked through, and the numbers of this step.
+#pragma once
+
+#include <cstdint>
+
+namespace layerwise {
+
+enum Dtype : uint8_t { F32, F64, BF16, F16 };
+enum Method : uint8_t { LAMB, LARS, ADAFACTOR };
+enum Adapt : uint8_t { NEVER, ALWAYS, DECAYED };
+enum Correction : uint8_t { UNCORRECTED, CORRECTED, CORRECTED_LR };
+enum Decay : uint8_t { IN_RATIO, DECOUPLED, L2 };
+enum DecayScale : uint8_t { BY_LR, BY_STEP, BY_NOTHING };
+
+// LAMB's m and v, LARS's b, Adafactor's e and, where it is not factored, V. ROW and COL are no arrays of the caller but
+// places among the row and column statistics, counted in entries; the others are counted in bytes.
+enum Operand { P, G, S0, S1, ROW, COL, OPERANDS };
+inline constexpr int ARRAYS = 4;
+inline constexpr int MAX_DIMS = 8;
+
+inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
+
+// The options of design.md, settled for one tensor. What is off has a value that does nothing.
+struct Options {
+  Method method = LAMB;
+  bool maximize = false;
+  double max_grad_norm = 0, max_grad_norm_per_tensor = 0, max_grad_value = 0;
+
+  Adapt adapt = ALWAYS;
+  double low, high;  // of the trust ratio; nan where there is no bound
+  double zero_norm_ratio = 1;
+  double eps = 0;
+  bool lr_in_momentum = true;
+
+  double b1 = 0, b2 = 0, eps_root = 0, max_weight_norm = 0;
+  Correction correction = CORRECTED;
+  Decay decay = IN_RATIO;
+  bool grad_averaging = true;
+
+  double momentum = 0, eta = 1, dampening = 0;
+  bool nesterov = false, norm_decayed = false;
+
+  double eps1 = 0, eps2 = 0, clip_threshold = 0, beta2_decay = 0, beta2_cap = -1, beta1 = -1, lr_cap = 0;
+  int64_t decay_offset = 0;
+  bool clamp = false, scale_parameter = false, relative = false, warmup = false;
+  DecayScale decay_scale = BY_LR;
+};
+
+// What a rule is told as `now`, and what follows from it before anything is measured.
+struct Step {
+  double t, lr, lam, g_scale;
+  double keep;      // p ← keep·p before anything else: decoupled decay
+  double lam_g;     // g ← g + lam_g·p: L2 decay
+  double lam_r;     // r = u + lam_r·p
+  double b1, a1;    // m ← b1·m + a1·g
+  double b2, a2;    // v ← b2·v + a2·g²
+  double c1, c2;    // what m and v are multiplied with
+  double lr_apply;  // what multiplies the ratio
+  double rho;
+};
+
+// The row and column statistics of one factored layer.
+struct Factors {
+  int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
+  int64_t n_rows, n_cols;        // what a mean divides by
+  bool cut_rows, cut_cols;       // whether every stripe has all of R (of C) to itself, to be added up
+  double *R, *C;                 // sums of G; R and C of the stripes lie behind one another
+  double *G_total, *R_total;     // of each matrix
+  void *row_factor, *col_factor;  // √(R/mean(R)) and √C, or their reciprocals, in the dtype of the arithmetic
+  // How R and C are stored.
+  char *stored_R, *stored_C;
+  Dtype dtype_R, dtype_C;
+  int64_t stride_R[MAX_DIMS], stride_C[MAX_DIMS];    // in bytes, in the layer's dimensions
+  int64_t matrix_stride[MAX_DIMS];
+};
+
+// One layer: what has norms of its own, a whole tensor or one block of it.
+struct Layer {
+  char* data[ARRAYS];
+  Dtype dtype[ARRAYS];
+  bool direct[ARRAYS];  // can be computed with where it lies: of the arithmetic's dtype, aligned, and in a row
+  bool wide;            // arithmetic in float64
+  bool late;            // moments are stored in another dtype: r must be made of them before they are rounded
+  bool prepared;        // the gradient is not used as it comes
+  uint8_t dims, split;  // the stripes cut the dimension `split`
+  int64_t step, stripes, count;
+  const Options* o;
+  const Step* s;
+  Factors* f;
+
+  // What has been answered.
+  double clip_own, clip_model;  // g is divided by these
+  double scale;                 // LAMB lr·ratio, LARS (lr·)ratio, Adafactor alpha
+  double clip;                  // Adafactor's, of û
+  double sums[2];
+
+  double* partial;  // two sums of each stripe
+  int64_t size[MAX_DIMS];
+  int64_t stride[MAX_DIMS][OPERANDS];
+};
+
+// What an instruction set provides. Each works on one stripe and returns up to two sums.
+struct Kernels {
+  const char* name;
+  void (*square)(const Layer&, int64_t stripe, double* sums);    // Σg², as far as g is ready
+  void (*measure)(const Layer&, int64_t stripe, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
+  void (*measure_update)(const Layer&, int64_t stripe, double* sums);  // Adafactor, factored: Σu²
+  void (*apply)(const Layer&, int64_t stripe);
+};
+
+}  // namespace layerwise

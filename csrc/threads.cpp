@@ -1,0 +1,115 @@
+#include "threads.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace layerwise {
+namespace {
+
+constexpr int SPINS = 2000;  // some tens of microseconds: less than it takes to sleep and be woken
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // yield does next to nothing on most cores
+#endif
+}
+
+class Pool {
+ public:
+  void run(int threads, void (*work)(void*), void* context) {
+    std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
+    if (threads > 1 && turn.owns_lock()) {
+      grow(threads - 1);
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        work_ = work, context_ = context, wanted_ = threads - 1;
+      }
+      for (int i = 1; i < threads; i++) come_.notify_one();
+      work(context);
+      std::unique_lock<std::mutex> lock(mutex_);
+      wanted_ = 0;  // who has not come by now need not come
+      gone_.wait(lock, [&] { return inside_ == 0; });
+    } else {
+      work(context);
+    }
+  }
+
+ private:
+  void grow(int n) {
+    // Signals are for the threads that know about them.
+    sigset_t all, before;
+    if (grown_ >= n) return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      for (; grown_ < n; grown_++) std::thread([this] { live(); }).detach();
+    } catch (const std::system_error&) {  // no more to be had: the work is done by fewer
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  [[noreturn]] void live() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      come_.wait(lock, [&] { return wanted_ > 0; });
+      wanted_--, inside_++;
+      const auto work = work_;
+      void* const context = context_;
+      lock.unlock();
+      work(context);
+      lock.lock();
+      if (--inside_ == 0) gone_.notify_one();
+    }
+  }
+
+  std::mutex turn_;  // held by whoever has the threads
+  std::mutex mutex_;
+  std::condition_variable come_, gone_;
+  void (*work_)(void*) = nullptr;
+  void* context_ = nullptr;
+  int wanted_ = 0, inside_ = 0, grown_ = 0;
+};
+
+std::atomic<int> wanted_threads{1};
+std::atomic<Pool*> the_pool{nullptr};
+
+// A fork has none of the threads, and locks as whoever held them left them: it gets a pool of its own.
+void after_fork() { the_pool.store(new Pool); }
+
+Pool& pool() {
+  static const bool once = [] {
+    the_pool.store(new Pool);  // never deleted: its threads outlive static objects
+    pthread_atfork(nullptr, nullptr, after_fork);
+    return true;
+  }();
+  (void)once;
+  return *the_pool.load();
+}
+
+}  // namespace
+
+int num_threads() { return wanted_threads.load(std::memory_order_relaxed); }
+void set_num_threads(int n) { wanted_threads.store(n, std::memory_order_relaxed); }
+void run_on(int threads, void (*work)(void*), void* context) { pool().run(threads, work, context); }
+
+void wait_for(const std::atomic<int>& flag) {
+  for (int i = 0; i < SPINS; i++) {
+    if (flag.load(std::memory_order_acquire)) return;
+    pause();
+  }
+  while (!flag.load(std::memory_order_acquire)) flag.wait(0, std::memory_order_acquire);
+}
+
+void raise(std::atomic<int>& flag) {
+  flag.store(1, std::memory_order_release);
+  flag.notify_all();
+}
+
+}  // namespace layerwise

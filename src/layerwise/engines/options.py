@@ -1,0 +1,85 @@
+"""Hyperparameters as the kernels take them: numbers, with one that does nothing where an option is off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layerwise.hyper import Adafactor, Hyper, Lamb, Lars
+
+NAN = float("nan")
+ADAPT = {True: "ALWAYS", False: "NEVER", "decayed": "DECAYED"}
+CORRECTION = {True: "CORRECTED", False: "UNCORRECTED", "lr": "CORRECTED_LR"}
+DECAY = {"ratio": "IN_RATIO", "decoupled": "DECOUPLED", "l2": "L2"}
+DECAY_SCALE = {"lr": "BY_LR", "step": "BY_STEP", "none": "BY_NOTHING"}
+
+
+def options_of(native: Any, h: Any) -> Any:
+    """The extension's options for hyperparameters that are fitted to their tensor."""
+    specific: Any = {Lamb: _lamb, Lars: _lars, Adafactor: _adafactor}[type(h)]
+    made = native.Options()
+    for name, value in {**_gradient(h), **specific(native, h)}.items():
+        setattr(made, name, value)
+    return made
+
+
+def _gradient(h: Hyper) -> dict[str, Any]:
+    bounds = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
+    return {"maximize": h.maximize, **{name: getattr(h, name) or 0.0 for name in bounds}}
+
+
+def _ratio(native: Any, h: Any) -> dict[str, Any]:
+    low, high = (NAN if bound is None else bound for bound in h.trust_clip or (None, None))
+    adapt = getattr(native.Adapt, ADAPT[h.adapt])
+    return {"adapt": adapt, "low": low, "high": high, "zero_norm_ratio": h.zero_norm_ratio, "eps": h.eps}
+
+
+def _lamb(native: Any, h: Lamb) -> dict[str, Any]:
+    b1, b2 = h.betas
+    return {
+        "method": native.Method.LAMB,
+        **_ratio(native, h),
+        "b1": b1,
+        "b2": b2,
+        "eps_root": h.eps_root,
+        "max_weight_norm": h.max_weight_norm or 0.0,
+        "correction": getattr(native.Correction, CORRECTION[h.bias_correction]),
+        "decay": getattr(native.Decay, DECAY[h.decay]),
+        "grad_averaging": h.grad_averaging,
+    }
+
+
+def _lars(native: Any, h: Lars) -> dict[str, Any]:
+    return {
+        "method": native.Method.LARS,
+        **_ratio(native, h),
+        "momentum": h.momentum,
+        "eta": h.trust_coefficient,
+        "dampening": h.dampening,
+        "nesterov": h.nesterov,
+        "norm_decayed": h.norm == "decayed",
+        "lr_in_momentum": h.lr_in_momentum,
+    }
+
+
+def _adafactor(native: Any, h: Adafactor) -> dict[str, Any]:
+    eps1, eps2 = h.eps
+    rows, cols = h.factored or ((), ())
+    return {
+        "method": native.Method.ADAFACTOR,
+        "rows": list(rows),
+        "cols": list(cols),
+        "eps1": eps1,
+        "eps2": eps2,
+        "clamp": h.eps_mode == "clamp",
+        "clip_threshold": h.clip_threshold or 0.0,
+        "beta2_decay": h.beta2_decay,
+        "beta2_cap": -1.0 if h.beta2_cap is None else h.beta2_cap,
+        "decay_offset": h.decay_offset,
+        "beta1": -1.0 if h.beta1 is None else h.beta1,
+        "lr_in_momentum": h.lr_in_momentum,
+        "decay_scale": getattr(native.DecayScale, DECAY_SCALE[h.decay_scale]),
+        "scale_parameter": h.scale_parameter,
+        "relative": h.relative_step,
+        "lr_cap": h.lr_cap,
+        "warmup": h.warmup_init,
+    }

@@ -1,0 +1,103 @@
+"""How many threads the compiled engine takes: those this process may run on, unless somebody says otherwise."""
+
+from __future__ import annotations
+
+import os
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerwise.checks import integer
+from layerwise.errors import HyperparameterError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+VARIABLE = "LAYERWISE_NUM_THREADS"
+MOST = 1024
+COUNT = integer(1)
+WAY_OUT = "Pass the number of threads of the compiled engine, such as 4."
+_given: int | None = None
+
+
+def set_num_threads(n: int) -> None:
+    """How many threads the compiled engine takes at most; results are the same for any number."""
+    global _given
+    _given = min(int(COUNT("n", n, WAY_OUT)), MOST)
+    if (native := extension()) is not None:
+        native.set_num_threads(_given)
+
+
+def get_num_threads() -> int:
+    """How many threads the compiled engine takes at most; 1 where there is no such engine."""
+    return 1 if extension() is None else wanted_threads()
+
+
+def wanted_threads() -> int:
+    """What was set, or what the environment variable says, or as many as there are processors for us."""
+    if _given is not None:
+        return _given
+    said = os.environ.get(VARIABLE)
+    if not said:
+        return available_processors()
+    try:
+        return min(int(COUNT(VARIABLE, int(said), WAY_OUT)), MOST)
+    except ValueError as problem:
+        if isinstance(problem, HyperparameterError):
+            raise
+        raise HyperparameterError(f"{VARIABLE} must be {COUNT.allowed}, but is {said!r}. {WAY_OUT}") from None
+
+
+def available_processors() -> int:
+    """The processors this process may run on, or fewer where a quota holds it to the time of fewer."""
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        allowed = os.cpu_count() or 1
+    quota = cgroup_quota()
+    return max(1, allowed if quota is None else min(allowed, ceil(quota)))
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
+    """How many processors' time the control groups of this process allow, or None for no limit."""
+    found = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
+    return min(found, default=None)
+
+
+def _groups(root: Path, membership: Path) -> list[Path]:
+    """The group of this process and those around it, in either version's hierarchy."""
+    folders = [root, root / "cpu"]
+    for line in _read(membership).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers == "" or "cpu" in controllers.split(","):
+            top = root if controllers == "" else root / "cpu"
+            inner = top / path.lstrip("/")
+            folders += [inner, *(one for one in inner.parents if top in one.parents)]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    numbers = _read(folder / "cpu.max").split()
+    if not numbers:
+        numbers = [_read(folder / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")]
+    try:
+        quota, period = map(float, numbers)
+    except ValueError:  # "max", or no such file
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def extension() -> ModuleType | None:
+    """The compiled extension, made to use as many threads as are wanted; None where it is not there."""
+    try:
+        from layerwise import _native
+    except ImportError:
+        return None
+    return _native
