@@ -153,9 +153,14 @@ Seen::Seen(const View& v) : dtype(v.dtype), shape(v.shape, v.shape + v.dims) {
 
 bool Seen::matches(const View& v) const {
   if (v.dtype != dtype || size_t(v.dims) != shape.size()) return false;
-  for (int d = 0; d < v.dims; d++)
-    if (v.shape[d] != shape[size_t(d)] || (v.shape[d] > 1 && v.stride[d] * v.unit != stride[size_t(d)])) return false;
-  return true;
+  // Where there is one element or none along a dimension, its stride may be anything.
+  bool empty = false, alike = true;
+  for (int d = 0; d < v.dims; d++) {
+    if (v.shape[d] != shape[size_t(d)]) return false;
+    empty |= v.shape[d] == 0;
+    alike &= v.shape[d] == 1 || v.stride[d] * v.unit == stride[size_t(d)];
+  }
+  return alike || empty;
 }
 
 }  // namespace layerwise

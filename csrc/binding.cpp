@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -226,6 +227,8 @@ void bind_options(nb::module_& m) {
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
   if (open_numpy() < 0) throw nb::python_error();
+  // Batches that engines remember live as long as the process.
+  nb::set_leak_warnings(false);
   m.def("compiler", &compiler, "The compiler that built this extension.");
   m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
   m.def("instruction_set", [] { return std::string(kernels().name); }, "The one in use.");

@@ -1,0 +1,94 @@
+"""The compiled engine against the rule: random options, shapes, dtypes, blocks and layouts in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engines.worlds import EPS, NAMES, copied, make_job, mapped, needed, new_gradient, now_of, numbers, stored, worlds
+
+pytestmark = needed
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+DIMS = st.one_of(st.integers(1, 9), st.sampled_from((0, 1, 2, 16, 33, 70)))
+SHAPES = st.lists(DIMS, max_size=4).map(tuple).filter(lambda shape: np.prod(shape) < 40_000)
+STEPS = 3
+
+
+@st.composite
+def given_jobs(draw: Any) -> Any:
+    """The seed of the options, and for each tensor its shape, blocks, dtypes, layout, and the seed of its numbers."""
+    tensors = []
+    for _ in range(draw(st.integers(1, 3))):
+        shape = draw(SHAPES)
+        blocks = draw(st.sampled_from([(), *((d,) for d in range(len(shape)))]))
+        p = draw(st.sampled_from(NAMES))
+        g = draw(st.sampled_from((p, p, *NAMES)))
+        state = draw(st.sampled_from(("float64",) if p == "float64" else ("float32", "float32", "bfloat16")))
+        layout = draw(st.integers(0, 20))
+        tensors.append((shape, blocks, (p, g, state), layout, draw(st.integers(0, 1000))))
+    return draw(st.integers(0, 10**6)), draw(st.sampled_from((1.0, 1.0, 8.0, 1000.0))), tensors
+
+
+@worlds
+@cases
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given_jobs())
+def test_any_job(case, world, drawn):
+    seed, g_scale, tensors = drawn
+    h = case.hyper(**case.drawn(seed))
+    layouts = [world.layouts[number % len(world.layouts)] if number < 10 else "plain" for *_, number, _ in tensors]
+    ours = [
+        make_job(case, h, shape, blocks, own, dtypes, layout)
+        for (shape, blocks, dtypes, _, own), layout in zip(tensors, layouts, strict=True)
+    ]
+    theirs = [copied(job) for job in ours]
+    kinds = [(dtypes, layout) for (_, _, dtypes, _, _), layout in zip(tensors, layouts, strict=True)]
+    compare(world, h, ours, theirs, g_scale, kinds)
+
+
+def compare(world: Any, h: Any, ours: Any, theirs: Any, g_scale: float, kinds: Any) -> None:
+    engine, now = world.engine(), None
+    ours, theirs = ([mapped(job, world.array) for job in jobs] for jobs in (ours, theirs))
+    for t in range(1, STEPS + 1):
+        now = now_of(h, t, g_scale)
+        fresh = [new_gradient(job.p, t, dtypes[1], layout) for job, (dtypes, layout) in zip(ours, kinds, strict=True)]
+        ours = [replace(job, now=now, g=world.array(g)) for job, g in zip(ours, fresh, strict=True)]
+        theirs = [replace(job, now=now, g=world.array(g.copy())) for job, g in zip(theirs, fresh, strict=True)]
+        given_gradients = [numbers(job.g) for job in ours]
+        with np.errstate(all="ignore"):
+            measured, expected = engine.step(ours), world.rule.step(theirs)
+        for job, other, stats, theirs_stats, (dtypes, _) in zip(ours, theirs, measured, expected, kinds, strict=True):
+            # The rule adds up what several dtypes contribute to the norm of all in the narrowest of them.
+            rounded = ("float32",) * 3 if h.asks_of_model and dtypes[0] == "float64" else dtypes
+            agree(job, other, rounded)
+            stats_agree(stats, theirs_stats, rounded)
+        for job, before in zip(ours, given_gradients, strict=True):
+            np.testing.assert_array_equal(numbers(job.g), before)  # gradients are never written to
+
+
+def agree(job: Any, other: Any, dtypes: Any) -> None:
+    for array, wanted in zip(stored(job), stored(other), strict=True):
+        mine, its = numbers(array), numbers(wanted)
+        size = float(np.max(np.abs(its), initial=0.0, where=np.isfinite(its)))
+        np.testing.assert_allclose(mine, its, rtol=0, atol=tolerance(dtypes, array) * size, err_msg=f"{job.h}")
+
+
+def tolerance(dtypes: Any, array: Any) -> float:
+    """A few roundings of the arithmetic, and one of the dtype in which the numbers are kept."""
+    name = str(array.dtype).removeprefix("torch.")
+    own = 1e-12 if dtypes[0] == "float64" else 2e-5 if "float16" in "".join(dtypes) else 4e-6
+    return max(own, 0 if name in ("float32", "float64") else 1.01 * EPS[name])
+
+
+def stats_agree(stats: Any, wanted: Any, dtypes: Any) -> None:
+    assert stats.keys() == wanted.keys()
+    for key, value in wanted.items():
+        mine, its = np.ravel(stats[key]), np.ravel(np.asarray(value, np.float64))
+        its = np.broadcast_to(its, mine.shape) if its.size == 1 else its
+        np.testing.assert_allclose(mine, its, rtol=1e-11 if dtypes[0] == "float64" else 1e-4, atol=1e-30, err_msg=key)

@@ -1,0 +1,124 @@
+"""Jobs for engines: random options, shapes, dtypes, layouts in memory, as NumPy arrays or as PyTorch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from layerwise.engines import Job, native
+from layerwise.engines.rule import RuleEngine
+from layerwise.numpy import _arrays
+from layerwise.rules.asks import Now
+from layerwise.torch import _tensors
+
+needed = pytest.mark.skipif(native._native is None, reason="the extension is not built")
+NAMES = ("float32", "float64", "bfloat16", "float16")
+NUMPY_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NAMES}
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+LAYOUTS = ("plain", "odd", "transposed", "spread", "backwards")
+
+
+def in_memory(values: np.ndarray, dtype: str, layout: str) -> np.ndarray:
+    """An array of these numbers that lies in memory in one way or another."""
+    dt, shape = NUMPY_DTYPES[dtype], values.shape
+    if layout == "odd":  # at an address that its dtype does not divide
+        room = np.zeros(values.size * dt.itemsize + 1, np.uint8)[1:]
+        array = room.view(dt).reshape(shape)
+    elif layout == "transposed":
+        array = np.zeros(shape[::-1], dt).T
+    elif layout == "spread" and shape:
+        array = np.zeros((*shape[:-1], 2 * shape[-1]), dt)[..., ::2]
+    elif layout == "backwards" and shape:
+        array = np.zeros(shape, dt)[::-1]
+    else:
+        array = np.zeros(shape, dt)
+    with np.errstate(over="ignore"):
+        array[...] = values
+    return array
+
+
+def as_torch(array: np.ndarray) -> torch.Tensor:
+    """A tensor in the array's memory."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.uint16).view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+@dataclass(frozen=True)
+class World:
+    """An array library: how arrays get into it, its rule engine, and what it can hold."""
+
+    name: str
+    rule: Any
+    array: Callable[[np.ndarray], Any]
+    layouts: tuple[str, ...]
+
+    def engine(self, insisting: bool = True) -> Any:
+        return native.NativeEngine(None if insisting else self.rule, None)
+
+
+def _read(array: Any, like: Any) -> Any:
+    return _arrays.read(array, like)
+
+
+WORLDS = [
+    World("numpy", RuleEngine(np, _read, _arrays.write), lambda a: a, LAYOUTS),
+    World("torch", RuleEngine(torch, _tensors.read, _tensors.write), as_torch, LAYOUTS[:4]),
+]
+worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+
+
+def make_job(
+    case: Any,
+    h: Any,
+    shape: tuple[int, ...],
+    block_dims: tuple[int, ...],
+    seed: int,
+    dtypes: tuple[str, str, str] = ("float32",) * 3,
+    layout: str = "plain",
+) -> Job:
+    """A job of NumPy arrays. The dtypes are the parameter's, the gradient's, and the state's."""
+    draw = np.random.default_rng(seed)
+    fitted = h.fit(shape, block_dims, EPS[dtypes[0]])
+    p = in_memory(draw.normal(size=shape), dtypes[0], layout)
+    shapes = case.rule.shapes(fitted, shape)
+    state = type(shapes)(*(None if s is None else in_memory(np.zeros(s), dtypes[2], layout) for s in shapes))
+    return Job(case.rule, fitted, now_of(h, 1), p, new_gradient(p, seed, dtypes[1], layout), state, block_dims)
+
+
+def new_gradient(p: Any, seed: int, dtype: str, layout: str = "plain") -> np.ndarray:
+    draw = np.random.default_rng(seed + 10**6)
+    return in_memory(draw.normal(size=p.shape) * 10.0 ** draw.uniform(-2, 1), dtype, layout)
+
+
+def now_of(h: Any, t: int, g_scale: float = 1.0) -> Now:
+    return Now(t, 1.0 if h.lr is None else h.lr, h.weight_decay, g_scale)
+
+
+def mapped(job: Job, change: Callable[[Any], Any]) -> Job:
+    """The job with every array changed."""
+    state = type(job.state)(*(None if s is None else change(s) for s in job.state))
+    return replace(job, p=change(job.p), g=change(job.g), state=state)
+
+
+def copied(job: Job) -> Job:
+    return mapped(job, lambda a: a.copy())
+
+
+def stored(job: Job) -> list[Any]:
+    return [job.p, *(s for s in job.state if s is not None)]
+
+
+def numbers(array: Any) -> np.ndarray:
+    return np.array(array.double().numpy() if isinstance(array, torch.Tensor) else array.astype(np.float64))
+
+
+def bits(jobs: Any) -> list[bytes]:
+    """What two lists of jobs must share to be the same bit for bit."""
+    return [np.ascontiguousarray(a).tobytes() for job in jobs for a in stored(job)]
