@@ -57,6 +57,7 @@ class World:
     name: str
     rule: Any
     array: Callable[[np.ndarray], Any]
+    copy: Callable[[Any], Any]
     layouts: tuple[str, ...]
 
     def engine(self, insisting: bool = True) -> Any:
@@ -68,8 +69,8 @@ def _read(array: Any, like: Any) -> Any:
 
 
 WORLDS = [
-    World("numpy", RuleEngine(np, _read, _arrays.write), lambda a: a, LAYOUTS),
-    World("torch", RuleEngine(torch, _tensors.read, _tensors.write), as_torch, LAYOUTS[:4]),
+    World("numpy", RuleEngine(np, _read, _arrays.write), lambda a: a, lambda a: a.copy(), LAYOUTS),
+    World("torch", RuleEngine(torch, _tensors.read, _tensors.write), as_torch, lambda a: a.clone(), LAYOUTS[:4]),
 ]
 worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 

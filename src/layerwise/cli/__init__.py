@@ -9,6 +9,11 @@ NEEDED = ("rich", "sklearn", "threadpoolctl", "typer")
 
 def main() -> None:
     """Entry point of `layerwise` and of `python -m layerwise`."""
+    if sys.argv[1:] == ["info"]:  # which has to answer where things are missing
+        from layerwise.cli.info import info
+
+        print("\n".join(info()))
+        return
     try:
         from layerwise.cli.app import run
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import layerwise
+from layerwise.cli.info import info
 from layerwise.cli.presets import show_presets
 
 app = typer.Typer(
@@ -44,6 +45,12 @@ def options(
 def presets() -> None:
     """List the named variants: what makes an optimizer equal to another implementation."""
     show_presets(Console())
+
+
+@app.command("info")
+def show_info() -> None:
+    """Say which engines there are, with which instructions and threads, and why one is not to be had."""
+    print("\n".join(info()))
 
 
 @app.command()

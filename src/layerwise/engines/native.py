@@ -28,12 +28,17 @@ def candidate(otherwise: Engine, written: Callable[[Sequence[Job]], None] | None
     """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
     if _native is None:
         return Candidate("cpu", None, why_not())
+    heed_environment()
+    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(None, written))
+
+
+def heed_environment() -> None:
+    """Take as many threads and the instruction set as the environment says."""
     _native.set_num_threads(wanted_threads())
     asked = os.environ.get(VARIABLE)
     if asked and not _native.use_instruction_set(asked):
         known = ", ".join(_native.instruction_sets())
         raise EngineError(f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose.")
-    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(None, written))
 
 
 def why_not() -> str:
