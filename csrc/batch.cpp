@@ -296,9 +296,9 @@ void Batch::place(int tensor, Role role, char* address) {
     else {
       const int64_t size = size_of(l.dtype[role]);
       l.data[role] = at;
-      l.direct[role] = l.dtype[role] == (l.wide ? F64 : F32) && l.stride[l.dims - 1][role] == size &&
-                       reinterpret_cast<uintptr_t>(at) % size_t(size) == 0;
-      for (int d = 0; d < l.dims - 1; d++) l.direct[role] &= l.stride[d][role] % size == 0;
+      l.in_row[role] = l.stride[l.dims - 1][role] == size && reinterpret_cast<uintptr_t>(at) % size_t(size) == 0;
+      for (int d = 0; d < l.dims - 1; d++) l.in_row[role] &= l.stride[d][role] % size == 0;
+      l.direct[role] = l.in_row[role] && l.dtype[role] == (l.wide ? F64 : F32);
     }
   }
 }
@@ -319,6 +319,8 @@ void Batch::now(int tensor, double t, double lr, double weight_decay, double g_s
     l.clip_own = l.clip_model = l.clip = 1;
     l.scale = s.lr_apply;  // where there is no ratio
     l.prepared = prepared;
+    l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G] &&
+            (l.f || o.method != ADAFACTOR);
     stats_[size_t(i)] = {0, 0, 1};
   }
 }
@@ -374,7 +376,7 @@ void Batch::carry_out(const Task& task, Kind kind) {
 }
 
 void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
-  const Kernels& k = kernels();
+  const Functions& k = l.low ? *kernels().low : *kernels().any;
   double* sums = l.partial + 2 * stripe;
   if (kind == PREPARE) return clear_factors(l);
   if (kind == APPLY) return k.apply(l, stripe);

@@ -78,10 +78,12 @@ struct Factors {
 struct Layer {
   char* data[ARRAYS];
   Dtype dtype[ARRAYS];
-  bool direct[ARRAYS];  // can be computed with where it lies: of the arithmetic's dtype, aligned, and in a row
+  bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
+  bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
   bool late;            // moments are stored in another dtype: r must be made of them before they are rounded
   bool prepared;        // the gradient is not used as it comes
+  bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the stripes cut the dimension `split`
   int64_t step, stripes, count;
   const Options* o;
@@ -99,13 +101,18 @@ struct Layer {
   int64_t stride[MAX_DIMS][OPERANDS];
 };
 
-// What an instruction set provides. Each works on one stripe and returns up to two sums.
-struct Kernels {
-  const char* name;
+// Each works on one stripe and returns up to two sums.
+struct Functions {
   void (*square)(const Layer&, int64_t stripe, double* sums);    // Σg², as far as g is ready
   void (*measure)(const Layer&, int64_t stripe, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
   void (*measure_update)(const Layer&, int64_t stripe, double* sums);  // Adafactor, factored: Σu²
   void (*apply)(const Layer&, int64_t stripe);
+};
+
+// What an instruction set provides: for any layer, and for one whose p and g are bfloat16 and lie in a row.
+struct Kernels {
+  const char* name;
+  const Functions *any, *low;
 };
 
 }  // namespace layerwise

@@ -32,19 +32,20 @@ struct AdafactorNumbers {
 };
 
 // Adds G of a run to the sums of what varies along it, and returns its whole sum.
-template <class T>
-double add_to(const T eps1, const T* __restrict g, double* __restrict varying, int64_t n) {
+template <class T, class S>
+double add_to(const T eps1, const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; i++) {
-    const double G_ = double(T(g[i] * g[i] + eps1));
+    const T g_ = get(g, i);
+    const double G_ = double(T(g_ * g_ + eps1));
     varying[i] += G_;
     sum += G_;
   }
   return sum;
 }
 
-template <class T>
+template <class T, class S>
 void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
@@ -57,12 +58,12 @@ void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
   double pp = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    const T* g = run.gradient();
+    const S* g = run.template gradient_as<S>();
     double *r = R + off[ROW], *c = C + off[COL];
-    if (kind == COLS) *r += add_to<T>(eps1, g, c, n);
-    else if (kind == ROWS) *c += add_to<T>(eps1, g, r, n);
-    else add_to<T>(eps1, g, c, n), add_to<T>(eps1, g, r, n);
-    if (layer.o->scale_parameter) pp += squares<T>(run.read(P), n);
+    if (kind == COLS) *r += add_to<T, S>(eps1, g, c, n);
+    else if (kind == ROWS) *c += add_to<T, S>(eps1, g, r, n);
+    else add_to<T, S>(eps1, g, c, n), add_to<T, S>(eps1, g, r, n);
+    if (layer.o->scale_parameter) pp += squares(run.template weights<S>(), n);
   });
   sums[0] = pp;
 }
@@ -74,74 +75,79 @@ struct FactoredUpdate {
   T operator()(T g, T row, T col) const { return Clamp ? g / at_least(row * col, eps1) : g * row * col; }
 };
 
-template <class T, bool Clamp, bool Both>
-double update_squares(const FactoredUpdate<T, Clamp> u, const T* __restrict g, const T* __restrict fixed,
+template <class T, class S, bool Clamp, bool Both>
+double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, const T* __restrict fixed,
                       const T* __restrict varying, int64_t n) {
   double uu = 0;
 #pragma omp simd reduction(+ : uu)
   for (int64_t i = 0; i < n; i++) {
-    const T u_ = u(g[i], Both ? fixed[i] : fixed[0], varying[i]);
+    const T u_ = u(get(g, i), Both ? fixed[i] : fixed[0], varying[i]);
     uu += double(u_) * double(u_);
   }
   return uu;
 }
 
-template <class T, bool Clamp>
+template <class T, class S, bool Clamp>
 void measure_update_with(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const FactoredUpdate<T, Clamp> u{T(layer.o->eps1)};
   const Varying kind = varying(layer);
   double uu = 0;
   for_runs(layer, stripe, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
-    const T* g = Run<T>{layer, off, n, scratch}.gradient();
+    const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    if (kind == COLS) uu += update_squares<T, Clamp, false>(u, g, row, col, n);
-    else if (kind == ROWS) uu += update_squares<T, Clamp, false>(u, g, col, row, n);
-    else uu += update_squares<T, Clamp, true>(u, g, row, col, n);
+    if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
+    else if (kind == ROWS) uu += update_squares<T, S, Clamp, false>(u, g, col, row, n);
+    else uu += update_squares<T, S, Clamp, true>(u, g, row, col, n);
   });
   sums[0] = uu;
 }
 
 template <class T, bool Momentum, bool Decayed>
-inline void move(const AdafactorNumbers<T>& k, T& p, T u, T* e) {
+inline T moved_by(const AdafactorNumbers<T>& k, T p, T u, T* e) {
   T moved;
   if (Momentum) *e = k.b1 * *e + k.e * u, moved = k.lr * *e;
   else moved = k.u * u;
-  p = p - (Decayed ? moved + k.lam * p : moved);
+  return p - (Decayed ? moved + k.lam * p : moved);
 }
 
-template <class T, bool Clamp, bool Both, bool Momentum, bool Decayed>
-void factored_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict e,
+template <class T, class S, bool Clamp, bool Both, bool Momentum, bool Decayed>
+void factored_apply(const AdafactorNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict e,
                     const T* __restrict fixed, const T* __restrict varying, int64_t n) {
   const FactoredUpdate<T, Clamp> u{k.eps1};
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++)
-    move<T, Momentum, Decayed>(k, p[i], u(g[i], Both ? fixed[i] : fixed[0], varying[i]), e + i);
+  for (int64_t i = 0; i < n; i++) {
+    const T u_ = u(get(g, i), Both ? fixed[i] : fixed[0], varying[i]);
+    put(p, i, moved_by<T, Momentum, Decayed>(k, get(p, i), u_, e + i));
+  }
 }
 
-template <class T, bool Clamp, bool Both>
+template <class T, class S, bool Clamp, bool Both>
 auto factored_body(bool momentum, bool decayed) {
-  if (momentum) return decayed ? factored_apply<T, Clamp, Both, true, true> : factored_apply<T, Clamp, Both, true, false>;
-  return decayed ? factored_apply<T, Clamp, Both, false, true> : factored_apply<T, Clamp, Both, false, false>;
+  if (momentum)
+    return decayed ? factored_apply<T, S, Clamp, Both, true, true> : factored_apply<T, S, Clamp, Both, true, false>;
+  return decayed ? factored_apply<T, S, Clamp, Both, false, true> : factored_apply<T, S, Clamp, Both, false, false>;
 }
 
-template <class T>
+template <class T, class S>
 void apply_factored(const Layer& layer, int64_t stripe) {
   Scratch<T> scratch;
   const AdafactorNumbers<T> k(layer);
   const Varying kind = varying(layer);
   const bool decayed = k.lam != 0;
-  const auto body = k.clamp ? (kind == BOTH ? factored_body<T, true, true>(k.momentum, decayed)
-                                            : factored_body<T, true, false>(k.momentum, decayed))
-                            : (kind == BOTH ? factored_body<T, false, true>(k.momentum, decayed)
-                                            : factored_body<T, false, false>(k.momentum, decayed));
+  const auto body = k.clamp ? (kind == BOTH ? factored_body<T, S, true, true>(k.momentum, decayed)
+                                            : factored_body<T, S, true, false>(k.momentum, decayed))
+                            : (kind == BOTH ? factored_body<T, S, false, true>(k.momentum, decayed)
+                                            : factored_body<T, S, false, false>(k.momentum, decayed));
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;
+    S* p = run.template weights<S>();
+    const S* g = run.template gradient_as<S>();
+    T* e = k.momentum ? run.read(S0) : nullptr;
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    if (kind == ROWS) body(k, p, run.gradient(), e, col, row, n);
-    else body(k, p, run.gradient(), e, row, col, n);
-    run.write(P);
+    if (kind == ROWS) body(k, p, g, e, col, row, n);
+    else body(k, p, g, e, row, col, n);
+    run.template write_weights<S>();
     if (k.momentum) run.write(S0);
   });
 }
@@ -172,7 +178,7 @@ void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
       uu_ += double(u) * double(u);
     }
     uu += uu_;
-    if (layer.o->scale_parameter) pp += squares<T>(run.read(P), n);
+    if (layer.o->scale_parameter) pp += squares(run.read(P), n);
   });
   sums[0] = pp;
   sums[1] = uu;
@@ -186,7 +192,7 @@ void whole_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restri
   for (int64_t i = 0; i < n; i++) {
     const T V_ = of.V(g[i], V[i]);
     V[i] = V_;
-    move<T, Momentum, Decayed>(k, p[i], of.u(g[i], V_), e + i);
+    p[i] = moved_by<T, Momentum, Decayed>(k, p[i], of.u(g[i], V_), e + i);
   }
 }
 

@@ -1,2 +1,2 @@
-#define LAYERWISE_ISA avx2
+#define LAYERWISE_TABLE avx2_any
 #include "table.hpp"

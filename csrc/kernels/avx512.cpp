@@ -1,2 +1,2 @@
-#define LAYERWISE_ISA avx512
+#define LAYERWISE_TABLE avx512_any
 #include "table.hpp"

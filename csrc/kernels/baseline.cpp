@@ -1,2 +1,2 @@
-#define LAYERWISE_ISA baseline
+#define LAYERWISE_TABLE baseline_any
 #include "table.hpp"

@@ -12,7 +12,7 @@ inline uint16_t float_to_bf16(float x) {
   uint32_t bits = __builtin_bit_cast(uint32_t, x);
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   uint32_t nan = (bits >> 16) | 0x40u;
-  return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+  return uint16_t(x != x ? nan : rounded);
 }
 
 inline float f16_to_float(uint16_t x) {
@@ -33,6 +33,14 @@ inline uint16_t float_to_f16(float x) {
   uint32_t out = bits < 0x38800000u ? small : bits >= 0x47800000u ? large : normal;
   return uint16_t(out | (sign >> 16));
 }
+
+// What a loop over stored numbers reads and writes: those of the arithmetic as they are, and bfloat16.
+template <class T>
+inline T get(const T* x, int64_t i) { return x[i]; }
+inline float get(const uint16_t* x, int64_t i) { return bf16_to_float(x[i]); }
+template <class T>
+inline void put(T* x, int64_t i, T value) { x[i] = value; }
+inline void put(uint16_t* x, int64_t i, float value) { x[i] = float_to_bf16(value); }
 
 template <class T>
 void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict to) {

@@ -25,19 +25,19 @@ const T* Run<T>::gradient() const {
   return scratch.of[G];
 }
 
-template <class T>
-double squares(const T* __restrict x, int64_t n) {
+template <class S>
+double squares(const S* __restrict x, int64_t n) {
   double xx = 0;
 #pragma omp simd reduction(+ : xx)
-  for (int64_t i = 0; i < n; i++) xx += double(x[i]) * double(x[i]);
+  for (int64_t i = 0; i < n; i++) xx += double(get(x, i)) * double(get(x, i));
   return xx;
 }
 
-template <class T>
+template <class T, class S>
 void square_of(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   double gg = 0;
   for_runs(layer, stripe, longest(layer, 1 << G),
-           [&](const int64_t* off, int64_t n) { gg += squares<T>(Run<T>{layer, off, n, scratch}.gradient(), n); });
+           [&](const int64_t* off, int64_t n) { gg += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n); });
   sums[0] = gg;
 }

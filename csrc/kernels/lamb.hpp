@@ -17,13 +17,14 @@ struct LambNumbers {
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
 
-template <class T, bool Decayed, bool Late>
-void lamb_measure(const LambNumbers<T> k, const T* __restrict p, const T* __restrict g, T* __restrict m,
+template <class T, class S, bool Decayed, bool Late>
+void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
                   T* __restrict v, int64_t n, double* sums) {
   double pp = 0, rr = 0;
 #pragma omp simd reduction(+ : pp, rr)
   for (int64_t i = 0; i < n; i++) {
-    const T p_ = k.keep * p[i], m_ = k.b1 * m[i] + k.a1 * g[i], v_ = k.b2 * v[i] + k.a2 * (g[i] * g[i]);
+    const T p_ = k.keep * get(p, i), g_ = get(g, i);
+    const T m_ = k.b1 * m[i] + k.a1 * g_, v_ = k.b2 * v[i] + k.a2 * (g_ * g_);
     if (!Late) m[i] = m_, v[i] = v_;
     const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
     pp += double(p_) * double(p_);
@@ -33,18 +34,22 @@ void lamb_measure(const LambNumbers<T> k, const T* __restrict p, const T* __rest
   sums[1] += rr;
 }
 
-template <class T, bool Decayed, bool Late>
-void lamb_apply(const LambNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict m, T* __restrict v,
+template <class T, class S, bool Decayed, bool Late>
+void lamb_apply(const LambNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
                 int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    T p_ = k.keep * p[i], m_ = m[i], v_ = v[i];
-    if (Late) m[i] = m_ = k.b1 * m_ + k.a1 * g[i], v[i] = v_ = k.b2 * v_ + k.a2 * (g[i] * g[i]);
+    T p_ = k.keep * get(p, i), m_ = m[i], v_ = v[i];
+    if (Late) {
+      const T g_ = get(g, i);
+      m[i] = m_ = k.b1 * m_ + k.a1 * g_, v[i] = v_ = k.b2 * v_ + k.a2 * (g_ * g_);
+    }
     const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
-    p[i] = p_ - k.step * r;
+    put(p, i, T(p_ - k.step * r));
   }
 }
 
+inline const uint16_t* lamb_gradient(const Run<float>& run, const uint16_t*) { return run.gradient_as<uint16_t>(); }
 template <class T>
 const T* lamb_gradient(const Run<T>& run, const T* p) {
   const T* g = run.gradient();
@@ -55,35 +60,36 @@ const T* lamb_gradient(const Run<T>& run, const T* p) {
   return to;
 }
 
-template <class T>
+template <class T, class S>
 void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const bool decayed = layer.s->lam_r != 0;
-  const auto body = layer.late ? (decayed ? lamb_measure<T, true, true> : lamb_measure<T, false, true>)
-                               : (decayed ? lamb_measure<T, true, false> : lamb_measure<T, false, false>);
+  const auto body = layer.late ? (decayed ? lamb_measure<T, S, true, true> : lamb_measure<T, S, false, true>)
+                               : (decayed ? lamb_measure<T, S, true, false> : lamb_measure<T, S, false, false>);
   sums[0] = sums[1] = 0;
   for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    const T* p = run.read(P);
+    const S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
     body(k, p, lamb_gradient(run, p), m, v, n, sums);
     if (!layer.late) run.write(S0), run.write(S1);
   });
 }
 
-template <class T>
+template <class T, class S>
 void apply_lamb(const Layer& layer, int64_t stripe) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const bool decayed = layer.s->lam_r != 0;
-  const auto body = layer.late ? (decayed ? lamb_apply<T, true, true> : lamb_apply<T, false, true>)
-                               : (decayed ? lamb_apply<T, true, false> : lamb_apply<T, false, false>);
+  const auto body = layer.late ? (decayed ? lamb_apply<T, S, true, true> : lamb_apply<T, S, false, true>)
+                               : (decayed ? lamb_apply<T, S, true, false> : lamb_apply<T, S, false, false>);
   for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    T *p = run.read(P), *m = run.read(S0), *v = run.read(S1);
-    body(k, p, layer.late ? lamb_gradient(run, p) : nullptr, m, v, n);
-    run.write(P);
+    S* p = run.template weights<S>();
+    T *m = run.read(S0), *v = run.read(S1);
+    body(k, p, layer.late ? lamb_gradient(run, p) : (const S*)nullptr, m, v, n);
+    run.template write_weights<S>();
     if (layer.late) run.write(S0), run.write(S1);
   });
 }

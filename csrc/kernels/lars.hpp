@@ -14,59 +14,60 @@ struct LarsNumbers {
         lr(l.o->lr_in_momentum ? T(1) : T(l.s->lr)) {}
 };
 
-template <class T, bool Decayed>
-void lars_measure(const T lam, const T* __restrict p, const T* __restrict g, int64_t n, double* sums) {
+template <class T, class S, bool Decayed>
+void lars_measure(const T lam, const S* __restrict p, const S* __restrict g, int64_t n, double* sums) {
   double pp = 0, xx = 0;
 #pragma omp simd reduction(+ : pp, xx)
   for (int64_t i = 0; i < n; i++) {
-    const T x = Decayed ? g[i] + lam * p[i] : g[i];
-    pp += double(p[i]) * double(p[i]);
+    const T p_ = get(p, i), x = Decayed ? get(g, i) + lam * p_ : get(g, i);
+    pp += double(p_) * double(p_);
     xx += double(x) * double(x);
   }
   sums[0] += pp;
   sums[1] += xx;
 }
 
-template <class T, bool Decayed, bool Momentum, bool Nesterov>
-void lars_apply(const LarsNumbers<T> k, T* __restrict p, const T* __restrict g, T* __restrict b, int64_t n) {
+template <class T, class S, bool Decayed, bool Momentum, bool Nesterov>
+void lars_apply(const LarsNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict b, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    const T r = Decayed ? g[i] + k.lam * p[i] : g[i];
+    const T p_ = get(p, i), r = Decayed ? get(g, i) + k.lam * p_ : get(g, i);
     const T b_ = Momentum ? k.mu * b[i] + k.damped * r : k.u * r;
     if (Momentum) b[i] = b_;
-    p[i] = p[i] - k.lr * (Nesterov ? k.u * r + k.mu * b_ : b_);
+    put(p, i, T(p_ - k.lr * (Nesterov ? k.u * r + k.mu * b_ : b_)));
   }
 }
 
-template <class T>
+template <class T, class S>
 void measure_lars(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const T lam = T(layer.s->lam);
-  const auto body = lam != 0 && layer.o->norm_decayed ? lars_measure<T, true> : lars_measure<T, false>;
+  const auto body = lam != 0 && layer.o->norm_decayed ? lars_measure<T, S, true> : lars_measure<T, S, false>;
   sums[0] = sums[1] = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    body(lam, run.read(P), run.gradient(), n, sums);
+    body(lam, run.template weights<S>(), run.template gradient_as<S>(), n, sums);
   });
 }
 
-template <class T, bool Decayed>
+template <class T, class S, bool Decayed>
 auto lars_body(const Options& o) {
-  if (o.momentum == 0) return lars_apply<T, Decayed, false, false>;
-  return o.nesterov ? lars_apply<T, Decayed, true, true> : lars_apply<T, Decayed, true, false>;
+  if (o.momentum == 0) return lars_apply<T, S, Decayed, false, false>;
+  return o.nesterov ? lars_apply<T, S, Decayed, true, true> : lars_apply<T, S, Decayed, true, false>;
 }
 
-template <class T>
+template <class T, class S>
 void apply_lars(const Layer& layer, int64_t stripe) {
   Scratch<T> scratch;
   const LarsNumbers<T> k(layer);
-  const auto body = k.lam != 0 ? lars_body<T, true>(*layer.o) : lars_body<T, false>(*layer.o);
+  const auto body = k.lam != 0 ? lars_body<T, S, true>(*layer.o) : lars_body<T, S, false>(*layer.o);
   const bool momentum = layer.o->momentum != 0;
   for_runs(layer, stripe, longest(layer, 7), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    T *p = run.read(P), *b = momentum ? run.read(S0) : nullptr;
-    body(k, p, run.gradient(), b, n);
-    run.write(P);
+    S* p = run.template weights<S>();
+    T* b = momentum ? run.read(S0) : nullptr;
+    body(k, p, run.template gradient_as<S>(), b, n);
+    run.template write_weights<S>();
     if (momentum) run.write(S0);
   });
 }

@@ -73,6 +73,22 @@ struct Run {
     if (!layer.direct[k]) store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
   const T* gradient() const;
+
+  // p and g as numbers stored as S: of T itself, by way of scratch where need be, or of bfloat16 where they lie.
+  template <class S>
+  S* weights() const {
+    if constexpr (sizeof(S) == sizeof(T)) return read(P);
+    else return (S*)place(P);
+  }
+  template <class S>
+  const S* gradient_as() const {
+    if constexpr (sizeof(S) == sizeof(T)) return gradient();
+    else return (const S*)place(G);
+  }
+  template <class S>
+  void write_weights() const {
+    if constexpr (sizeof(S) == sizeof(T)) write(P);
+  }
 };
 
 // How long a run may be: without end where nothing has to be copied.

@@ -1,0 +1,3 @@
+#define LAYERWISE_TABLE baseline_low
+#define LAYERWISE_LOW
+#include "table.hpp"
