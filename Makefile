@@ -19,7 +19,7 @@ INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick check bench docs stub clean help
+.PHONY: setup demo test test-quick check bench docs stub sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -30,6 +30,7 @@ help:
 	@echo "make check        lint, format, types, and the extension's stub"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make bench        time a step against other implementations"
+	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
 
 setup: $(VENV)/.dev $(VENV)/.package
@@ -59,6 +60,21 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
 
+# Each build is apart from the package: a copy of it with an extension of its own, found first.
+sanitize: $(VENV)/.dev $(VENV)/.package
+	@$(call build-with,address$(comma)undefined,build/sanitize,driver _native)
+	@$(call build-with,thread,build/sanitize-threads,driver)
+	build/sanitize/driver
+	TSAN_OPTIONS="halt_on_error=1" build/sanitize-threads/driver 12 without-forks
+	@cp -r src/layerwise build/sanitize/ && cp build/sanitize/_native*.so build/sanitize/layerwise/
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize $(PY) -m pytest -q tests/engines $(PYTEST_ARGS)
+
+comma := ,
+build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \
+  -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV)/bin/ninja)" >/dev/null && \
+  $(VENV)/bin/cmake --build $(2) --target $(3)
+
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)
 
@@ -76,7 +92,7 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(PY)
-	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja
+	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja numpy
 	@touch $@
 
 $(VENV)/.demo: $(NEEDS)

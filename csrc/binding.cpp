@@ -49,6 +49,12 @@ bool as_number(PyObject* x, double& to) {
     to = PyFloat_AS_DOUBLE(x);
     return true;
   }
+  if (PyLong_CheckExact(x)) {
+    to = PyLong_AsDouble(x);
+    if (to != -1 || !PyErr_Occurred()) return true;
+    PyErr_Clear();
+    return false;
+  }
   if (!PyNumber_Check(x)) return false;
   static PyObject* const requires_grad = attribute("requires_grad");
   PyObject* wanted = PyObject_GetAttr(x, requires_grad);
@@ -84,9 +90,11 @@ std::vector<int> as_ints(nb::handle tuple) {
   return found;
 }
 
+using Objects = nb::typed<nb::list, nb::object>;
+
 class Jobs {
  public:
-  Jobs(nb::list jobs, nb::list options) {
+  Jobs(Objects jobs, Objects options) {
     std::vector<layerwise::Tensor> tensors;
     std::vector<bool> same;
     for (size_t i = 0; i < nb::len(jobs); i++) {
@@ -107,7 +115,7 @@ class Jobs {
   };
 
   // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
-  bool step(nb::list jobs) {
+  bool step(Objects jobs) {
     if (nb::len(jobs) != like_.size() || batch_->busy.exchange(true)) return false;
     struct Release {
       Batch& b;
@@ -233,11 +241,12 @@ NB_MODULE(_native, m) {
   m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
   m.def("instruction_set", [] { return std::string(kernels().name); }, "The one in use.");
   m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another; False if there is none of that name.");
-  m.def("num_threads", &num_threads);
-  m.def("set_num_threads", &set_num_threads, nb::arg("n"));
+  m.def("num_threads", &num_threads, "How many threads a step takes at most.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "Let a step take as many; not judged here.");
   m.def(
       "open_torch",
-      [](nb::handle tensor, nb::handle parameter, nb::tuple dtypes, nb::handle exchange) {
+      [](nb::handle tensor, nb::handle parameter, nb::typed<nb::tuple, nb::object, nb::ellipsis> dtypes,
+         nb::handle exchange) {
         open_torch(tensor.ptr(), parameter.ptr(), dtypes.ptr(), exchange.ptr());
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("dtypes"), nb::arg("exchange").none(),
@@ -245,7 +254,7 @@ NB_MODULE(_native, m) {
   m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<nb::list, nb::list>(), nb::arg("jobs"), nb::arg("options"))
+      .def(nb::init<Objects, Objects>(), nb::arg("jobs"), nb::arg("options"))
       .def("step", &Jobs::step, nb::arg("jobs"),
            "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
+from engines.worlds import EPS, NAMES, make_job, mapped, needed, new_gradient, now_of, numbers, stored, worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-from engines.worlds import EPS, NAMES, make_job, mapped, needed, new_gradient, now_of, numbers, stored, worlds
 
 pytestmark = needed
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,4 +1,4 @@
-"""The compiled engine as a part of the program: threads, instruction sets, forks, memory, and what it leaves to others."""
+"""The compiled engine in a program: threads, instruction sets, forks, memory, and what it leaves to the rule."""
 
 from __future__ import annotations
 
@@ -261,7 +261,12 @@ def test_one_list_of_jobs_stepped_by_two_threads():
     h = busy(CASES[0])
     engine, lists = NUMPY.engine(), [many(CASES[0], h) for _ in range(2)]
     key_of_both = [[replace(job, p=job.p, now=now_of(h, 1)) for job in jobs] for jobs in lists]
-    running = [threading.Thread(target=lambda jobs=jobs: [engine.step(jobs) for _ in range(20)]) for jobs in key_of_both]
+
+    def often(jobs):
+        for _ in range(20):
+            engine.step(jobs)
+
+    running = [threading.Thread(target=often, args=(jobs,)) for jobs in key_of_both]
     for thread in running:
         thread.start()
     for thread in running:

@@ -34,7 +34,7 @@ def _cpu() -> list[str]:
     wanted, there = wanted_threads(), available_processors()
     return [
         "  cpu      NumPy arrays and PyTorch's CPU tensors",
-        f"           instructions {native.instruction_set()} (this machine has kernels for {others}){_said(ISA_VARIABLE)}",
+        f"           instructions {native.instruction_set()} (kernels for {others}){_said(ISA_VARIABLE)}",
         f"           threads {wanted} (of {there} processors){_said(THREADS_VARIABLE)}",
         f"           compiled by {native.compiler()}",
     ]

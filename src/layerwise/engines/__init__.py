@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,11 +24,11 @@ class Job:
     skip: Array | None = None  # true on the device where the step must leave everything as it is
 
 
-Stats = Mapping[str, Array]
+Stats = dict[str, Array]
 
 
 class Engine(Protocol):
-    def step(self, jobs: Sequence[Job]) -> Sequence[Stats]:
+    def step(self, jobs: Sequence[Job]) -> list[Stats]:
         """Carry out all jobs, writing parameters and state in place, and return what was measured on the way."""
 
 

@@ -63,7 +63,7 @@ class Kept:
     """A batch, and what it measures."""
 
     batch: Any
-    measured: list[Stats]
+    measured: list[Any]  # read as Stats are
 
 
 class Measured(Mapping[str, Any]):
@@ -97,7 +97,7 @@ class NativeEngine:
         self._otherwise, self._written = otherwise, written
         self._kept: OrderedDict[Any, Kept] = OrderedDict()
 
-    def step(self, jobs: Sequence[Job]) -> Sequence[Stats]:
+    def step(self, jobs: Sequence[Job]) -> list[Stats]:
         if not jobs:
             return []
         given = jobs if isinstance(jobs, list) else list(jobs)
@@ -153,5 +153,7 @@ def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
 
 def _measures(h: Any) -> dict[str, int]:
     if isinstance(h, Adafactor):
-        return dict(zip(UPDATE[: 3 if h.scale_parameter else 2], range(3)))
-    return dict(zip(RATIO, range(3))) if h.adapt is not False else {"trust_ratio": 2}
+        names = UPDATE if h.scale_parameter else UPDATE[:2]
+    else:
+        names = RATIO if h.adapt is not False else ("", "", "trust_ratio")
+    return {name: i for i, name in enumerate(names) if name}

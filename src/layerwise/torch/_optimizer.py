@@ -14,7 +14,7 @@ from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Settings
 from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName

@@ -1,0 +1,139 @@
+// The kernels and the threads without Python, for the sanitizers: tensors of all kinds stepped by several callers at
+// once, with any number of threads, in forks, on every instruction set. Bit for bit the same each time, or it says so.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "../../csrc/batch.hpp"
+#include "../../csrc/dispatch.hpp"
+#include "../../csrc/threads.hpp"
+
+using namespace layerwise;
+
+namespace {
+
+// Every array in memory of its own and of exactly its size, so that a step beside it is noticed.
+struct Memory {
+  std::vector<std::vector<char>> arrays;
+  char* take(size_t bytes) { return arrays.emplace_back(bytes).data(); }
+};
+
+void fill(char* at, Dtype dtype, int64_t n, std::mt19937& draw) {
+  std::normal_distribution<float> normal;
+  for (int64_t i = 0; i < n; i++) {
+    const float x = normal(draw);
+    const double wide = x;
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    const auto low = uint16_t(bits >> 16), half = uint16_t(0x3000 + (bits & 0xfff));
+    const void* from = dtype == F64 ? (const void*)&wide : dtype == F32 ? &x : dtype == BF16 ? (const void*)&low : &half;
+    std::memcpy(at + i * size_of(dtype), from, size_t(size_of(dtype)));
+  }
+}
+
+std::vector<int64_t> strides(const std::vector<int64_t>& shape, int64_t unit) {
+  std::vector<int64_t> found(shape.size());
+  for (size_t d = shape.size(); d-- > 0; unit *= std::max<int64_t>(shape[d], 1)) found[d] = unit;
+  return found;
+}
+
+struct World {
+  Memory memory;
+  std::vector<Tensor> tensors;
+  std::vector<std::vector<std::pair<Role, char*>>> places;
+
+  void add(std::mt19937& draw, Method method, int kind) {
+    const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
+    const std::vector<std::vector<int64_t>> shapes = {{}, {0, 3}, {17}, {40000}, {300, 170}, {3, 5, 7, 11}, {2, 20000}};
+    Tensor t;
+    t.shape = shapes[size_t(pick(int(shapes.size())))];
+    Options& o = t.options;
+    o.method = method, o.low = o.high = std::numeric_limits<double>::quiet_NaN();
+    o.eps = 1e-6, o.b1 = 0.9, o.b2 = 0.999, o.momentum = 0.9, o.eps1 = 1e-30, o.eps2 = 1e-3, o.beta2_decay = -0.8;
+    o.clip_threshold = 1, o.beta1 = pick(2) ? 0.9 : -1, o.scale_parameter = pick(2), o.clamp = pick(2);
+    o.max_grad_norm = kind & 1 ? 0.5 : 0, o.max_grad_norm_per_tensor = kind & 2 ? 0.3 : 0, o.maximize = pick(2);
+    o.adapt = Adapt(pick(3)), o.decay = Decay(pick(3)), o.nesterov = pick(2);
+    const int rank = int(t.shape.size());
+    if (method == ADAFACTOR && rank >= 2) t.rows = {rank - 2}, t.cols = {rank - 1};
+    if (rank == 4 && pick(2)) t.block_dims = {pick(2)};
+    const Dtype p = Dtype(pick(4)), state = p == F64 ? F64 : pick(3) ? F32 : BF16;
+    places.emplace_back();
+    const auto have = [&](Role role, Dtype dtype) {
+      std::vector<int64_t> shape = t.shape;
+      for (int d : role == ROLE_R ? t.cols : role == ROLE_C ? t.rows : std::vector<int>{}) shape[size_t(d)] = 1;
+      int64_t n = 1;
+      for (int64_t one : shape) n *= one;
+      t.arrays[role] = {true, dtype, strides(shape, size_of(dtype))};
+      char* at = memory.take(size_t(n * size_of(dtype)) + 1) + (kind & 4 ? 1 : 0);  // perhaps at an odd address
+      if (role <= ROLE_G) fill(at, dtype, n, draw);
+      places.back().emplace_back(role, at);
+    };
+    have(ROLE_P, p), have(ROLE_G, pick(2) ? p : Dtype(pick(4)));
+    if (method != ADAFACTOR || o.beta1 >= 0) have(ROLE_S0, state);
+    if (method == LAMB || (method == ADAFACTOR && t.rows.empty())) have(ROLE_S1, state);
+    if (!t.rows.empty()) have(ROLE_R, state), have(ROLE_C, state);
+    tensors.push_back(t);
+  }
+
+  explicit World(unsigned seed) {
+    std::mt19937 draw(seed);
+    for (int i = 0; i < 12; i++) add(draw, Method(seed % 3), int(seed / 3 % 8));
+  }
+
+  std::vector<std::vector<char>> walk() {
+    Batch batch(tensors, std::vector<bool>(tensors.size()));
+    for (int t = 1; t <= 3; t++) {
+      for (size_t i = 0; i < tensors.size(); i++) {
+        for (auto [role, at] : places[i]) batch.place(int(i), role, at);
+        batch.now(int(i), t, 0.1, 0.01, t == 2 ? 8 : 1);
+      }
+      batch.step();
+    }
+    return memory.arrays;
+  }
+};
+
+bool same(unsigned seed, const std::vector<std::vector<char>>& expected) {
+  if (World(seed).walk() == expected) return true;
+  std::fprintf(stderr, "seed %u: not the same bit for bit\n", seed);
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const unsigned seeds = argc > 1 ? unsigned(std::atoi(argv[1])) : 48;
+  const bool forks = argc <= 2;  // a thread sanitizer does not follow them
+  bool fine = true;
+  for (const Kernels* k : available_kernels()) {
+    use_kernels(k->name);
+    for (unsigned seed = 0; seed < seeds; seed++) {
+      set_num_threads(1);
+      const auto expected = World(seed).walk();
+      for (int n : {2, 3, 7}) {
+        set_num_threads(n);
+        std::vector<std::thread> callers;
+        for (int i = 1; i < 3; i++) callers.emplace_back([&] { same(seed, expected) || (fine = false); });
+        fine &= same(seed, expected);
+        for (auto& one : callers) one.join();
+      }
+      if (forks && seed % 12 == 0) {
+        const pid_t child = fork();
+        if (child == 0) _exit(same(seed, expected) ? 0 : 1);
+        int status = 1;
+        waitpid(child, &status, 0);
+        fine &= status == 0;
+      }
+    }
+    std::printf("%s: %u lists of tensors\n", k->name, seeds);
+  }
+  return fine ? 0 : 1;
+}
