@@ -59,6 +59,7 @@ docs: $(VENV)/.dev $(VENV)/.package
 bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
+	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
 sanitize: $(VENV)/.dev $(VENV)/.package
@@ -82,7 +83,8 @@ clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-write-stub = $(PY) -m nanobind.stubgen -q -m layerwise._native -o $(1) && $(PY) -m ruff format -q $(1)
+write-stub = $(PY) -m nanobind.stubgen -q -m layerwise._native -o $(1) && \
+  $(PY) -m ruff check -q --fix --select I $(1) && $(PY) -m ruff format -q $(1)
 
 # Stamps. The first three install packages, the last the library itself, anew whenever its sources have changed.
 

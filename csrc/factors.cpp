@@ -75,8 +75,8 @@ void answer_in(const Layer& l) {
 
 void clear_factors(const Layer& l) {
   const Factors& f = *l.f;
-  if (!f.cut_rows) std::memset(f.R, 0, size_t(f.rows) * sizeof(double));
-  if (!f.cut_cols) std::memset(f.C, 0, size_t(f.cols) * sizeof(double));
+  if (!f.cut_rows && f.rows) std::memset(f.R, 0, size_t(f.rows) * sizeof(double));
+  if (!f.cut_cols && f.cols) std::memset(f.C, 0, size_t(f.cols) * sizeof(double));
 }
 
 void answer_factors(const Layer& l) {

@@ -12,8 +12,9 @@ from torch.optim import lr_scheduler as lrs
 from torch.optim import swa_utils
 from torch_front.front import BUSY, FRONT_OF, FRONTS, bits, busy, cases, close, fronts, numbers, parameters, walk
 
+from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch import Adafactor, Lamb, Lars, _optimizer
 
 
 def some():
@@ -254,16 +255,19 @@ def test_stats_of_blocks_are_arrays(front):
 
 
 @fronts
-def test_options_are_keywords_of_torch(front):
+def test_options_are_keywords_of_torch(front, monkeypatch):
     with pytest.raises(TypeError, match="foreach"):
         front([some()], foreach=True)
-    with pytest.raises(EngineError, match="fused"):
-        front([some()], lr=0.1, fused=True)
     for bad in (1, "yes"):
         with pytest.raises(HyperparameterError, match="fused"):
             front([some()], lr=0.1, fused=bad)
-    for fused in (None, False):
+    for fused in (None, False, True):
         front([some()], lr=0.1, fused=fused)
+    rule = _optimizer.ENGINES[-1]
+    monkeypatch.setattr(_optimizer, "ENGINES", (Candidate("cpu", None, "it was not built"), rule))
+    front([some()], lr=0.1)
+    with pytest.raises(EngineError, match="not available: it was not built"):
+        front([some()], lr=0.1, fused=True)
 
 
 @fronts

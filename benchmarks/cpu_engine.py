@@ -1,0 +1,201 @@
+"""Time the compiled engine against the peers that its speed was promised by, and against the memory of the machine.
+
+Four tables: whole optimizers in turns, on the same numbers; one tensor of growing size; one thread against several;
+bytes a second against a copy. `engine` is the engine alone, given jobs; the other rows include their Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import layerwise
+import layerwise.torch
+from layerwise import _native
+from layerwise.torch import _optimizer
+from peers import Step, random_arrays, torch_peers
+from rows import RESULTS, Timing, alternately, append, provenance
+from shapes import SETS, Shapes, parameters
+
+TABLE = "cpu_engine.csv"
+OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
+OPTIONS = {"lr": 1e-3, "weight_decay": 0.01}
+BYTES = {"Lamb": 40, "Lars": 28, "Adafactor": 24}  # that each parameter moves if nothing is found in the cache
+COPIED = 64 << 20  # elements: larger than caches are
+SIZES = [1 << k for k in range(10, 27, 2)]
+ROUNDS = {"bert-base": 11, "tiny-1000": 41}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few rounds of the small set; nothing is written")
+    parser.add_argument(
+        "--only", choices=("table", "sweep", "threads", "copy"), action="append", help="may be repeated"
+    )
+    parser.add_argument("--threads", type=int, default=min(2, layerwise.get_num_threads()))
+    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
+    given = parser.parse_args()
+    use_threads(given.threads)
+    origin = {**provenance(), "isa": _native.instruction_set()}
+    console = Console(width=120)
+    tables = {"table": table, "sweep": sweep, "threads": threads, "copy": copied}
+    for name in ["table"] if given.quick else given.only or tables:
+        rows = list(tables[name](given.quick, given.threads))
+        show(console, name, rows)
+        if not (given.quick or given.no_write):
+            append(RESULTS / TABLE, [{"table": name, **row, **origin} for row in rows])
+
+
+def use_threads(n: int) -> None:
+    layerwise.set_num_threads(n)
+    torch.set_num_threads(n)
+
+
+# ---- what is timed
+
+
+def tensors(shapes: Shapes, dtype: torch.dtype) -> list[torch.nn.Parameter]:
+    weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
+    found = [torch.nn.Parameter(torch.from_numpy(a).to(dtype)) for a in weights.values()]
+    for p, g in zip(found, grads.values(), strict=True):
+        p.grad = torch.from_numpy(g).to(dtype)
+    return found
+
+
+def front(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step:
+    step: Step = getattr(layerwise.torch, name)(tensors(shapes, dtype), **OPTIONS, fused=True).step
+    return step
+
+
+def engine(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step:
+    """The engine alone, with the jobs that the front would give it."""
+    compiled: Any = next(row.engine for row in _optimizer.ENGINES if row.name == "cpu")
+    bare, seen = compiled.step, []
+
+    def listening(jobs: Any) -> Any:
+        seen.append(jobs)
+        return bare(jobs)
+
+    compiled.step = listening
+    getattr(layerwise.torch, name)(tensors(shapes, dtype), **OPTIONS).step()
+    del compiled.step
+    jobs = list(seen[0])
+    return lambda: compiled.step(jobs)
+
+
+def fused(cls: Any, shapes: Shapes, **options: Any) -> Step:
+    step: Step = cls(tensors(shapes, torch.float32), lr=1e-3, fused=True, **options).step
+    return step
+
+
+def yardstick(name: str, shapes: Shapes) -> tuple[str, Step]:
+    if name == "Lars":
+        return "torch.optim.SGD, fused", fused(torch.optim.SGD, shapes, momentum=0.9)
+    return "torch.optim.Adam, fused", fused(torch.optim.Adam, shapes)
+
+
+# ---- tables
+
+
+def table(quick: bool, n: int) -> Iterator[dict[str, object]]:
+    for set_name in ["tiny-1000"] if quick else ROUNDS:
+        shapes = SETS[set_name]()
+        for name in OPTIMIZERS:
+            steps = {f"layerwise.torch.{name}": front(name, shapes), "engine": engine(name, shapes)}
+            steps["layerwise.torch, bfloat16"] = front(name, shapes, torch.bfloat16)
+            label, step = yardstick(name, shapes)
+            steps[label] = step
+            if not quick:
+                weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
+                others = dict(torch_peers(name, weights, grads))
+                steps |= {key: step for key, step in others.items() if not key.startswith("layerwise") and key != label}
+            yield from as_rows(name, set_name, parameters(shapes), n, steps, 3 if quick else ROUNDS[set_name])
+
+
+def sweep(quick: bool, n: int) -> Iterator[dict[str, object]]:
+    for size in SIZES:
+        shapes: Shapes = {"one": (size // 256, 256)}
+        for name in OPTIMIZERS:
+            label, step = yardstick(name, shapes)
+            steps = {"engine": engine(name, shapes), label: step}
+            yield from as_rows(name, f"one of {size}", size, n, steps, 9 if size > 1 << 22 else 41)
+
+
+def threads(quick: bool, n: int) -> Iterator[dict[str, object]]:
+    shapes = SETS["bert-base"]()
+    for name in OPTIMIZERS:
+        for count in sorted({1, n}):
+            use_threads(count)
+            label, step = yardstick(name, shapes)
+            steps = {"engine": engine(name, shapes), label: step}
+            yield from as_rows(name, "bert-base", parameters(shapes), count, steps, 7)
+    use_threads(n)
+
+
+def copied(quick: bool, n: int) -> Iterator[dict[str, object]]:
+    """The share of a copy's bytes a second that a step moves, of a tensor that no cache holds."""
+    to, source = torch.empty(COPIED), torch.randn(COPIED)
+    shapes: Shapes = {"one": (COPIED // 1024, 1024)}
+
+    def copy() -> None:
+        to.copy_(source)
+
+    for name in OPTIMIZERS:
+        rows = list(as_rows(name, "one of 64M", COPIED, n, {"engine": engine(name, shapes), "copy": copy}, 9))
+        step, bare = (float(str(row["median_ms"])) for row in rows)
+        rows[0]["share_of_copy"] = round(BYTES[name] / step / (8 / bare), 3)
+        yield from rows
+
+
+def as_rows(
+    name: str, shapes: str, size: int, n: int, steps: dict[str, Callable[[], Any]], rounds: int
+) -> Iterator[dict[str, object]]:
+    found = alternately(steps, rounds)
+    ours = next(iter(found.values()))
+    for label, timing in found.items():
+        yield row(name, shapes, size, n, label, timing, ours)
+
+
+def row(name: str, shapes: str, size: int, n: int, label: str, timing: Timing, ours: Timing) -> dict[str, object]:
+    return {
+        "optimizer": name,
+        "shapes": shapes,
+        "parameters": size,
+        "threads": n,
+        "implementation": label,
+        "rounds": len(timing.rounds),
+        "median_ms": round(1e3 * timing.median, 4),
+        "q1_ms": round(1e3 * timing.quartiles[0], 4),
+        "q3_ms": round(1e3 * timing.quartiles[1], 4),
+        "min_ms": round(1e3 * min(timing.rounds), 4),
+        "ratio": round(timing.median / ours.median, 3),
+        "share_of_copy": "",
+    }
+
+
+def show(console: Console, name: str, rows: list[dict[str, object]]) -> None:
+    shown = (
+        "optimizer",
+        "shapes",
+        "threads",
+        "implementation",
+        "median_ms",
+        "q1_ms",
+        "q3_ms",
+        "ratio",
+        "share_of_copy",
+    )
+    grid = Table(*shown, title=f"{name}; load {os.getloadavg()[0]:.1f}", box=None)
+    for one in rows:
+        grid.add_row(*(str(one[key]) for key in shown))
+    console.print(grid)
+
+
+if __name__ == "__main__":
+    main()
