@@ -40,7 +40,7 @@ def given_jobs(draw: Any) -> Any:
 @given(given_jobs())
 def test_any_job(case, world, drawn):
     seed, g_scale, tensors = drawn
-    h = case.hyper(**case.drawn(seed))
+    h = case.hyper(**well_posed(case.drawn(seed)))
     layouts = [world.layouts[number % len(world.layouts)] if number < 10 else "plain" for *_, number, _ in tensors]
     ours = [
         make_job(case, h, shape, blocks, own, dtypes, layout)
@@ -48,6 +48,11 @@ def test_any_job(case, world, drawn):
     ]
     kinds = [(dtypes, layout) for (_, _, dtypes, _, _), layout in zip(tensors, layouts, strict=True)]
     compare(world, h, ours, g_scale, kinds)
+
+
+def well_posed(options: Any) -> Any:
+    """Without memory of g², u is m/(|g| + eps): where g is next to 0, no two roundings agree unless eps is larger."""
+    return {**options, "eps": 1e-2} if options.get("betas", (0, 1))[1] == 0 else options
 
 
 def compare(world: Any, h: Any, ours: Any, g_scale: float, kinds: Any) -> None:

@@ -15,7 +15,9 @@ DECAY_SCALE = {"lr": "BY_LR", "step": "BY_STEP", "none": "BY_NOTHING"}
 
 def options_of(native: Any, h: Any) -> Any:
     """The extension's options for hyperparameters that are fitted to their tensor."""
-    specific: Any = {Lamb: _lamb, Lars: _lars, Adafactor: _adafactor}[type(h)]
+    specific: Any = {Lamb: _lamb, Lars: _lars, Adafactor: _adafactor}.get(type(h))
+    if specific is None:
+        raise ValueError(f"there are no kernels for {type(h).__name__}")
     made = native.Options()
     for name, value in {**_gradient(h), **specific(native, h)}.items():
         setattr(made, name, value)

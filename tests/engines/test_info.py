@@ -1,0 +1,82 @@
+"""What people are told of engines, and how many threads are wanted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from engines.worlds import needed
+
+from layerwise import cli, threads
+from layerwise.cli import info
+from layerwise.engines import Candidate, choose, native
+from layerwise.errors import EngineError
+
+
+@needed
+def test_info(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["layerwise", "info"])
+    cli.main()
+    said = capsys.readouterr().out
+    assert native._native.compiler() in said
+    assert f"instructions {native._native.instruction_set()} (kernels for" in said
+    assert f"threads {threads.wanted_threads()} (of " in said
+
+
+def test_info_without_the_extension(monkeypatch):
+    monkeypatch.setattr(info, "extension", lambda: None)
+    monkeypatch.setattr(info, "why_not", lambda: "it was not built")
+    assert "  cpu      not available: it was not built" in info.info()
+
+
+def test_without_the_extension_the_rule_serves(monkeypatch):
+    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setitem(sys.modules, "layerwise._native", None)
+    monkeypatch.delattr("layerwise._native", raising=False)
+    row = native.candidate(Served())
+    assert row.engine is None
+    assert row.declined.startswith("the compiled extension cannot be imported (")
+    table = (row, Candidate("rule", Served()))
+    assert choose(None, table) is table[1].engine
+    with pytest.raises(EngineError, match="cannot be imported"):
+        choose("cpu", table)
+
+
+class Served:
+    def step(self, jobs):
+        return [{} for _ in jobs]
+
+
+def groups(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    membership = root / "membership"
+    membership.write_text("0::/a/b\n5:memory:/x\n3:cpu,cpuacct:/old/inner\n")
+    return membership
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"cpu_dot_max": "max 100000\n"}, None),
+        ({"a__b__cpu_dot_max": "150000 100000\n"}, 1.5),
+        ({"a__cpu_dot_max": "100000 100000\n", "a__b__cpu_dot_max": "300000 100000\n"}, 1.0),
+        ({"cpu__old__inner__cpu_dot_cfs_quota_us": "400000", "cpu__old__inner__cpu_dot_cfs_period_us": "100000"}, 4.0),
+        ({"cpu__cpu_dot_cfs_quota_us": "-1", "cpu__cpu_dot_cfs_period_us": "100000"}, None),
+        ({"a__b__cpu_dot_max": "nonsense\n"}, None),
+    ],
+)
+def test_quota_of_control_groups(files, quota, tmp_path):
+    assert threads.cgroup_quota(tmp_path, groups(tmp_path, **files)) == quota
+
+
+def test_no_more_threads_than_the_quota_pays_for(monkeypatch):
+    monkeypatch.setattr(threads, "cgroup_quota", lambda: 0.5)
+    assert threads.available_processors() == 1
+    monkeypatch.setattr(threads, "cgroup_quota", lambda: None)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
+    assert threads.available_processors() == 3
