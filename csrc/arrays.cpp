@@ -76,8 +76,6 @@ bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
   return !PyErr_Occurred();
 }
 
-int64_t bytes_of(Dtype d) { return size_of(d); }
-
 bool look_by_methods(PyObject* x, View& v) {
   const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
   if (!type.o || !PyUnicode_Check(type.o) || PyUnicode_CompareWithASCIIString(type.o, "cpu") != 0) return false;
@@ -88,7 +86,7 @@ bool look_by_methods(PyObject* x, View& v) {
   const Owned stride{PyObject_CallMethodNoArgs(x, s_stride)}, address{PyObject_CallMethodNoArgs(x, s_data_ptr)};
   if (!address.o || !read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
   v.address = static_cast<char*>(PyLong_AsVoidPtr(address.o));
-  v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = bytes_of(v.dtype);
+  v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = size_of(v.dtype);
   return true;
 }
 
@@ -102,7 +100,7 @@ bool look_by_table(PyObject* x, View& v) {
   else if (t.code == BFLOAT && t.bits == 16) v.dtype = BF16;
   else return false;
   v.address = static_cast<char*>(t.data) + t.offset, v.dims = t.dims;
-  v.shape = t.shape, v.stride = t.stride, v.unit = bytes_of(v.dtype);
+  v.shape = t.shape, v.stride = t.stride, v.unit = size_of(v.dtype);
   return true;
 }
 
@@ -147,18 +145,21 @@ bool look(PyObject* x, View& v, bool writable) {
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 
-Seen::Seen(const View& v) : dtype(v.dtype), shape(v.shape, v.shape + v.dims) {
-  for (int d = 0; d < v.dims; d++) stride.push_back(v.stride[d] * v.unit);
+Seen::Seen(const View& v) : dtype(v.dtype), dims(v.dims), few{} {
+  if (dims > FEW) many.resize(size_t(2 * dims));
+  int64_t* to = dims <= FEW ? few : many.data();
+  for (int d = 0; d < dims; d++) to[2 * d] = v.shape[d], to[2 * d + 1] = v.stride[d] * v.unit;
 }
 
 bool Seen::matches(const View& v) const {
-  if (v.dtype != dtype || size_t(v.dims) != shape.size()) return false;
+  if (v.dtype != dtype || v.dims != dims) return false;
   // Where there is one element or none along a dimension, its stride may be anything.
   bool empty = false, alike = true;
-  for (int d = 0; d < v.dims; d++) {
-    if (v.shape[d] != shape[size_t(d)]) return false;
+  const int64_t* seen = pairs();
+  for (int d = 0; d < dims; d++) {
+    if (v.shape[d] != seen[2 * d]) return false;
     empty |= v.shape[d] == 0;
-    alike &= v.shape[d] == 1 || v.stride[d] * v.unit == stride[size_t(d)];
+    alike &= v.shape[d] == 1 || v.stride[d] * v.unit == seen[2 * d + 1];
   }
   return alike || empty;
 }

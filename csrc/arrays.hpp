@@ -29,12 +29,27 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
 // false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
 bool look(PyObject* array, View& view, bool writable);
 
-// How an array lay when its batch was laid out.
+// How an array lay when its batch was laid out. All in one place where there are few dimensions: with a thousand small
+// tensors, it is memory that is not in the cache that a step waits for.
 struct Seen {
+  static constexpr int FEW = 3;
   Dtype dtype;
-  std::vector<int64_t> shape, stride;  // in bytes
+  int dims;
+  int64_t few[2 * FEW];        // shape and stride, in bytes, of each dimension
+  std::vector<int64_t> many;  // the same where they are more
+
   explicit Seen(const View& v);
   bool matches(const View& v) const;
+  std::vector<int64_t> shape() const { return every_other(0); }
+  std::vector<int64_t> stride() const { return every_other(1); }
+
+ private:
+  const int64_t* pairs() const { return dims <= FEW ? few : many.data(); }
+  std::vector<int64_t> every_other(int from) const {
+    std::vector<int64_t> found;
+    for (int d = 0; d < dims; d++) found.push_back(pairs()[2 * d + from]);
+    return found;
+  }
 };
 
 }  // namespace layerwise

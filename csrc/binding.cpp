@@ -141,9 +141,13 @@ class Jobs {
       if (array != Py_None) {
         if (!look(array, view, role != ROLE_G)) return false;
         seen.emplace(view);
-        if (role == ROLE_P) tensor.shape = seen->shape;
-        if (seen->shape.size() != tensor.shape.size() || (role <= ROLE_S1 && seen->shape != tensor.shape)) return false;
-        tensor.arrays[role] = {true, seen->dtype, seen->stride};
+        const std::vector<int64_t> shape = seen->shape();
+        if (role == ROLE_P) tensor.shape = shape;
+        std::vector<int64_t> expected = tensor.shape;
+        for (int d : role == ROLE_R ? tensor.cols : role == ROLE_C ? tensor.rows : std::vector<int>{})
+          expected.at(size_t(d)) = 1;
+        if (shape != expected) return false;
+        tensor.arrays[role] = {true, seen->dtype, seen->stride()};
       }
       like.arrays.emplace_back(role, std::move(seen));
       return true;
