@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
@@ -21,14 +22,19 @@ constexpr int64_t ALONE = 1 << 15;          // elements for which waking another
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Bytes that are still in the shared cache when a group's next stage asks for them.
+// Bytes that are still in the shared cache when a group's next stage asks for them: a part of it, since others use it
+// too. What the system says of one processor comes first, because some processors count the caches of all their parts.
 int64_t cached_bytes() {
+  int64_t size = 0;
+  if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
+    long kibibytes = 0;
+    if (std::fscanf(file, "%ldK", &kibibytes) == 1) size = int64_t(kibibytes) << 10;
+    std::fclose(file);
+  }
 #ifdef _SC_LEVEL3_CACHE_SIZE
-  const long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#else
-  const long size = 0;
+  if (size <= 0) size = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
-  return std::clamp<int64_t>(size > 0 ? size / 2 : 8 << 20, 4 << 20, 64 << 20);
+  return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
 }
 
 // Memory for the statistics of a group. One piece is kept from step to step, whichever batch takes it.
@@ -264,7 +270,7 @@ void Batch::make_stages() {
     if (own) add(OWN, 0, n, false);
     add(MODEL, 0, n, false);
   }
-  const int64_t budget = cached_bytes();
+  static const int64_t budget = cached_bytes();
   for (int first = 0, last; first < n; first = last) {
     int64_t bytes = 0, scratch = 0;
     for (last = first; last < n; last++) {
