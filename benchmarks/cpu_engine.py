@@ -44,8 +44,8 @@ def main() -> None:
     use_threads(given.threads)
     origin = {**provenance(), "isa": _native.instruction_set()}
     console = Console(width=120)
-    tables = {"table": table, "sweep": sweep, "threads": threads, "copy": copied}
-    for name in ["table"] if given.quick else given.only or tables:
+    tables = {"table": table, "scale": scale, "sweep": sweep, "threads": threads, "copy": copied}
+    for name in ["table"] if given.quick else given.only or ["table", "sweep", "threads", "copy"]:
         rows = list(tables[name](given.quick, given.threads))
         show(console, name, rows)
         if not (given.quick or given.no_write):
@@ -103,7 +103,12 @@ def yardstick(name: str, shapes: Shapes) -> tuple[str, Step]:
 # ---- tables
 
 
-def table(quick: bool, n: int) -> Iterator[dict[str, object]]:
+def scale(quick: bool, n: int) -> Iterator[dict[str, object]]:
+    """The table without the peers that take seconds."""
+    yield from table(quick, n, peers=False)
+
+
+def table(quick: bool, n: int, peers: bool = True) -> Iterator[dict[str, object]]:
     for set_name in ["tiny-1000"] if quick else ROUNDS:
         shapes = SETS[set_name]()
         for name in OPTIMIZERS:
@@ -111,7 +116,7 @@ def table(quick: bool, n: int) -> Iterator[dict[str, object]]:
             steps["layerwise.torch, bfloat16"] = front(name, shapes, torch.bfloat16)
             label, step = yardstick(name, shapes)
             steps[label] = step
-            if not quick:
+            if peers and not quick:
                 weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
                 others = dict(torch_peers(name, weights, grads))
                 steps |= {key: step for key, step in others.items() if not key.startswith("layerwise") and key != label}
