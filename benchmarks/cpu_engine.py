@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the small set; nothing is written")
     parser.add_argument(
-        "--only", choices=("table", "sweep", "threads", "copy"), action="append", help="may be repeated"
+        "--only", choices=("table", "scale", "sweep", "threads", "copy"), action="append", help="may be repeated"
     )
     parser.add_argument("--threads", type=int, default=min(2, layerwise.get_num_threads()))
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
