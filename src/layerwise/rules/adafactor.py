@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Mean, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import at_least, at_most, is_zero, ready, root
+from layerwise.rules.parts import add, at_least, at_most, is_zero, mix, move, ready, root
 
 
 class State(NamedTuple):
@@ -57,33 +57,33 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now.t, h)
     g = yield from ready(xp, g, h, now)
-    G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
-
-    (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)
+    (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
+    del g, root_V  # what waits for the sum is p and u
     (uu,) = yield (Mean(u * u),)
     rms = root(xp, uu)
     clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
 
     scale = at_least(xp, root(xp, pp), h.eps[1]) if h.scale_parameter else 1.0
     alpha = _rho(xp, now, h) * scale
-    moved, e = _averaged(u, alpha, clip, state.exp_avg, h)
+    moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, h)
     decayed = _decay(now, alpha, h)
     if not is_zero(decayed):
-        moved = moved + decayed * p
+        moved = add(xp, moved, decayed, p)
     stats = {"update_rms": rms, "trust_ratio": scale * clip}
     if h.scale_parameter:
         stats["weight_rms"] = root(xp, pp)
-    return Stepped(p - moved, State(R, C, V, e), stats)
+    return Stepped(move(xp, p, -1.0, moved), State(R, C, V, e), stats)
 
 
-def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
+def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
     R, C, V, _ = state
+    G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
     wanted = (Mean(p * p),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
-        V = b2 * V + (1 - b2) * G
+        V = mix(xp, b2, V, G)
         return (None, None, V), xp.sqrt(V), pp
 
     rows, cols = h.factored
@@ -95,8 +95,7 @@ def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any
         Mean(R, rows),
         *wanted,
     )
-    R = b2 * R + (1 - b2) * G_rows
-    C = b2 * C + (1 - b2) * G_cols
+    R, C = mix(xp, b2, R, G_rows), mix(xp, b2, C, G_cols)
     R_mean = b2 * R_mean + (1 - b2) * G_mean
     if h.eps_mode == "clamp":
         R_mean = at_least(xp, R_mean, h.eps[0])
@@ -117,11 +116,11 @@ def _rho(xp: Any, now: Now, h: Any) -> Scalar:
     return now.lr * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
 
 
-def _averaged(u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Array, Array]:
+def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Array, Array]:
     """The step, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
         return (alpha * clip) * u, None
-    e = h.beta1 * e + ((1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0)) * u
+    e = add(xp, h.beta1 * e, (1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0), u)
     return e if h.lr_in_momentum else alpha * e, e
 
 

@@ -21,8 +21,20 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped, Sum
-from layerwise.rules.parts import at_most, between, is_zero, one_minus_power, ready, root, trusted
+from layerwise.rules.asks import Array, Asking, Keep, Now, Shape, Squares, Stepped
+from layerwise.rules.parts import (
+    add,
+    at_most,
+    between,
+    choose,
+    is_zero,
+    mix,
+    move,
+    one_minus_power,
+    ready,
+    root,
+    trusted,
+)
 
 
 class State(NamedTuple):
@@ -39,32 +51,34 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     t, lr, lam = now.t, now.lr, now.weight_decay
     g = yield from ready(xp, g, h, now)
     if h.decay == "l2" and not is_zero(lam):
-        g = g + lam * p
+        g = add(xp, g, lam, p)
     if h.decay == "decoupled" and not is_zero(lam):
         p = p - (lr * lam) * p
 
-    m = b1 * m + ((1 - b1) * g if h.grad_averaging else g)
-    v = b2 * v + (1 - b2) * (g * g)
+    m = mix(xp, b1, m, g) if h.grad_averaging else add(xp, g, b1, m)
+    v = mix(xp, b2, v, g * g)
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
     m_hat, v_hat = (m / c1, v / c2) if h.bias_correction is True else (m, v)
     u = m_hat / (xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root) + h.eps)
-    r = u + lam * p if h.decay == "ratio" and not is_zero(lam) else u
+    r = move(xp, u, lam, p) if h.decay == "ratio" and not is_zero(lam) else u
+    del g, m_hat, v_hat, u  # what waits for the sums is p and r
+    m, v = yield Keep(State(m, v))
 
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
     if h.bias_correction == "lr":
         lr = lr * (c2**0.5 / c1)
-    return Stepped(p - (lr * ratio) * r, State(m, v), stats)
+    return Stepped(move(xp, p, -lr * ratio, r), State(m, v), stats)
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """‖p‖ / ‖r‖, within the bounds that were asked for."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
-    pp, rr = yield Sum(p * p), Sum(r * r)
+    pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = root(xp, pp), root(xp, rr)
     phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
-    # The inner where keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / xp.where(rr == 0, 1.0, norm_r), h.trust_clip)
+    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    ratio = between(xp, phi / choose(xp, rr == 0, 1.0, norm_r), h.trust_clip)
     ratio = trusted(xp, ratio, (pp != 0) & (rr != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

@@ -5,10 +5,10 @@ A scalar may be a plain number, known now, or an array, known when the program r
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import Any
 
-from layerwise.rules.asks import Array, Asking, ModelSum, Now, Scalar, Sum
+from layerwise.rules.asks import Array, Asking, ModelSum, Now, Scalar, Squares
 
 
 def is_number(x: Scalar) -> bool:
@@ -45,8 +45,25 @@ def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
     return -xp.expm1(t * log(b))
 
 
-def root(xp: Any, x: Array) -> Array:
+def mix(xp: Any, b: Scalar, x: Array, y: Array) -> Array:
+    """b·x + (1 − b)·y. x is used up: a namespace that says so in `mix` may write over it."""
+    return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + (1 - b) * y
+
+
+def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """x + a·y, in one pass where the namespace has one."""
+    return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
+
+
+def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """x + a·y. x is used up: a namespace that says so in `move` may write over it."""
+    return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
+
+
+def root(xp: Any, x: Scalar) -> Scalar:
     """√x with a derivative of 0 at 0, where √ alone has none."""
+    if is_number(x):
+        return sqrt(x)
     zero = x == 0
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
@@ -63,17 +80,18 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
     if h.max_grad_value:
         g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
     if h.max_grad_norm_per_tensor:
-        (gg,) = yield (Sum(g * g),)
+        (gg,) = yield (Squares(g),)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
     if h.max_grad_norm:
         (gg,) = yield (ModelSum(g * g),)
-        if gg.dtype != g.dtype:  # other tensors of the model may have another
+        if not is_number(gg) and gg.dtype != g.dtype:  # other tensors of the model may have another
             gg = xp.asarray(gg, dtype=g.dtype)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
 
 
-def trusted(xp: Any, ratio: Array, defined: Array, lam: Scalar, h: Any) -> Array:
+def trusted(xp: Any, ratio: Scalar, defined: Any, lam: Scalar, h: Any) -> Scalar:
     """The ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
-    ratio = xp.where(defined, ratio, h.zero_norm_ratio)
-    return choose(xp, lam == 0, xp.ones_like(ratio), ratio) if h.adapt == "decayed" else ratio
+    ratio = choose(xp, defined, ratio, h.zero_norm_ratio)
+    one = 1.0 if is_number(ratio) else xp.ones_like(ratio)
+    return choose(xp, lam == 0, one, ratio) if h.adapt == "decayed" else ratio

@@ -1,4 +1,4 @@
-"""What the PyTorch front accepts as a parameter and as a gradient, and how the rule engine reads and writes them."""
+"""What the PyTorch front accepts as a parameter and as a gradient."""
 
 from __future__ import annotations
 
@@ -15,19 +15,6 @@ FLOATING = (*LOW, torch.float32, torch.float64)
 def computing(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the arithmetic and of the state: at least float32."""
     return torch.float32 if dtype in LOW else dtype
-
-
-def read(array: Tensor, like: Tensor) -> Tensor:
-    return array.to(computing(like.dtype))
-
-
-def read_apart(array: Tensor, like: Tensor) -> Tensor:
-    """As `read`, but never the stored tensor itself: what autograd keeps must not be written to afterwards."""
-    return array.to(computing(like.dtype), copy=True)
-
-
-def write(stored: Tensor, new: Tensor) -> None:
-    stored.copy_(new)
 
 
 def check_parameter(name: str, p: Tensor) -> None:
