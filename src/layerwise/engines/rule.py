@@ -80,13 +80,14 @@ class PreparedRules:
         self._engine, self._jobs = engine, jobs
         self._groups = _alike(engine, jobs)
         self._together = any(job.h.asks_of_model for job in jobs)
-        self._measured: list[tuple[Task, Stats]] = []
+        self._measured: list[tuple[tuple[int, ...], Stats]] = []
 
     def step(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
         tasks = [task for group in self._groups for task in self._tasks(group, grads, nows, skip)]
         # One by one where nothing is asked of all, so that no more generators are alive than those of one tensor.
         batches = [tasks] if self._together else [[task] for task in tasks]
-        self._measured = [done for batch in batches for done in _driven(self._engine, batch)]
+        # The places alone: a task holds gradients, which are freed as soon as they are used.
+        self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
 
     def _tasks(
         self, group: Sequence[int], grads: Sequence[Array], nows: Sequence[Now], skip: Array | None
@@ -102,9 +103,9 @@ class PreparedRules:
 
     def stats(self) -> list[Stats]:
         found: list[Stats] = [{}] * len(self._jobs)
-        for task, stats in self._measured:
-            for k, i in enumerate(task.places):
-                found[i] = {key: _entry(x, k) for key, x in stats.items()} if task.stacked else stats
+        for places, stats in self._measured:
+            for k, i in enumerate(places):
+                found[i] = stats if len(places) == 1 else {key: _entry(x, k) for key, x in stats.items()}
         return found
 
 
