@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Keep, Now, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Keep, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     add,
     at_most,
@@ -59,16 +59,22 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     v = mix(xp, b2, v, g * g)
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
-    m_hat, v_hat = (m / c1, v / c2) if h.bias_correction is True else (m, v)
-    u = m_hat / (xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root) + h.eps)
+    d1, d2 = (c1, c2) if h.bias_correction is True else (1, 1)
+    u = _direction(xp, m, v, d1, d2, h)
     r = move(xp, u, lam, p) if h.decay == "ratio" and not is_zero(lam) else u
-    del g, m_hat, v_hat, u  # what waits for the sums is p and r
+    del g, u  # what waits for the sums is p and r
     m, v = yield Keep(State(m, v))
 
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
     if h.bias_correction == "lr":
         lr = lr * (c2**0.5 / c1)
     return Stepped(move(xp, p, -lr * ratio, r), State(m, v), stats)
+
+
+def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:
+    """(m / c1) / (√(v / c2 + eps_root) + eps), with the corrections drawn together: one division of tensors."""
+    root_v = xp.sqrt(v if is_zero(h.eps_root) else v + c2 * h.eps_root)
+    return m / add(xp, c1 * h.eps, c1 * c2**-0.5, root_v)
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:

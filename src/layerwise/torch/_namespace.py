@@ -14,7 +14,8 @@ from layerwise.torch._tensors import computing
 PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat")
 
 
-def add_scaled(x: Tensor, a: Any, y: Tensor) -> Tensor:
+def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:
+    x = x if isinstance(x, Tensor) else torch.scalar_tensor(x, dtype=y.dtype, device=y.device)
     return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=a)
 
 
