@@ -59,7 +59,7 @@ def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
 MUTANTS = [
     *_rows(
         "rules.lamb",
-        ("trust ratio deleted", "-lr * ratio, r", "-lr, r", "reference vectors properties"),
+        ("trust ratio deleted", "(-lr * ratio, r)", "(-lr, r)", "reference vectors properties"),
         (
             "trust ratio upside down",
             "phi / choose(xp, rr == 0, 1.0, norm_r)",
@@ -80,8 +80,8 @@ MUTANTS = [
         ("eps inside the root", "add(xp, c1 * h.eps,", "add(xp, c1 * h.eps_root,", "reference vectors"),
         (
             "second moment of m",
-            "mix(xp, b2, v, g * g)",
-            "mix(xp, b2, v, m * m)",
+            "mix(xp, b2, v, square(g))",
+            "mix(xp, b2, v, square(m))",
             "reference limits",
         ),
         (
@@ -196,7 +196,7 @@ MUTANTS = [
             "(1 - h.beta1) * (alpha if h.lr_in_momentum else 1.0)",
             "reference",
         ),
-        ("offset forgotten", "at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t", "t", "reference"),
+        ("offset forgotten", "t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)", "t", "reference"),
     ),
     *_rows(
         "rules.parts",

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares, Sum
+from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
 Ask = Sum | Mean | Squares | ModelSum
@@ -92,7 +93,7 @@ def _summed(xp: Any, run: Run, ask: Ask) -> Asked:
     if isinstance(ask, Squares) and hasattr(xp, "squares"):
         part = xp.squares(ask.terms, dims)
     else:
-        terms = ask.terms * ask.terms if isinstance(ask, Squares) else ask.terms
+        terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
         # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
         part = xp.sum(terms, axis=dims, keepdims=True) if dims else terms
     return Asked(type(ask), dims, _number(xp, part) if len(dims) == len(run.shape) else part)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from layerwise.drive import Run, local
 from layerwise.engines import Job, Stats
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
-from layerwise.rules.parts import is_number
+from layerwise.rules.parts import is_number, moved
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
 
@@ -167,7 +167,8 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
             answer = type(asked[0].state)(*state)
         else:
             answer = yield asked.pop()  # so that nothing here holds the terms while others take their turn
-    _put(engine, task, (p, *state), (done.p, *done.state))
+    _put(engine, task, state, done.state)
+    _move(engine, task, p, done)
     return done.stats
 
 
@@ -180,9 +181,18 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
 
     p, g, *state = (None if one is None else read(one) for one in stored)
     now = Now(*(x if is_number(x) else arrays.read(x, job.p) for x in task.now))
-    xp = arrays.xp if task.skip is None else arrays.pure
-    stepping: Asking[Stepped] = job.rule.step(xp, p, g, type(job.state)(*state), job.h, now)
+    stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, type(job.state)(*state), job.h, now)
     return stepping
+
+
+def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
+    arrays = engine.arrays
+    p = arrays.read(arrays.stack(stored) if task.stacked else stored, task.jobs[0].p)
+    _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
+
+
+def _namespace(engine: RuleEngine, task: Task) -> Any:
+    return engine.arrays.xp if task.skip is None else engine.arrays.pure
 
 
 def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterable[Array]) -> None:

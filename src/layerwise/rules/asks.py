@@ -59,10 +59,13 @@ class Now(NamedTuple):
     g_scale: Scalar = 1.0  # what the gradient was multiplied with on its way here, as against underflow
 
 
+Moves = tuple[tuple[Scalar, Array], ...]
+
+
 class Stepped(NamedTuple):
     """What a rule returns."""
 
-    p: Array
+    moves: Moves  # p ← p + a·x for each (a, x), one after the other
     state: Any  # the rule's State
     stats: dict[str, Array]  # what it was told and made of it, per tensor or block
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Keep, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     add,
     at_most,
@@ -33,6 +33,7 @@ from layerwise.rules.parts import (
     one_minus_power,
     ready,
     root,
+    square,
     trusted,
 )
 
@@ -49,14 +50,15 @@ def shapes(h: Any, shape: Shape) -> State:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (m, v), (b1, b2) = state, h.betas
     t, lr, lam = now.t, now.lr, now.weight_decay
+    moves: Moves = ()
     g = yield from ready(xp, g, h, now)
     if h.decay == "l2" and not is_zero(lam):
         g = add(xp, g, lam, p)
     if h.decay == "decoupled" and not is_zero(lam):
-        p = p - (lr * lam) * p
+        moves, p = ((-lr * lam, p),), add(xp, p, -lr * lam, p)
 
     m = mix(xp, b1, m, g) if h.grad_averaging else add(xp, g, b1, m)
-    v = mix(xp, b2, v, g * g)
+    v = mix(xp, b2, v, square(g))
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
     d1, d2 = (c1, c2) if h.bias_correction is True else (1, 1)
@@ -68,7 +70,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
     if h.bias_correction == "lr":
         lr = lr * (c2**0.5 / c1)
-    return Stepped(move(xp, p, -lr * ratio, r), State(m, v), stats)
+    return Stepped((*moves, (-lr * ratio, r)), State(m, v), stats)
 
 
 def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:

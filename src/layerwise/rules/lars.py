@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, is_zero, move, ready, root, trusted
+from layerwise.rules.parts import add, between, choose, is_zero, ready, root, trusted
 
 
 class State(NamedTuple):
@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(momentum_buffer=shape if h.momentum else None)
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
@@ -45,12 +45,12 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     b = u if b is None else add(xp, _damped(xp, u, t, h), mu, b)
     moved = add(xp, u, mu, b) if h.nesterov else b
     kept = None if state.momentum_buffer is None else b
-    return Stepped(move(xp, p, -1.0 if h.lr_in_momentum else -lr, moved), State(kept), stats)
+    return Stepped(((-1.0 if h.lr_in_momentum else -lr, moved),), State(kept), stats)
 
 
 def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
     # Chosen between arrays, not between factors: two numbers would take a dtype of their own on the way.
-    return u if h.dampening == 0 else choose(xp, t == 1, u, (1 - h.dampening) * u)
+    return u if is_zero(h.dampening) else choose(xp, t == 1, u, (1 - h.dampening) * u)
 
 
 def _ratio(

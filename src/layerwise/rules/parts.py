@@ -8,16 +8,25 @@ from __future__ import annotations
 from math import log, sqrt
 from typing import Any
 
-from layerwise.rules.asks import Array, Asking, ModelSum, Now, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, ModelSum, Moves, Now, Scalar, Squares
 
 
 def is_number(x: Scalar) -> bool:
     return isinstance(x, (int, float))
 
 
+def is_complex(x: Array) -> bool:
+    return getattr(x.dtype, "kind", "f") == "c"
+
+
 def is_zero(x: Scalar) -> bool:
     """Known now to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
+
+
+def is_on(x: Scalar | None) -> bool:
+    """Not known now to be off; None and 0 are."""
+    return not (x is None or is_zero(x))
 
 
 def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
@@ -36,6 +45,18 @@ def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None
     low, high = bounds or (None, None)
     x = x if low is None else at_least(xp, x, low)
     return x if high is None else at_most(xp, x, high)
+
+
+def moved(xp: Any, p: Array, moves: Moves) -> Array:
+    """p after these moves. p is used up."""
+    for a, x in moves:
+        p = move(xp, p, a, x)
+    return p
+
+
+def square(x: Array) -> Array:
+    """x², or |x|² of a complex array."""
+    return (x * x.conj()).real if is_complex(x) else x * x
 
 
 def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
@@ -77,15 +98,16 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    if h.max_grad_value:
+    if is_on(h.max_grad_value):
         g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
-    if h.max_grad_norm_per_tensor:
+    if is_on(h.max_grad_norm_per_tensor):
         (gg,) = yield (Squares(g),)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
-    if h.max_grad_norm:
-        (gg,) = yield (ModelSum(g * g),)
-        if not is_number(gg) and gg.dtype != g.dtype:  # other tensors of the model may have another
-            gg = xp.asarray(gg, dtype=g.dtype)
+    if is_on(h.max_grad_norm):
+        (gg,) = yield (ModelSum(square(g)),)
+        own = (g.real if is_complex(g) else g).dtype
+        if not is_number(gg) and gg.dtype != own:  # other tensors of the model may have another
+            gg = xp.asarray(gg, dtype=own)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
 
