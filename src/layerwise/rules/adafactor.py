@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Mean, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import at_least, at_most, is_zero, ready, root
+from layerwise.rules.parts import at_least, at_most, is_zero, ready, root, square
 
 
 class State(NamedTuple):
@@ -57,11 +57,11 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now.t, h)
     g = yield from ready(xp, g, h, now)
-    G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
+    G = square(g) + h.eps[0] if h.eps_mode == "add" else square(g)
 
     (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
-    (uu,) = yield (Mean(u * u),)
+    (uu,) = yield (Mean(square(u)),)
     rms = root(xp, uu)
     clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
 
@@ -74,13 +74,13 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     stats = {"update_rms": rms, "trust_ratio": scale * clip}
     if h.scale_parameter:
         stats["weight_rms"] = root(xp, pp)
-    return Stepped(p - moved, State(R, C, V, e), stats)
+    return Stepped(p - moved, State(R, C, V, e), stats, (moved,))
 
 
 def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
     R, C, V, _ = state
-    wanted = (Mean(p * p),) if h.scale_parameter else ()
+    wanted = (Mean(square(p)),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
         V = b2 * V + (1 - b2) * G
@@ -105,7 +105,7 @@ def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any
 
 
 def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
-    t = at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t
+    t = t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)
     b2 = 1 - t**h.beta2_decay
     return b2 if h.beta2_cap is None else at_most(xp, b2, h.beta2_cap)
 

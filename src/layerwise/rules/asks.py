@@ -50,6 +50,7 @@ class Stepped(NamedTuple):
     p: Array
     state: Any  # the rule's State
     stats: dict[str, Array]  # what it was told and made of it, per tensor or block
+    lost: tuple[Array, ...]  # what p has lost, in parts to be added: the step before p rounded it
 
 
 Asking = Generator[tuple[Sum | Mean | ModelSum, ...], Any, T]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped, Sum
-from layerwise.rules.parts import at_most, between, is_zero, one_minus_power, ready, root, trusted
+from layerwise.rules.parts import at_most, between, is_zero, one_minus_power, ready, root, square, trusted
 
 
 class State(NamedTuple):
@@ -40,11 +40,13 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     g = yield from ready(xp, g, h, now)
     if h.decay == "l2" and not is_zero(lam):
         g = g + lam * p
+    shrunk: tuple[Array, ...] = ()
     if h.decay == "decoupled" and not is_zero(lam):
-        p = p - (lr * lam) * p
+        shrunk = ((lr * lam) * p,)
+        p = p - shrunk[0]
 
     m = b1 * m + ((1 - b1) * g if h.grad_averaging else g)
-    v = b2 * v + (1 - b2) * (g * g)
+    v = b2 * v + (1 - b2) * square(g)
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
     m_hat, v_hat = (m / c1, v / c2) if h.bias_correction is True else (m, v)
@@ -54,14 +56,15 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
     if h.bias_correction == "lr":
         lr = lr * (c2**0.5 / c1)
-    return Stepped(p - (lr * ratio) * r, State(m, v), stats)
+    moved = (lr * ratio) * r
+    return Stepped(p - moved, State(m, v), stats, (*shrunk, moved))
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """‖p‖ / ‖r‖, within the bounds that were asked for."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
-    pp, rr = yield Sum(p * p), Sum(r * r)
+    pp, rr = yield Sum(square(p)), Sum(square(r))
     norm_p, norm_r = root(xp, pp), root(xp, rr)
     phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
     # The inner where keeps 0/0 out of the branch not taken, and so out of its derivative.

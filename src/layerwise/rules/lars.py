@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Sum
-from layerwise.rules.parts import between, choose, is_zero, ready, root, trusted
+from layerwise.rules.parts import between, choose, is_zero, ready, root, square, trusted
 
 
 class State(NamedTuple):
@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(momentum_buffer=shape if h.momentum else None)
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
@@ -45,12 +45,13 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     b = u if b is None else mu * b + _damped(xp, u, t, h)
     moved = u + mu * b if h.nesterov else b
     kept = None if state.momentum_buffer is None else b
-    return Stepped(p - (moved if h.lr_in_momentum else lr * moved), State(kept), stats)
+    moved = moved if h.lr_in_momentum else lr * moved
+    return Stepped(p - moved, State(kept), stats, (moved,))
 
 
 def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
     # Chosen between arrays, not between factors: two numbers would take a dtype of their own on the way.
-    return u if h.dampening == 0 else choose(xp, t == 1, u, (1 - h.dampening) * u)
+    return u if is_zero(h.dampening) else choose(xp, t == 1, u, (1 - h.dampening) * u)
 
 
 def _ratio(
@@ -61,7 +62,7 @@ def _ratio(
         return 1.0, {"trust_ratio": 1.0}
     split, eta = h.norm == "split", h.trust_coefficient
     measured = g if split else r
-    pp, xx = yield Sum(p * p), Sum(measured * measured)
+    pp, xx = yield Sum(square(p)), Sum(square(measured))
     norm_p, x = root(xp, pp), root(xp, xx)
     d = (x + lam * norm_p if split else x) + h.eps
     # The inner where keeps x/0 out of the branch not taken, and so out of its derivative.

@@ -15,9 +15,18 @@ def is_number(x: Scalar) -> bool:
     return isinstance(x, (int, float))
 
 
+def is_complex(x: Array) -> bool:
+    return getattr(x.dtype, "kind", "f") == "c"
+
+
 def is_zero(x: Scalar) -> bool:
     """Known now to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
+
+
+def is_on(x: Scalar | None) -> bool:
+    """Not known now to be off; None and 0 are."""
+    return not (x is None or is_zero(x))
 
 
 def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
@@ -36,6 +45,11 @@ def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None
     low, high = bounds or (None, None)
     x = x if low is None else at_least(xp, x, low)
     return x if high is None else at_most(xp, x, high)
+
+
+def square(x: Array) -> Array:
+    """x², or |x|² of a complex array."""
+    return (x * x.conj()).real if is_complex(x) else x * x
 
 
 def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
@@ -60,15 +74,16 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    if h.max_grad_value:
+    if is_on(h.max_grad_value):
         g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
-    if h.max_grad_norm_per_tensor:
-        (gg,) = yield (Sum(g * g),)
+    if is_on(h.max_grad_norm_per_tensor):
+        (gg,) = yield (Sum(square(g)),)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
-    if h.max_grad_norm:
-        (gg,) = yield (ModelSum(g * g),)
-        if gg.dtype != g.dtype:  # other tensors of the model may have another
-            gg = xp.asarray(gg, dtype=g.dtype)
+    if is_on(h.max_grad_norm):
+        (gg,) = yield (ModelSum(square(g)),)
+        own = (g.real if is_complex(g) else g).dtype
+        if gg.dtype != own:  # other tensors of the model may have another
+            gg = xp.asarray(gg, dtype=own)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
 
