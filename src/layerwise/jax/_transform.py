@@ -42,7 +42,7 @@ class Plan:
     cut: Cut
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transformation:
     """A rule, its options, and what is said of each parameter."""
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence
 
@@ -117,10 +118,8 @@ def _is_end(x: Any) -> bool:
 
 def flag(argument: str, value: Any) -> bool:
     """A leaf of a mask."""
-    if isinstance(value, bool):
-        return value
-    if getattr(value, "dtype", None) == bool and getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
-        return bool(value.item())
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
     raise HyperparameterError(sentence(argument, "made of True and False", value, "Masks are known before the step."))
 
 
