@@ -27,6 +27,7 @@ class Options:
 
     h: Settings
     traced: Mapping[str, Any]
+    arguments: Mapping[str, str]  # what an option is called here, where that is not its own name
 
     def fitted_to(self, dtype: Any) -> Settings:
         """The settings with what is traced in this dtype, which is the tensor's own."""
@@ -36,12 +37,12 @@ class Options:
         """lr or weight decay after `count` steps: a number, or an array of this dtype."""
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
-            value = value(count)
+            value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
             if not (is_traced(value) or isinstance(value, jax.Array)):
-                value = number(0)(f"{name}(count)", value, "A schedule must return such a number for every step.")
+                value = number(0)(argument, value, "A schedule must return such a number for every step.")
             elif jnp.ndim(value) or jnp.iscomplexobj(value):
                 raise HyperparameterError(
-                    sentence(f"{name}(count)", "one real number", value, "A schedule must return one for every step.")
+                    sentence(argument, "one real number", value, "A schedule must return one for every step.")
                 )
         return 1.0 if value is None else _as(value, dtype)
 
@@ -51,10 +52,7 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
-    """Settings made of what was given; a traced number is taken on trust, everything else is checked.
-
-    `arguments` says what an option is called here, where that is not its own name.
-    """
+    """Settings made of what was given; a traced number is taken on trust, everything else is checked."""
     traced: dict[str, Any] = {}
     checkable: dict[str, Any] = {}
     for spec in fields(cls):
@@ -66,7 +64,7 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
             value = _stood_in(argument, value, stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument)
     make = cast("Callable[..., Settings]", cls)
-    return Options(make(**checkable), traced)
+    return Options(make(**checkable), traced, arguments)
 
 
 def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
