@@ -12,7 +12,7 @@ from jax_front.front import FRONTS, NAMES, close, gradients, made, tree
 each = pytest.mark.parametrize("name", NAMES)
 SHAPES = {"w": (3, 2), "b": (2,), "zero": (2,)}
 # A step has a derivative also at zero under these.
-SMOOTH = {"Lamb": {"eps_root": 1e-4}, "Lars": {}, "Adafactor": {"eps": (1e-4, 1e-3)}}
+SMOOTH = {"Lamb": {"eps_root": 1e-4}, "Lars": {}, "Adafactor": {"eps": (1e-4, 1e-3), "dtype_momentum": "float64"}}
 
 
 def after(name, hyperparameters, start, steps=3, **options):

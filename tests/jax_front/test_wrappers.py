@@ -71,7 +71,7 @@ def test_inject_hyperparams(name):
     plain_state, expected = plain.init(params), params
     for i, g in enumerate(grads):
         if i == 2:  # changed by hand, as people do
-            state.hyperparams["learning_rate"] = jnp.asarray(0.01)
+            state.hyperparams["learning_rate"] = jnp.asarray(0.01, jnp.float32)
             plain = FRONTS[name](0.01)
         updates, state = update(g, state, ours)
         ours = optax.apply_updates(ours, updates)

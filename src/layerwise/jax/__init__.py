@@ -219,7 +219,8 @@ def _dtype_name(dtype: Any) -> Any:
     if dtype is None:
         return None
     try:
-        return jnp.dtype(dtype).name
+        # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+        return jnp.dtype(getattr(dtype, "dtype", dtype)).name
     except TypeError:
         raise HyperparameterError(
             sentence("dtype_momentum", "a floating dtype", dtype, "Pass one such as jnp.bfloat16, or None.")

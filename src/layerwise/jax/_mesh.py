@@ -106,8 +106,21 @@ def of_piece(cut: Cut, piece: Piece) -> Cut:
     return cut._replace(dims=(*cut.dims[: part.axis], (), *cut.dims[part.axis :]))
 
 
+def typed(made: Any, p: Any, cut: Cut) -> Any:
+    """A part of the state, known to differ along the axes that cut it as they cut its parameter."""
+    if made is None or made.shape == p.shape or cut.dims is None or not _varies(p):
+        return made
+    axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
+    if not axes:
+        return made
+    cast = getattr(jax.lax, "pcast", None)
+    return cast(made, axes, to="varying") if cast else jax.lax.pvary(made, axes)
+
+
 def _varies(p: Any) -> Any:
-    return getattr(jax.typeof(p), "vma", ())
+    kind = jax.typeof(p)
+    known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
+    return known.varying if known is not None else getattr(kind, "vma", ())
 
 
 def _names(cut: Any) -> Axes:

@@ -16,6 +16,9 @@ from layerwise.hyper import Settings
 # What stands in for a traced number while everything else is checked, where the option's default is no number.
 STAND_INS = {"lr": 1e-3, "beta1": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0}
 
+# Numbers that decide the form of the state.
+STATIC = ("min_dim_size_to_factor",)
+
 
 def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
@@ -61,6 +64,7 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
         if any(map(is_traced, jax.tree.leaves(value))):
             traced[spec.name] = value
             stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
+            stand_in = False if spec.name in STATIC else stand_in
             value = _stood_in(argument, value, stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument)
     make = cast("Callable[..., Settings]", cls)

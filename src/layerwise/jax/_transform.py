@@ -161,7 +161,8 @@ class Transformation:
         """The state of one parameter before its first step."""
         dtypes = self.options.h.state_dtypes()
         parts = zip(self.rule.State._fields, plan.parts, strict=True)
-        return [_state.zeros(p, part, shape, dtypes.get(part)) for part, shape in parts]
+        made = [_state.zeros(p, part, shape, dtypes.get(part)) for part, shape in parts]
+        return [_mesh.typed(one, p, plan.cut) for one in made]
 
     # ---- what is said of each parameter
 
