@@ -9,6 +9,8 @@ import optax
 import pytest
 from jax_front.front import FRONTS, NAMES, close, gradients, made, tree
 
+from layerwise.jax import _drive
+
 each = pytest.mark.parametrize("name", NAMES)
 SHAPES = {"w": (3, 2), "b": (2,), "zero": (2,)}
 # A step has a derivative also at zero under these.
@@ -67,8 +69,15 @@ def start(zero=False):
     return params
 
 
+@pytest.fixture(params=["small", "large"])
+def sizes(request, monkeypatch):
+    """Tensors as they are, and as if they were large."""
+    if request.param == "large":
+        monkeypatch.setattr(_drive, "LARGE", 1)
+
+
 @each
-def test_hypergradients_are_the_slopes(name, jax64):
+def test_hypergradients_are_the_slopes(name, jax64, sizes):
     rates = {key: jnp.asarray(value) for key, value in RATES[name].items()}
     f = jax.jit(lambda rates: after(name, rates, start()))
     found = jax.jit(jax.grad(f))(rates)
@@ -78,7 +87,7 @@ def test_hypergradients_are_the_slopes(name, jax64):
 
 
 @each
-def test_gradients_through_steps_are_the_slopes(name, jax64):
+def test_gradients_through_steps_are_the_slopes(name, jax64, sizes):
     f = jax.jit(lambda params: after(name, RATES[name], params))
     close(jax.jit(jax.grad(f))(start()), slopes(f, start()), 1e-6)
 
@@ -131,7 +140,7 @@ def test_vmap_over_learning_rates(name, jax64):
 
 
 @each
-def test_vmap_over_an_ensemble(name):
+def test_vmap_over_an_ensemble(name, sizes):
     """Every member has its own norms, statistics and count."""
     members, grads = [tree(i) for i in range(3)], [gradients(2)[i] for i in (0, 1, 0)]
     opt = made(name, max_grad_norm=0.5)

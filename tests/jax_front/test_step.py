@@ -15,6 +15,8 @@ from oracles import data
 from parity import test_optax as parity
 from parity.live import Draw, tensors
 
+from layerwise.jax import _drive
+
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
 THEIRS = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}
@@ -22,7 +24,9 @@ THEIRS = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}
 
 @pytest.mark.parametrize("seed", range(7))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_formulas_with_drawn_options(case, seed, jax64):
+def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
+    if seed % 2:  # as if the tensors were large
+        monkeypatch.setattr(_drive, "LARGE", 1)
     options = case.drawn(seed)
     params, grads = data(seed)
     oracle, opt = case.reference(**options), FRONTS[case.name](**arguments(case, options))
@@ -207,3 +211,27 @@ def test_nothing_given_is_written_to(name):
 @each
 def test_the_same_numbers_every_time(name):
     same(run(made(name), tree(0), gradients(3)), run(made(name), tree(0), gradients(3)))
+
+
+@each
+def test_large_tensors_take_no_memory_on_the_way(name):
+    """What a step needs besides its arguments and results is far less than one of the parameters."""
+    shapes = dict.fromkeys("abc", (512, 512))
+    params, opt = tree(0, shapes), FRONTS[name](0.1, stats=True)
+
+    def step(params, state, g):
+        updates, state = opt.update(g, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, opt.init(params), params).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < params["a"].nbytes / 4
+
+
+@each
+def test_large_tensors_step_as_small_ones(name, monkeypatch):
+    options = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "stats": True}
+    params, grads = tree(0), gradients(3)
+    small = run(made(name, **options), params, grads)
+    monkeypatch.setattr(_drive, "LARGE", 1)
+    large = run(made(name, **options), params, grads)
+    close(large, small, 2e-6)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -12,8 +12,11 @@ import jax.numpy as jnp
 
 from layerwise.drive import Run, local
 from layerwise.hyper import Settings
+from layerwise.jax._recompute import Namespace, recomputed
 from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped, Sum
 
+# From how many entries on a tensor's intermediate results are computed again rather than kept.
+LARGE = 1 << 16
 Shape = tuple[int, ...]
 Axes = tuple[str, ...]
 
@@ -28,6 +31,7 @@ class Cut(NamedTuple):
         return self.axes if self.dims is None else tuple(axis for d in dims for axis in self.dims[d])
 
 
+XP = Namespace()
 WHOLE = Cut((), None)
 
 
@@ -43,10 +47,11 @@ class Task:
     now: Now
     dtype: Any  # of the arithmetic
     cut: Cut = WHOLE
+    number: int = 0  # among the tasks of a step
 
     def start(self) -> Asking[Stepped]:
         p, g, *state = (None if x is None else self._read(x) for x in self.arrays)
-        asking: Asking[Stepped] = self.rule.step(jnp, p, g, self.rule.State(*state), self.h, self.now)
+        asking: Asking[Stepped] = self.rule.step(XP, p, g, self.rule.State(*state), self.h, self.now)
         return asking
 
     def _read(self, x: Any) -> Any:
@@ -54,15 +59,14 @@ class Task:
         return jnp.asarray(x).astype(self.dtype if jnp.iscomplexobj(x) else jnp.finfo(self.dtype).dtype)
 
     def run(self) -> Run:
-        return Run((self.start(),), self.shape, self.block_dims, self.h.asks_of_model)
-
-
-Driver = Callable[[Sequence[Task]], Iterator[Stepped]]
+        again = prod(self.shape) >= LARGE and jax.default_backend() == "cpu"
+        rule = recomputed(self) if again else self.start()
+        return Run((rule,), self.shape, self.block_dims, self.h.asks_of_model)
 
 
 def whole(tasks: Sequence[Task]) -> Iterator[Stepped]:
     """Under jit an array is the whole array, however it is laid out over devices, and a sum the whole sum."""
-    for (stepped,) in local(jnp, [task.run() for task in tasks]):
+    for (stepped,) in local(jnp, [replace(task, number=i).run() for i, task in enumerate(tasks)]):
         yield stepped
 
 

@@ -57,9 +57,7 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now.t, h)
     g = yield from ready(xp, g, h, now)
-    G = square(g) + h.eps[0] if h.eps_mode == "add" else square(g)
-
-    (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)
+    (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
     (uu,) = yield (Mean(square(u)),)
     rms = root(xp, uu)
@@ -77,31 +75,36 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(p - moved, State(R, C, V, e), stats, (moved,))
 
 
-def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
+def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
-    R, C, V, _ = state
+    (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
     wanted = (Mean(square(p)),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
-        V = b2 * V + (1 - b2) * G
+        V = b2 * V + (1 - b2) * _plus(gg, eps1)
         return (None, None, V), xp.sqrt(V), pp
 
     rows, cols = h.factored
-    per_row = xp.sum(G, axis=cols, keepdims=True)
+    per_row = xp.sum(gg, axis=cols, keepdims=True)
     G_rows, G_cols, G_mean, R_mean, *pp = yield (
         Mean(per_row, cols),
-        Mean(G, rows),
+        Mean(gg, rows),
         Mean(per_row, rows + cols),
         Mean(R, rows),
         *wanted,
     )
-    R = b2 * R + (1 - b2) * G_rows
-    C = b2 * C + (1 - b2) * G_cols
-    R_mean = b2 * R_mean + (1 - b2) * G_mean
+    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
+    R = b2 * R + (1 - b2) * _plus(G_rows, eps1)
+    C = b2 * C + (1 - b2) * _plus(G_cols, eps1)
+    R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)
     if h.eps_mode == "clamp":
         R_mean = at_least(xp, R_mean, h.eps[0])
     # Two roots, because R·C of gradients near eps1 would underflow in float32.
     return (R, C, None), xp.sqrt(R / R_mean) * xp.sqrt(C), pp[0] if pp else None
+
+
+def _plus(x: Array, eps1: Scalar) -> Array:
+    return x if is_zero(eps1) else x + eps1
 
 
 def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
