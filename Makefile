@@ -58,6 +58,7 @@ docs: $(VENV)/.dev $(VENV)/.package
 bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
+	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)
