@@ -120,7 +120,7 @@ def from_torch(
     trees = {
         part: leaves.like([one.get(part) for one in found]) for part in _parts(ours) if getattr(ours, part) is not None
     }
-    return _filled(ours, leaves, count=jnp.asarray(*counts or {0}, jnp.int32), **trees)
+    return _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
 
 
 # ---- the parts of a state

@@ -290,7 +290,13 @@ def test_options_out_of_range_are_named(name, option, value):
 @each
 @pytest.mark.parametrize(
     "options",
-    [{"stats": 1}, {"axis_name": 3}, {"axis_name": ()}, {"specs": jax.sharding.PartitionSpec("x")}, {"blocks": 2, "axis_name": "x"}],
+    [
+        {"stats": 1},
+        {"axis_name": 3},
+        {"axis_name": ()},
+        {"specs": jax.sharding.PartitionSpec("x")},
+        {"blocks": 2, "axis_name": "x"},
+    ],
 )
 def test_options_of_the_front_are_checked(name, options):
     with pytest.raises(LayerwiseError, match=next(iter(options)).replace("blocks", "specs")):

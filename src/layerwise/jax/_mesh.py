@@ -113,8 +113,8 @@ def typed(made: Any, p: Any, cut: Cut) -> Any:
     axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
     if not axes:
         return made
-    cast = getattr(jax.lax, "pcast", None)
-    return cast(made, axes, to="varying") if cast else jax.lax.pvary(made, axes)
+    lax: Any = jax.lax
+    return lax.pcast(made, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(made, axes)
 
 
 def _varies(p: Any) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from layerwise import hyper, presets
+from layerwise import preset as shared_preset
 
 # What an option is called here, where that is not its own name.
 NAMES = {
@@ -36,8 +37,8 @@ def preset(name: str) -> dict[str, Any]:
     >>> preset("timm.Lars")["norm"]
     'split'
     """
-    said = presets.preset(name)
-    optimizer = next(one.optimizer for one in presets.presets() if one.name == name)
+    said = shared_preset(name)
+    optimizer = next(one.optimizer for one in presets() if one.name == name)
     defaults = {spec.name: spec.default for spec in fields(getattr(hyper, optimizer))}
     made = {**{option: defaults[option] for option in OF_OPTAX[optimizer]}, **said}
     return {NAMES[optimizer].get(option, option): value for option, value in made.items()}

@@ -43,14 +43,14 @@ def recomputed(task: Any) -> Asking[Stepped]:
         for i in large[:-1]:
             asks = (*asks[:i], _run(task, told, scaled=True)[0][i], *asks[i + 1 :])
         told.append((yield asks))
-    return _run(task, told, step=True)[1] if told else done
+    stepped: Stepped = _run(task, told, step=True)[1] if told else done
+    return stepped
 
 
 def _run(task: Any, told: Sequence[Sequence[Any]], scaled: bool = False, step: bool = False) -> tuple[Any, Any]:
     """What the rule asks after it was told this much, or its end."""
     now, h = task.now, task.h
-    eps = h.eps if isinstance(h.eps, float) else 0.0
-    ones, eps = jnp.ones((), now.t.dtype), jnp.asarray(eps, now.t.dtype)
+    ones, eps = (jnp.asarray(x, now.t.dtype) for x in (1.0, h.eps if isinstance(h.eps, float) else 0.0))
     # The number tells the barriers of one tensor from another's, which XLA would otherwise take for one.
     scale, eps, t, told, _ = jax.lax.optimization_barrier((ones, eps, now.t, told, float(task.number)))
     if scaled:

@@ -149,9 +149,10 @@ class Transformation:
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
         now = Now((count + 1).astype(scalar), lr, lam)
         for piece in plan.layout.pieces:
+            h: Any = piece.h
             arrays = tuple(None if x is None else piece.view(x) for x in (p, g, *state))
             cut, dtype = _mesh.of_piece(plan.cut, piece), _state.computing(p.dtype)
-            yield Task(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
+            yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
 
     def _measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
         blocked = bool(tasks[0].block_dims) or len(tasks) > 1
