@@ -59,6 +59,7 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
+	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)

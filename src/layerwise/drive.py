@@ -11,6 +11,7 @@ from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
 Ask = Sum | Mean | Squares | ModelSum
+Asks = tuple[Ask, ...]
 Answer = tuple[Array, ...]
 
 
@@ -78,12 +79,18 @@ def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[An
 def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[Asked, ...] | Done:
     """One slice taken to its next request, or to its end."""
     try:
-        asks = rule.send(answer)
-        while isinstance(asks, Keep):
-            asks = rule.send(asks.state)
+        asks = asks_of(rule, answer)
     except StopIteration as end:
         return Done(end.value)
     return tuple(_summed(xp, run, ask) for ask in asks)
+
+
+def asks_of(rule: Asking[Any], answer: Answer | None) -> Asks:
+    """What a rule asks next. State it wants kept is left with it."""
+    asked = rule.send(answer)
+    while isinstance(asked, Keep):
+        asked = rule.send(asked.state)
+    return asked
 
 
 def _summed(xp: Any, run: Run, ask: Ask) -> Asked:

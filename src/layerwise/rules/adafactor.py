@@ -77,29 +77,33 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
-    R, C, V, _ = state
-    G = square(g) + h.eps[0] if h.eps_mode == "add" else square(g)
+    (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
     wanted = (Mean(square(p)),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
-        V = mix(xp, b2, V, G)
+        V = mix(xp, b2, V, _plus(gg, eps1))
         return (None, None, V), xp.sqrt(V), pp
 
     rows, cols = h.factored
-    per_row = xp.sum(G, axis=cols, keepdims=True)
+    per_row = xp.sum(gg, axis=cols, keepdims=True)
     G_rows, G_cols, G_mean, R_mean, *pp = yield (
         Mean(per_row, cols),
-        Mean(G, rows),
+        Mean(gg, rows),
         Mean(per_row, rows + cols),
         Mean(R, rows),
         *wanted,
     )
-    R, C = mix(xp, b2, R, G_rows), mix(xp, b2, C, G_cols)
-    R_mean = b2 * R_mean + (1 - b2) * G_mean
+    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
+    R, C = mix(xp, b2, R, _plus(G_rows, eps1)), mix(xp, b2, C, _plus(G_cols, eps1))
+    R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)
     if h.eps_mode == "clamp":
         R_mean = at_least(xp, R_mean, h.eps[0])
     # Two roots, because R·C of gradients near eps1 would underflow in float32.
     return (R, C, None), xp.sqrt(R / R_mean) * xp.sqrt(C), pp[0] if pp else None
+
+
+def _plus(x: Scalar, eps1: Scalar) -> Scalar:
+    return x if is_zero(eps1) else x + eps1
 
 
 def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
