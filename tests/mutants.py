@@ -75,8 +75,8 @@ MUTANTS = [
         ("eps inside the root", "+ h.eps)", "+ h.eps_root)", "reference vectors"),
         (
             "second moment of m",
-            "v = b2 * v + (1 - b2) * (g * g)",
-            "v = b2 * v + (1 - b2) * (m * m)",
+            "v = b2 * v + (1 - b2) * square(g)",
+            "v = b2 * v + (1 - b2) * square(m)",
             "reference limits",
         ),
         ("grad averaging ignored", "(1 - b1) * g if h.grad_averaging else g", "(1 - b1) * g", "reference"),
@@ -148,10 +148,12 @@ MUTANTS = [
         ),
         (
             "mean of R one step old",
-            "R_mean = b2 * R_mean + (1 - b2) * G_mean",
+            "R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)",
             "R_mean = R_mean + 0 * G_mean",
             "reference properties",
         ),
+        ("eps1 not in the mean", "_plus(G_mean, eps1)", "G_mean", "reference"),
+        ("eps1 not in the rows", "_plus(G_rows, eps1)", "G_rows", "reference"),
         (
             "beta2 counts from zero",
             "b2 = 1 - t**h.beta2_decay",
@@ -181,7 +183,7 @@ MUTANTS = [
             "(1 - h.beta1) * (alpha if h.lr_in_momentum else 1.0)",
             "reference",
         ),
-        ("offset forgotten", "at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t", "t", "reference"),
+        ("offset forgotten", "t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)", "t", "reference"),
     ),
     *_rows(
         "rules.parts",
