@@ -163,10 +163,12 @@ MUTANTS = [
         ),
         (
             "mean of R one step old",
-            "R_mean = b2 * R_mean + (1 - b2) * G_mean",
+            "R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)",
             "R_mean = R_mean + 0 * G_mean",
             "reference properties",
         ),
+        ("eps1 not in the mean", "_plus(G_mean, eps1)", "G_mean", "reference"),
+        ("eps1 not in the rows", "_plus(G_rows, eps1)", "G_rows", "reference"),
         (
             "beta2 counts from zero",
             "b2 = 1 - t**h.beta2_decay",

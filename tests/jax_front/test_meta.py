@@ -27,7 +27,7 @@ def after(name, hyperparameters, start, steps=3, **options):
 
     def one(carry, _):
         params, state = carry
-        updates, state = opt.update(jax.grad(loss)(params), state, params)
+        updates, state = jax.jit(opt.update)(jax.grad(loss)(params), state, params)
         return (optax.apply_updates(params, updates), state), None
 
     (params, _), _ = jax.lax.scan(one, (start, opt.init(start)), None, length=steps)
@@ -101,11 +101,11 @@ def test_gradients_are_finite_at_zero(name, jax64):
     def once(g):
         params = {"w": jnp.zeros((3, 2)), "b": jnp.ones(2)}
         opt = made(name, **SMOOTH[name])
-        updates, _ = opt.update(g, opt.init(params), params)
+        updates, _ = jax.jit(opt.update)(g, opt.init(params), params)
         return sum(jnp.sum(u) for u in jax.tree.leaves(updates))
 
     for zero in ({"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}):
-        assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.grad(once)(zero)))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(once))(zero)))
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Adafactor"])
@@ -117,26 +117,27 @@ def test_slopes_at_zero(name, jax64):
         opt = FRONTS[name](
             0.1, **SMOOTH[name], **({"adapt": False} if name == "Lamb" else {"clipping_threshold": None})
         )
-        updates, _ = opt.update(g, opt.init(params), params)
+        updates, _ = jax.jit(opt.update)(g, opt.init(params), params)
         return updates["b"] @ jnp.asarray([1.0, 3.0])
 
     zero = {"b": jnp.zeros(2)}
-    wanted = slopes(once, zero, 1e-7)
+    wanted = slopes(jax.jit(once), zero, 1e-7)
     assert np.abs(wanted["b"]).min() > 1e-2
-    close(jax.grad(once)(zero), wanted, 1e-5)
+    close(jax.jit(jax.grad(once))(zero), wanted, 1e-5)
 
 
 @each
 def test_forward_mode_agrees(name, jax64):
     f = jax.jit(lambda lr: after(name, {**RATES[name], "learning_rate": lr}, start()))
-    np.testing.assert_allclose(jax.jacfwd(f)(0.1), jax.grad(f)(0.1), rtol=1e-9)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(f))(0.1), jax.jit(jax.grad(f))(0.1), rtol=1e-9)
 
 
 @each
 def test_vmap_over_learning_rates(name, jax64):
     rates = jnp.asarray([0.0, 0.01, 0.1])
     f = lambda lr: after(name, {"learning_rate": lr}, start())  # noqa: E731
-    np.testing.assert_allclose(jax.vmap(f)(rates), [f(lr) for lr in rates], rtol=1e-12)
+    alone = jax.jit(f)
+    np.testing.assert_allclose(jax.jit(jax.vmap(f))(rates), [alone(lr) for lr in rates], rtol=1e-12)
 
 
 @each
@@ -149,5 +150,5 @@ def test_vmap_over_an_ensemble(name, sizes):
     updates, state = jax.jit(jax.vmap(opt.update))(stacked_grads, state, stacked)
     assert state.count.shape == (3,)
     for i, (params, g) in enumerate(zip(members, grads, strict=True)):
-        alone, _ = opt.update(g, opt.init(params), params)
+        alone, _ = jax.jit(opt.update)(g, opt.init(params), params)
         close(jax.tree.map(lambda x, i=i: x[i], updates), alone)

@@ -48,7 +48,7 @@ def test_inside_other_transformations(name):
 def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name):
     opt, params = made(name, stats=True, blocks={"w": "each", "b": 2, "s": None, "deep": None}), tree(0)
     before = opt.init(params)
-    _, after = opt.update(tree(1), before, params)
+    _, after = jax.jit(opt.update)(tree(1), before, params)
     assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, after)
     assert jax.tree.map(lambda x: x.dtype, before) == jax.tree.map(lambda x: x.dtype, after)
     assert not any(np.any(x) for x in jax.tree.leaves(before.stats))

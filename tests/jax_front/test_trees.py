@@ -139,7 +139,7 @@ def test_every_kind_of_block(name, blocks, shape, jax64):
     together, state = run(made(name, blocks={"w": blocks}), params, grads)
     alone, _ = run(made(name), apart(params), [apart(g) for g in grads])
     close(apart(together), alone, 1e-7 if name == "Adafactor" else 1e-12)
-    again, _ = made(name, blocks={"w": blocks}).update(grads[0], state, params)
+    again, _ = jax.jit(made(name, blocks={"w": blocks}).update)(grads[0], state, params)
     assert again["w"].shape == shape
 
 
@@ -187,8 +187,8 @@ def test_none_leaves(name):
 @each
 def test_a_parameter_without_gradient_is_left_alone(name):
     opt, params = made(name), tree(0)
-    _, state = opt.update(tree(1), opt.init(params), params)
-    updates, after = opt.update({**tree(2), "w": None}, state, params)
+    _, state = jax.jit(opt.update)(tree(1), opt.init(params), params)
+    updates, after = jax.jit(opt.update)({**tree(2), "w": None}, state, params)
     assert not np.any(updates["w"])
     assert np.any(updates["b"])
     for part in state._fields[1:]:
@@ -202,7 +202,7 @@ def test_a_parameter_without_gradient_is_left_alone(name):
 @pytest.mark.parametrize("params", [jnp.ones(3), [jnp.ones((2, 2)), (jnp.ones(1),)], {}, 2.0])
 def test_any_tree(name, params):
     opt = made(name)
-    updates, state = opt.update(jax.tree.map(jnp.ones_like, params), opt.init(params), params)
+    updates, state = jax.jit(opt.update)(jax.tree.map(jnp.ones_like, params), opt.init(params), params)
     assert jax.tree.structure(updates) == jax.tree.structure(params)
     assert int(state.count) == 1
 
@@ -214,7 +214,7 @@ def test_any_tree(name, params):
 def test_parameters_are_needed(name):
     opt, params = made(name), tree(0)
     with pytest.raises(ParameterError, match="params"):
-        opt.update(params, opt.init(params))
+        jax.jit(opt.update)(params, opt.init(params))
 
 
 @each
@@ -327,4 +327,4 @@ def test_contradictions():
 def test_a_schedule_answers_for_itself(name, answer):
     opt, params = made(name, learning_rate=lambda count: answer), tree(0)
     with pytest.raises(HyperparameterError, match="learning_rate"):
-        opt.update(params, opt.init(params), params)
+        jax.jit(opt.update)(params, opt.init(params), params)

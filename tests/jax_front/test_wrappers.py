@@ -122,7 +122,7 @@ def test_apply_if_finite(name):
 @each
 def test_nan_stays_nan_without_it(name):
     params = tree(0)
-    updates, _ = made(name).update({**tree(1), "b": jnp.full(4, jnp.nan)}, made(name).init(params), params)
+    updates, _ = jax.jit(made(name).update)({**tree(1), "b": jnp.full(4, jnp.nan)}, made(name).init(params), params)
     assert np.isnan(updates["b"]).all()
     assert np.isfinite(updates["w"]).all()
 
@@ -216,7 +216,7 @@ def test_nnx_optimizer(name):
     @nnx.jit
     def step(model, opt):
         loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
-        opt.update(model, grads)
+        jax.jit(opt.update)(model, grads)
         return loss
 
     losses = [float(step(model, opt)) for _ in range(3)]
@@ -233,7 +233,7 @@ def test_equinox(name):
     @eqx.filter_jit
     def step(model, state):
         loss, grads = eqx.filter_value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
-        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
+        updates, state = jax.jit(opt.update)(grads, state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), state, loss
 
     losses = []
