@@ -216,7 +216,7 @@ def test_nnx_optimizer(name):
     @nnx.jit
     def step(model, opt):
         loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
-        jax.jit(opt.update)(model, grads)
+        opt.update(model, grads)
         return loss
 
     losses = [float(step(model, opt)) for _ in range(3)]
@@ -233,7 +233,7 @@ def test_equinox(name):
     @eqx.filter_jit
     def step(model, state):
         loss, grads = eqx.filter_value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
-        updates, state = jax.jit(opt.update)(grads, state, eqx.filter(model, eqx.is_inexact_array))
+        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
         return eqx.apply_updates(model, updates), state, loss
 
     losses = []
