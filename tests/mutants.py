@@ -67,7 +67,7 @@ MUTANTS = [
             "reference vectors properties",
         ),
         ("bias correction off by one", "xp, b2, t)", "xp, b2, t + 1)", "reference vectors limits"),
-        ("bias correction of m left out", "(c1, c2) if", "(1, c2) if", "reference limits"),
+        ("bias correction of m left out", "add(xp, c1 * h.eps, c1, root_v)", "(root_v + h.eps)", "reference limits"),
         ("beta1 and beta2 swapped", "(b1, b2) = state, h.betas", "(b2, b1) = state, h.betas", "reference limits"),
         ("decay outside the ratio", "r = move(xp, u, lam, p) if", "r, p = u, p - lr * lam * p if", "reference"),
         ("decay sign", "move(xp, u, lam, p)", "move(xp, u, -lam, p)", "reference vectors limits"),
@@ -77,7 +77,7 @@ MUTANTS = [
             "g = add(xp, g, lr * lam, p)",
             "reference limits",
         ),
-        ("eps inside the root", "add(xp, c1 * h.eps,", "add(xp, c1 * h.eps_root,", "reference vectors"),
+        ("eps inside the root", "add(xp, c1 * h.eps, c1", "add(xp, c1 * h.eps_root, c1", "reference vectors"),
         (
             "second moment of m",
             "mix(xp, b2, v, square(g))",

@@ -153,28 +153,6 @@ def test_nan_is_not_hidden_by_a_bound(case: Case, of: str) -> None:
     assert np.isnan(moved).all()
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_was_lost_is_what_is_missing(case: Any, seed: int) -> None:
-    """`lost` is the step that p took, whatever the options; with a step so small that p hardly shows it, too."""
-    from layerwise.drive import Run, local
-    from layerwise.rules.asks import Now
-
-    options = case.drawn(seed)
-    draw = np.random.default_rng(seed)
-    p, g = draw.normal(size=(4, 2, 3)), draw.normal(size=(4, 2, 3))
-    h = case.hyper(**options).fit(p.shape, (), 1e-16)
-    found = []
-    for lr in (1.0, 1e-9):
-        zeros = (None if s is None else np.zeros(s) for s in case.rule.shapes(h, p.shape))
-        stepping = case.rule.step(np, p, g, case.rule.State(*zeros), h, Now(1, lr, options["weight_decay"]))
-        [[done]] = local(np, [Run((stepping,), p.shape, (), h.asks_of_model)])
-        np.testing.assert_allclose(p - sum(done.lost), done.p, rtol=0, atol=1e-14)
-        found.append(sum(done.lost))
-    assert np.all(np.isfinite(found))
-    assert np.abs(found[0]).max() > 1e-9
-
-
 @pytest.mark.parametrize("size", [1e-15, 1e-13, 1e-3])
 def test_adafactor_s_statistics_do_not_underflow_in_float32(size: float) -> None:
     draw = np.random.default_rng(0)

@@ -5,7 +5,7 @@ of, and new memory costs it more than the arithmetic. Where a sum is the only on
 computes that as it adds. So each sum gets a run of the rule to itself, and the step another, with the sums told.
 
 XLA would notice that these are the same and make them one again. Numbers that came through a barrier keep it from
-that: to XLA each run has another t, another eps, and a gradient scaled by another 1.
+that: to XLA each run has another t, another eps, another decay, and a gradient scaled by another 1.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from layerwise.drive import asks_of
 from layerwise.rules.asks import Asking, Stepped
+from layerwise.rules.parts import is_zero
 
 
 class Namespace:
@@ -51,9 +52,12 @@ def recomputed(task: Any) -> Asking[Stepped]:
 def _run(task: Any, told: Sequence[Sequence[Any]], scaled: bool = False, step: bool = False) -> tuple[Any, Any]:
     """What the rule asks after it was told this much, or its end."""
     now, h = task.now, task.h
-    ones, eps = (jnp.asarray(x, now.t.dtype) for x in (1.0, h.eps if isinstance(h.eps, float) else 0.0))
+    numbers = (1.0, h.eps if isinstance(h.eps, float) else 0.0, now.weight_decay)
+    ones, eps, lam = (jnp.asarray(x, now.t.dtype) for x in numbers)
     # The number tells the barriers of one tensor from another's, which XLA would otherwise take for one.
-    scale, eps, t, told, _ = jax.lax.optimization_barrier((ones, eps, now.t, told, float(task.number)))
+    scale, eps, lam, t, told, _ = jax.lax.optimization_barrier((ones, eps, lam, now.t, told, float(task.number)))
+    if not is_zero(now.weight_decay):
+        now = now._replace(weight_decay=lam)
     if scaled:
         now = now._replace(g_scale=scale)
     if isinstance(h.eps, float) and not step:

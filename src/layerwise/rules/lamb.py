@@ -61,8 +61,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     v = mix(xp, b2, v, square(g))
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
-    d1, d2 = (c1, c2) if h.bias_correction is True else (1, 1)
-    u = _direction(xp, m, v, d1, d2, h)
+    u = _direction(xp, m, v, c1, c2, h)
     r = move(xp, u, lam, p) if h.decay == "ratio" and not is_zero(lam) else u
     del g, u  # what waits for the sums is p and r
     m, v = yield Keep(State(m, v))
@@ -74,9 +73,11 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:
-    """(m / c1) / (√(v / c2 + eps_root) + eps), with the corrections drawn together: one division of tensors."""
-    root_v = xp.sqrt(v if is_zero(h.eps_root) else v + c2 * h.eps_root)
-    return m / add(xp, c1 * h.eps, c1 * c2**-0.5, root_v)
+    """(m / c1) / (√(v / c2 + eps_root) + eps), the correction of m drawn below: one division less."""
+    corrected = h.bias_correction is True
+    v_hat = v / c2 if corrected else v
+    root_v = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root)
+    return m / (add(xp, c1 * h.eps, c1, root_v) if corrected else root_v + h.eps)
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
