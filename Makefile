@@ -59,6 +59,8 @@ docs: $(VENV)/.dev $(VENV)/.package
 bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
+	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
+	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.

@@ -10,6 +10,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from rich.console import Console
@@ -18,6 +19,7 @@ from rich.table import Table
 import layerwise
 import layerwise.torch
 from layerwise import _native
+from layerwise.rules.asks import Now
 from layerwise.torch import _optimizer
 from peers import Step, random_arrays, torch_peers
 from rows import RESULTS, Timing, alternately, append, provenance
@@ -74,19 +76,15 @@ def front(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step
 
 
 def engine(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step:
-    """The engine alone, with the jobs that the front would give it."""
+    """The engine alone, with the jobs that the front gives it."""
     compiled: Any = next(row.engine for row in _optimizer.ENGINES if row.name == "cpu")
-    bare, seen = compiled.step, []
-
-    def listening(jobs: Any) -> Any:
-        seen.append(jobs)
-        return bare(jobs)
-
-    compiled.step = listening
-    getattr(layerwise.torch, name)(tensors(shapes, dtype), **OPTIONS).step()
-    del compiled.step
-    jobs = list(seen[0])
-    return lambda: compiled.step(jobs)
+    params = tensors(shapes, dtype)
+    opt = getattr(layerwise.torch, name)(params, **OPTIONS)
+    with mock.patch.object(compiled, "prepare", side_effect=compiled.prepare) as prepare:
+        opt.step()
+    prepared = compiled.prepare(prepare.call_args.args[0])
+    grads, nows = [p.grad for p in params], [Now(2, OPTIONS["lr"], OPTIONS["weight_decay"])] * len(params)
+    return lambda: prepared.step(grads, nows)
 
 
 def fused(cls: Any, shapes: Shapes, **options: Any) -> Step:

@@ -76,8 +76,7 @@ struct Like {
 };
 
 struct Names {
-  PyObject *p = attribute("p"), *g = attribute("g"), *state = attribute("state"), *now = attribute("now"),
-           *h = attribute("h"), *block_dims = attribute("block_dims"), *skip = attribute("skip");
+  PyObject *p = attribute("p"), *state = attribute("state"), *h = attribute("h"), *block_dims = attribute("block_dims");
 };
 const Names& names() {
   static const Names found;
@@ -94,7 +93,9 @@ using Objects = nb::typed<nb::list, nb::object>;
 
 class Jobs {
  public:
-  Jobs(Objects jobs, Objects options) {
+  Jobs(Objects jobs, Objects grads, Objects nows, Objects options) {
+    if (nb::len(grads) != nb::len(jobs) || nb::len(nows) != nb::len(jobs) || nb::len(options) != nb::len(jobs))
+      throw nb::value_error("as many gradients, nows and options are needed as there are jobs");
     std::vector<layerwise::Tensor> tensors;
     std::vector<bool> same;
     for (size_t i = 0; i < nb::len(jobs); i++) {
@@ -104,7 +105,7 @@ class Jobs {
       like_.push_back({field(job, names().h), field(job, names().block_dims), given.options.method, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
       same.push_back(i && like_[i].h.is(like_[i - 1].h));
-      if (!see(job, like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
+      if (!see(job, grads[i].ptr(), nows[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
     }
     batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same));
   }
@@ -115,14 +116,15 @@ class Jobs {
   };
 
   // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
-  bool step(Objects jobs) {
-    if (nb::len(jobs) != like_.size() || batch_->busy.exchange(true)) return false;
+  bool step(Objects jobs, Objects grads, Objects nows) {
+    if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
+    if (batch_->busy.exchange(true)) return false;
     struct Release {
       Batch& b;
       ~Release() { b.busy.store(false); }
     } release{*batch_};
     for (size_t i = 0; i < like_.size(); i++)
-      if (!fits(int(i), PyList_GET_ITEM(jobs.ptr(), Py_ssize_t(i)))) return false;
+      if (!fits(int(i), at(jobs, i), at(grads, i), at(nows, i))) return false;
     nb::gil_scoped_release others_may_run;
     batch_->step();
     return true;
@@ -134,7 +136,9 @@ class Jobs {
   }
 
  private:
-  static bool see(PyObject* job, Like& like, layerwise::Tensor& tensor) {
+  static PyObject* at(const Objects& list, size_t i) { return PyList_GET_ITEM(list.ptr(), Py_ssize_t(i)); }
+
+  static bool see(PyObject* job, PyObject* g, PyObject* now, Like& like, layerwise::Tensor& tensor) {
     View view;
     const auto add = [&](Role role, PyObject* array) {
       std::optional<Seen> seen;
@@ -152,30 +156,29 @@ class Jobs {
       like.arrays.emplace_back(role, std::move(seen));
       return true;
     };
-    const nb::object p = field(job, names().p), g = field(job, names().g), state = field(job, names().state);
+    const nb::object p = field(job, names().p), state = field(job, names().state);
     const auto& its = roles(like.method);
     if (!PyTuple_Check(state.ptr()) || size_t(PyTuple_GET_SIZE(state.ptr())) != its.size()) return false;
-    if (!field(job, names().skip).is_none() || !add(ROLE_P, p.ptr()) || !add(ROLE_G, g.ptr())) return false;
+    if (!add(ROLE_P, p.ptr()) || !add(ROLE_G, g)) return false;
     for (size_t i = 0; i < its.size(); i++)
       if (!add(its[i], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(i)))) return false;
     double number;
-    const nb::object now = field(job, names().now);
+    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
     for (Py_ssize_t i = 0; i < 4; i++)
-      if (!as_number(PyTuple_GET_ITEM(now.ptr(), i), number)) return false;
+      if (!as_number(PyTuple_GET_ITEM(now, i), number)) return false;
     return true;
   }
 
-  bool fits(int i, PyObject* job) {
+  bool fits(int i, PyObject* job, PyObject* g, PyObject* now) {
     const Like& like = like_[size_t(i)];
-    if (!field(job, names().h).is(like.h) || !field(job, names().skip).is_none()) return false;
+    if (!field(job, names().h).is(like.h) || !PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
     const nb::object dims = field(job, names().block_dims);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
-    const nb::object now = field(job, names().now), state = field(job, names().state);
+    const nb::object state = field(job, names().state);
     double number[4];
     for (Py_ssize_t k = 0; k < 4; k++)
-      if (!as_number(PyTuple_GET_ITEM(now.ptr(), k), number[k])) return false;
-    if (!same(i, like.arrays[0], field(job, names().p).ptr()) || !same(i, like.arrays[1], field(job, names().g).ptr()))
-      return false;
+      if (!as_number(PyTuple_GET_ITEM(now, k), number[k])) return false;
+    if (!same(i, like.arrays[0], field(job, names().p).ptr()) || !same(i, like.arrays[1], g)) return false;
     for (size_t k = 2; k < like.arrays.size(); k++)
       if (!same(i, like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
     batch_->now(i, number[0], number[1], number[2], number[3]);
@@ -258,8 +261,9 @@ NB_MODULE(_native, m) {
   m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects>(), nb::arg("jobs"), nb::arg("options"))
-      .def("step", &Jobs::step, nb::arg("jobs"),
+      .def(nb::init<Objects, Objects, Objects, Objects>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
+           nb::arg("options"))
+      .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),
            "One of three measurements of the last step, one number a block.");

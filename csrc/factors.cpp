@@ -45,6 +45,7 @@ template <class T>
 void answer_in(const Layer& l) {
   const Factors& f = *l.f;
   const T b2 = T(l.s->b2), a2 = T(l.s->a2);
+  const double eps1 = l.o->clamp ? 0 : l.o->eps1;
   for (int64_t m = 0; m < f.matrices; m++) f.G_total[m] = f.R_total[m] = 0;
   for_entries(l, ROW, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
     f.G_total[m] += f.R[i];
@@ -53,7 +54,8 @@ void answer_in(const Layer& l) {
   // mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
   for (int64_t m = 0; m < f.matrices; m++) {
     const double n = at_least(double(f.n_rows), 1);
-    double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * (f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1));
+    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
+    const double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * G_mean;
     f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
   }
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
@@ -61,7 +63,7 @@ void answer_in(const Layer& l) {
     T* out = (T*)factor;
     const double divisor = at_least(double(n), 1);
     for_entries(l, which, stride, [&](int64_t i, int64_t at, int64_t m) {
-      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor);
+      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + eps1);
       store<T>(dtype, stored + at, size_of(dtype), 1, &x);
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
       out[i] = l.o->clamp ? root : 1 / root;

@@ -13,6 +13,7 @@ import pytest
 
 from layerwise import drive
 from layerwise.rules.asks import Now
+from layerwise.rules.parts import moved
 
 Arrays = list[np.ndarray]
 
@@ -78,7 +79,7 @@ def trajectory(
             for p, g, state, h in zip(ps, gs, states, fitted, strict=True)
         ]
         done = [stepped for [stepped] in local(space.xp, runs)]
-        return [d.p for d in done], [d.state for d in done]
+        return [moved(space.xp, p, d.moves) for p, d in zip(ps, done, strict=True)], [d.state for d in done]
 
     step = space.wrap(step)
     ps = [space.array(p, dtype) for p in params]

@@ -209,15 +209,17 @@ def slices(world: Any) -> None:
 
 def _in_slices(world: Any, settings: Any, shape: Any, block_dims: Any, seed: int, size: int | None) -> list[Any]:
     """Parameter, state and stats after three steps."""
-    engine = world.RuleEngine(np, _arrays.read, _arrays.write, size)
+    engine = world.RuleEngine(_arrays.Arrays(), size)
     rule = world.rules[settings.optimizer]
     draw = np.random.default_rng(seed)
     h, p = settings.fit(shape, block_dims, 1e-16), draw.normal(size=shape)
     shapes = rule.shapes(h, shape)
     state = type(shapes)(*(None if s is None else np.zeros(s) for s in shapes))
+    prepared = engine.prepare([Job(rule, h, p, state, block_dims)])
     for t in (1, 2, 3):
         now = Now(t, settings.lr or 1.0, settings.weight_decay)
-        [stats] = engine.step([Job(rule, h, now, p, draw.normal(size=shape), state, block_dims)])
+        prepared.step([draw.normal(size=shape)], [now])
+    [stats] = prepared.stats()
     return [p, *(s for s in state if s is not None), *(stats[key] for key in sorted(stats))]
 
 

@@ -34,7 +34,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("module", ["layerwise.blocks", "layerwise.presets", "layerwise.numpy"])
+@pytest.mark.parametrize(
+    "module", ["layerwise.blocks", "layerwise.presets", "layerwise.numpy", "layerwise.jax", "layerwise.jax._presets"]
+)
 def test_examples_in_docstrings(module: str) -> None:
     failed, tried = doctest.testmod(import_module(module))
     assert tried

@@ -44,6 +44,10 @@ def test_all_names_exist():
     assert [name for name in layerwise.__all__ if not hasattr(layerwise, name)] == []
     front = import_module("layerwise.numpy")
     assert front.__all__ == ["Adafactor", "Lamb", "Lars"]
+    for name in ("layerwise.jax", "layerwise.convert"):
+        pytest.importorskip("optax")
+        module = import_module(name)
+        assert [one for one in module.__all__ if not hasattr(module, one)] == []
 
 
 def test_extension_answers():

@@ -10,6 +10,8 @@ from cases import CASES, Case
 from namespaces import NAMESPACES, Namespace, trajectory
 from oracles import NUMPY, ORACLES, WORLD, close, data, matches_reference, path
 
+from layerwise.rules.parts import moved
+
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 each_namespace = pytest.mark.parametrize("space", NAMESPACES, ids=lambda space: space.name)
 
@@ -119,7 +121,7 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
         for t in (1, 2, 3):
             stepping = rule.step(space.xp, p, g + 0.1 * p, state, h, Now(t, lr, 0.01))
             [[done]] = local(space.xp, [Run((stepping,), g.shape)])
-            p, state = done.p, done.state
+            p, state = moved(space.xp, p, done.moves), done.state
         return space.xp.sum(p**2)
 
     for case in CASES:
@@ -185,8 +187,7 @@ def test_a_global_norm_over_two_dtypes_changes_neither(space: Namespace, jax64: 
             h = settings.fit((2, 3), (), 1e-7)
             zeros = (None if s is None else space.array(np.zeros(s), dtype) for s in case.rule.shapes(h, (2, 3)))
             stepping = case.rule.step(space.xp, p, g, case.rule.State(*zeros), h, Now(1, 0.1, 0.0))
-            runs.append((p.dtype, Run((stepping,), (2, 3), (), h.asks_of_model)))
-        for (dtype, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
-            assert [x.dtype for x in (done.p, *done.state) if x is not None] == [dtype] * sum(
-                x is not None for x in (done.p, *done.state)
-            )
+            runs.append((p, Run((stepping,), (2, 3), (), h.asks_of_model)))
+        for (p, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
+            kept = [x for x in (moved(space.xp, p, done.moves), *done.state) if x is not None]
+            assert [x.dtype for x in kept] == [p.dtype] * len(kept)

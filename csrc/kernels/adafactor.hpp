@@ -31,16 +31,16 @@ struct AdafactorNumbers {
   }
 };
 
-// Adds G of a run to the sums of what varies along it, and returns its whole sum.
+// Adds g² of a run to the sums of what varies along it, and returns its whole sum. mean(G) is mean(g²) + eps1.
 template <class T, class S>
-double add_to(const T eps1, const S* __restrict g, double* __restrict varying, int64_t n) {
+double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
-    const double G_ = double(T(g_ * g_ + eps1));
-    varying[i] += G_;
-    sum += G_;
+    const double gg_ = double(T(g_ * g_));
+    varying[i] += gg_;
+    sum += gg_;
   }
   return sum;
 }
@@ -53,16 +53,15 @@ void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
   double* C = f.C + (f.cut_cols ? stripe * f.cols : 0);
   if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
   if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
-  const T eps1 = layer.o->clamp ? T(0) : T(layer.o->eps1);
   const Varying kind = varying(layer);
   double pp = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
     double *r = R + off[ROW], *c = C + off[COL];
-    if (kind == COLS) *r += add_to<T, S>(eps1, g, c, n);
-    else if (kind == ROWS) *c += add_to<T, S>(eps1, g, r, n);
-    else add_to<T, S>(eps1, g, c, n), add_to<T, S>(eps1, g, r, n);
+    if (kind == COLS) *r += add_to<T, S>(g, c, n);
+    else if (kind == ROWS) *c += add_to<T, S>(g, r, n);
+    else add_to<T, S>(g, c, n), add_to<T, S>(g, r, n);
     if (layer.o->scale_parameter) pp += squares(run.template weights<S>(), n);
   });
   sums[0] = pp;

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from layerwise.checks import Check, Refused, as_int, checked, integer, members, one_of, option
-from layerwise.errors import ParameterError
+from layerwise.errors import ContradictionError, ParameterError, sentence
 
 Shape = tuple[int, ...]
 
@@ -18,6 +18,16 @@ def _lengths(value: Any) -> Any:
     if not lengths:
         raise Refused
     return lengths
+
+
+def _axes(value: Any) -> Any:
+    try:
+        return as_int(value)
+    except Refused:
+        axes = tuple(map(as_int, members(value)))
+        if not axes:
+            raise
+        return axes
 
 
 SPLIT = integer(1) | one_of("each") | Check("a sequence of lengths", _lengths)
@@ -32,27 +42,37 @@ class Blocks:
     stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
 
     >>> Blocks(3).parts("qkv", (6, 2))
-    [Part(axis=0, count=3, drop=False, one=None)]
+    [Part(axis=0, count=3, drop=False, one=None, others=())]
     """
 
     split: int | Literal["each"] | tuple[int, ...] = option("each", SPLIT, WAY_OUT)
-    axis: int = option(0, Check("an integer", as_int), "Pass the axis along which the blocks lie, such as 0 or -1.")
+    axis: int | tuple[int, ...] = option(
+        0,
+        Check("an integer or several", _axes),
+        'Pass the axis along which the blocks lie, such as 0 or -1; with "each" there may be several: (0, 1).',
+    )
 
     def __post_init__(self) -> None:
         for spec in self.__dataclass_fields__.values():
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+        if isinstance(self.axis, tuple) and self.split != "each":
+            raise ContradictionError(
+                sentence("axis", f"one integer with split={self.split!r}", self.axis, 'Several axes go with "each".')
+            )
 
     def parts(self, name: str, shape: Shape) -> list[Part]:
         """How a tensor of this shape falls into pieces that a rule can step: equal blocks are one."""
-        if not -len(shape) <= self.axis < len(shape):
-            raise ParameterError(
-                f"the blocks of {name!r} lie along axis {self.axis}, which its shape {shape} does not have. "
-                "Pass Blocks(…, axis=…) with one it has."
-            )
-        axis = self.axis % len(shape)
+        axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
+        for axis in axes:
+            if not -len(shape) <= axis < len(shape):
+                raise ParameterError(
+                    f"the blocks of {name!r} lie along axis {axis}, which its shape {shape} does not have. "
+                    "Pass Blocks(…, axis=…) with one it has."
+                )
+        axis, *others = (axis % len(shape) for axis in axes)
         length = shape[axis]
         if self.split == "each":
-            return [Part(axis, length, drop=True)]
+            return [Part(axis, length, drop=True, others=tuple(others))]
         if isinstance(self.split, int):
             if length % self.split:
                 raise ParameterError(
@@ -80,16 +100,17 @@ class Part:
     """One piece of a tensor, and how to view arrays of the tensor's or of its statistics' shape through it.
 
     Either `count` equal blocks side by side, seen along a dimension of their own (which with `drop` is the axis
-    itself), or `one` block of several: its number, start and end, and the tensor's length.
+    itself, alone or with `others`), or `one` block of several: its number, start and end, and the tensor's length.
     """
 
     axis: int
     count: int = 1
     drop: bool = False
     one: tuple[int, int, int, int] | None = None
+    others: Shape = ()  # with `drop`, further axes that count blocks
 
     def dims(self) -> Shape:
-        return () if self.one is not None else (self.axis,)
+        return () if self.one is not None else (self.axis, *self.others)
 
     def shape(self, whole: Shape) -> Shape:
         """The shape of the piece of a tensor of this shape."""

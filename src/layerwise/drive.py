@@ -6,33 +6,50 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Mean, ModelSum, Stepped, Sum
+from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares, Sum
+from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
-Asked = tuple[Any, ...]  # Sum, Mean or ModelSum
+Ask = Sum | Mean | Squares | ModelSum
+Asks = tuple[Ask, ...]
+Answer = tuple[Array, ...]
 
 
 class Run(NamedTuple):
     """Rules on their way through one tensor: one for the whole of it, or one for each slice along a dimension."""
 
-    rules: tuple[Asking[Stepped], ...]
+    rules: tuple[Asking[Any], ...]
     shape: Dims  # of the whole tensor
     block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
     together: bool = False  # whether the rules will ask for a sum over the whole model: h.asks_of_model
     cut: int | None = None  # the dimension along which the tensor is sliced
 
-    def dims(self, ask: Sum | Mean) -> Dims:
-        return tuple(d for d in range(len(self.shape)) if d not in self.block_dims) if ask.dims is None else ask.dims
+    def dims(self, ask: Ask) -> Dims:
+        named = getattr(ask, "dims", None)
+        return tuple(d for d in range(len(self.shape)) if d not in self.block_dims) if named is None else named
 
 
-def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Stepped, ...]]:
+class Asked(NamedTuple):
+    """A request and what this slice adds to its answer, summed at once so that the terms are not held any longer."""
+
+    ask: type[Ask]
+    dims: Dims
+    part: Array
+
+
+class Done(NamedTuple):
+    """What a rule returned."""
+
+    value: Any
+
+
+def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Drive the rules to their end, one tensor after the other, and yield its slices' results as soon as it is done.
 
     Only a sum over the whole model makes tensors wait for one another, and they wait holding a prepared gradient
     and nothing more; so what is in memory besides is the work on one tensor.
     """
-    waiting = [_to_model_sum(xp, run) for run in runs if run.together]
-    terms = [xp.sum(ask.terms) for asks in waiting for ask in asks]
+    terms = [part for run in runs if run.together for part in _to_model_sum(xp, run)]
     model_sum = _added(terms) if terms else None
     for run in runs:
         yield _to_the_end(xp, run, [(model_sum,) if run.together else None] * len(run.rules))
@@ -42,37 +59,67 @@ def _added(terms: Sequence[Array]) -> Array:
     return sum(terms[1:], terms[0])
 
 
-def _to_model_sum(xp: Any, run: Run) -> list[ModelSum]:
-    asked: list[Asked] = [next(rule) for rule in run.rules]
-    while not isinstance(asked[0][0], ModelSum):
-        answers = _answers(xp, run, asked)
-        asked = [rule.send(answer) for rule, answer in zip(run.rules, answers, strict=True)]
-    return [asks[0] for asks in asked]
+def _to_model_sum(xp: Any, run: Run) -> list[Array]:
+    answers: Sequence[Answer | None] = [None] * len(run.rules)
+    while True:
+        asked: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
+        if asked[0][0].ask is ModelSum:
+            return [each[0].part for each in asked]
+        answers = _answers(run, asked)
 
 
-def _to_the_end(xp: Any, run: Run, answers: Sequence[Asked | None]) -> tuple[Stepped, ...]:
-    done: list[Stepped] = []
-    while not done:
-        asked: list[Asked] = []
-        for rule, answer in zip(run.rules, answers, strict=True):
-            try:
-                asked.append(rule.send(answer))
-            except StopIteration as end:
-                done.append(end.value)
-        answers = _answers(xp, run, asked)
-    return tuple(done)
+def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[Any, ...]:
+    while True:
+        asked: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
+        if isinstance(asked[0], Done):
+            return tuple(done.value for done in asked)
+        answers = _answers(run, asked)
 
 
-def _answers(xp: Any, run: Run, asked: Sequence[Asked]) -> list[Asked]:
+def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[Asked, ...] | Done:
+    """One slice taken to its next request, or to its end."""
+    try:
+        asks = asks_of(rule, answer)
+    except StopIteration as end:
+        return Done(end.value)
+    return tuple(_summed(xp, run, ask) for ask in asks)
+
+
+def asks_of(rule: Asking[Any], answer: Answer | None) -> Asks:
+    """What a rule asks next. State it wants kept is left with it."""
+    asked = rule.send(answer)
+    while isinstance(asked, Keep):
+        asked = rule.send(asked.state)
+    return asked
+
+
+def _summed(xp: Any, run: Run, ask: Ask) -> Asked:
+    dims = tuple(range(len(run.shape))) if isinstance(ask, ModelSum) else run.dims(ask)
+    if isinstance(ask, ModelSum):
+        return Asked(ModelSum, dims, _number(xp, xp.sum(ask.terms)))
+    if isinstance(ask, Squares) and hasattr(xp, "squares"):
+        part = xp.squares(ask.terms, dims)
+    else:
+        terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
+        # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
+        part = xp.sum(terms, axis=dims, keepdims=True) if dims else terms
+    return Asked(type(ask), dims, _number(xp, part) if len(dims) == len(run.shape) else part)
+
+
+def _number(xp: Any, x: Array) -> Scalar:
+    """One number as a plain one, where the library has it at hand: what is made of it then costs next to nothing."""
+    return xp.as_number(x) if hasattr(xp, "as_number") else x
+
+
+def _answers(run: Run, asked: Sequence[tuple[Asked, ...]]) -> list[Answer]:
     """What each slice is told: the sum over all of them, where the sum runs along the dimension that is cut."""
-    rounds = [_answer(xp, run, asks) for asks in zip(*asked, strict=True)]
+    rounds = [_answer(run, each) for each in zip(*asked, strict=True)]
     return list(zip(*rounds, strict=True)) if rounds else [()] * len(asked)
 
 
-def _answer(xp: Any, run: Run, asks: Sequence[Sum | Mean]) -> list[Array]:
-    dims = run.dims(asks[0])
-    # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
-    sums = [xp.sum(ask.terms, axis=dims, keepdims=True) if dims else ask.terms for ask in asks]
+def _answer(run: Run, slices: Sequence[Asked]) -> list[Array]:
+    ask, dims, _ = slices[0]
+    parts = [one.part for one in slices]
     if run.cut in dims:
-        sums = [_added(sums)] * len(sums)
-    return [s / max(1, prod(run.shape[d] for d in dims)) for s in sums] if isinstance(asks[0], Mean) else sums
+        parts = [_added(parts)] * len(parts)
+    return [part / max(1, prod(run.shape[d] for d in dims)) for part in parts] if ask is Mean else parts

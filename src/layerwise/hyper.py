@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, checked, integer, number, one_of, option, pair, schedule
 from layerwise.errors import ContradictionError, sentence
+from layerwise.rules.parts import is_on
 
 Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
@@ -48,7 +49,7 @@ class Hyper:
     @property
     def asks_of_model(self) -> bool:
         """Whether a step asks for a sum over every tensor of the model."""
-        return bool(self.max_grad_norm)
+        return is_on(self.max_grad_norm)
 
     def state_dtypes(self) -> dict[str, str]:
         """Names of dtypes asked for in parts of the state; the others have that of the arithmetic."""

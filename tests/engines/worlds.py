@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise.engines import Job, native
+from layerwise import engines
+from layerwise.engines import native
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
-from layerwise.torch import _tensors
+from layerwise.torch._namespace import Tensors
 
 needed = pytest.mark.skipif(native._native is None, reason="the extension is not built")
 NAMES = ("float32", "float64", "bfloat16", "float16")
@@ -51,26 +52,53 @@ def as_torch(array: np.ndarray) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A job together with what it is given for one step."""
+
+    rule: Any
+    h: Any
+    now: Now
+    p: Any
+    g: Any
+    state: Any
+    block_dims: tuple[int, ...] = ()
+    skip: Any = None
+
+
+class Stepping:
+    """An engine that prepares every step anew."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def step(self, jobs: Any) -> Any:
+        prepared = self._engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+        skip = next((j.skip for j in jobs if j.skip is not None), None)
+        prepared.step([j.g for j in jobs], [j.now for j in jobs], skip)
+        return prepared.stats()
+
+
+@dataclass(frozen=True)
 class World:
     """An array library: how arrays get into it, its rule engine, and what it can hold."""
 
     name: str
-    rule: Any
+    engine_of_rule: Any
     array: Callable[[np.ndarray], Any]
     copy: Callable[[Any], Any]
     layouts: tuple[str, ...]
 
+    @property
+    def rule(self) -> Any:
+        return Stepping(self.engine_of_rule)
+
     def engine(self, insisting: bool = True) -> Any:
-        return native.NativeEngine(None if insisting else self.rule, None)
-
-
-def _read(array: Any, like: Any) -> Any:
-    return _arrays.read(array, like)
+        return Stepping(native.NativeEngine(None if insisting else self.engine_of_rule, None))
 
 
 WORLDS = [
-    World("numpy", RuleEngine(np, _read, _arrays.write), lambda a: a, lambda a: a.copy(), LAYOUTS),
-    World("torch", RuleEngine(torch, _tensors.read, _tensors.write), as_torch, lambda a: a.clone(), LAYOUTS[:4]),
+    World("numpy", RuleEngine(_arrays.Arrays()), lambda a: a, lambda a: a.copy(), LAYOUTS),
+    World("torch", RuleEngine(Tensors()), as_torch, lambda a: a.clone(), LAYOUTS[:4]),
 ]
 worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 

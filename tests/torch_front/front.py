@@ -15,7 +15,8 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch import Adafactor, Lamb, Lars, _optimizer, _tensors
+from layerwise.torch import Adafactor, Lamb, Lars, _optimizer
+from layerwise.torch._namespace import Tensors
 
 FRONTS = [Lamb, Lars, Adafactor]
 fronts = pytest.mark.parametrize("front", FRONTS)
@@ -126,7 +127,7 @@ class Oracle:
 
 def in_slices(monkeypatch: Any, size: int = 7) -> None:
     """Let every tensor of more elements than this be taken in slices."""
-    engine = RuleEngine(torch, _tensors.read, _tensors.write, size)
+    engine = RuleEngine(Tensors(), size)
     monkeypatch.setattr(_optimizer, "ENGINES", (Candidate("rule", engine),))
 
 

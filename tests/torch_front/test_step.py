@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch_front.front import (
@@ -23,6 +25,7 @@ from torch_front.front import (
     walk,
 )
 
+import layerwise.torch
 from layerwise import Blocks
 from layerwise.torch import Adafactor
 
@@ -347,3 +350,17 @@ def test_a_group_that_is_not_clipped_counts_towards_the_common_norm(front):
         opt.step()
         free.step()
     close(numbers(a), numbers(b))
+
+
+@pytest.mark.parametrize("shape", [(3,), (70, 80)], ids=["stacked", "alone"])
+@pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
+def test_a_gradient_is_not_held_beyond_the_step(name, shape):
+    params = [torch.nn.Parameter(torch.ones(shape)) for _ in range(2)]
+    opt = getattr(layerwise.torch, name)(params, lr=0.1)
+    for _ in range(2):  # the second step is the one that was prepared
+        for p in params:
+            p.grad = torch.ones(shape)
+        held = [weakref.ref(p.grad) for p in params]
+        opt.step()
+        opt.zero_grad()
+        assert [ref() for ref in held] == [None, None]

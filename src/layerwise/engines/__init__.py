@@ -1,8 +1,8 @@
-"""Engines carry out a step. One table says which there are; `choose` says which is taken, and why not another."""
+"""Engines carry out steps. One table says which there are; `choose` says which is taken, and why not another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,24 +12,34 @@ from layerwise.rules.asks import Array, Now
 
 @dataclass(frozen=True)
 class Job:
-    """One tensor's step, to be carried out in place: arrays as they are stored, settings as they apply to it."""
+    """One tensor, or a piece of one, as it is stored, and the settings that apply to it."""
 
     rule: Any  # a module of layerwise.rules
     h: Any  # hyperparameters, fitted to this tensor
-    now: Now
     p: Array
-    g: Array
     state: Any  # the rule's State, of stored arrays
     block_dims: tuple[int, ...] = ()
-    skip: Array | None = None  # true on the device where the step must leave everything as it is
 
 
-Stats = dict[str, Array]
+Stats = Mapping[str, Array]
+
+
+class Prepared(Protocol):
+    """Jobs that are stepped together, with all that can be planned ahead."""
+
+    def step(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+        """Carry out the jobs, writing parameters and state in place; given is what differs from step to step.
+
+        Where `skip` is true, on the device, everything is left as it is.
+        """
+
+    def stats(self) -> list[Stats]:
+        """What was measured on the way of the last step, for each job."""
 
 
 class Engine(Protocol):
-    def step(self, jobs: Sequence[Job]) -> list[Stats]:
-        """Carry out all jobs, writing parameters and state in place, and return what was measured on the way."""
+    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+        """Plan the step of these jobs, for as long as they stay what they are."""
 
 
 @dataclass(frozen=True)

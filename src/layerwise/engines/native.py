@@ -5,26 +5,26 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from layerwise.engines import Candidate, Engine, Job, Stats
+from layerwise.engines import Candidate, Engine, Job, Prepared, Stats
 from layerwise.engines.options import options_of
 from layerwise.errors import EngineError
 from layerwise.hyper import Adafactor
+from layerwise.rules.asks import Now
 from layerwise.threads import extension, wanted_threads
 
-KEPT = 256  # lists of jobs whose layout is remembered; stepping in the backward pass has one for each parameter
 RATIO = ("weight_norm", "update_norm", "trust_ratio")
 UPDATE = ("update_rms", "trust_ratio", "weight_rms")
+KEPT = 256  # lists of jobs whose layout is remembered; NumPy's optimizers prepare every step anew
 VARIABLE = "LAYERWISE_ISA"
 
 _native: Any = extension()
 
 
-def candidate(otherwise: Engine, written: Callable[[Sequence[Job]], None] | None = None) -> Candidate:
+def candidate(otherwise: Engine, written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
     """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
     if _native is None:
         return Candidate("cpu", None, why_not())
@@ -58,14 +58,6 @@ def know_torch(torch: Any) -> None:
         _native.open_torch(torch.Tensor, torch.nn.Parameter, dtypes, exchange)
 
 
-@dataclass
-class Kept:
-    """A batch, and what it measures."""
-
-    batch: Any
-    measured: list[Any]  # read as Stats are
-
-
 class Measured(Mapping[str, Any]):
     """What a batch measured of one job in its last step, read when asked for."""
 
@@ -90,58 +82,98 @@ class Measured(Mapping[str, Any]):
 class NativeEngine:
     """Hands jobs to the extension, and to `otherwise` those it does not take; without one, it refuses them.
 
-    `written` is told of jobs whose parameters were changed behind their library's back.
+    `written` is told of parameters that were changed behind their library's back.
     """
 
-    def __init__(self, otherwise: Engine | None, written: Callable[[Sequence[Job]], None] | None = None) -> None:
-        self._otherwise, self._written = otherwise, written
-        self._kept: OrderedDict[Any, Kept] = OrderedDict()
+    def __init__(self, otherwise: Engine | None, written: Callable[[Sequence[Any]], None] | None = None) -> None:
+        self.otherwise, self.written = otherwise, written
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
 
-    def step(self, jobs: Sequence[Job]) -> list[Stats]:
-        if not jobs:
-            return []
-        given = jobs if isinstance(jobs, list) else list(jobs)
-        key = len(given), _native.address(given[0].p), _native.address(given[-1].p)
-        kept = self._kept.get(key)
-        if kept is None or not kept.batch.step(given):
-            refused = [_refusal(job) for job in given]
-            if any(refused):
-                return self._in_part(given, refused)
-            kept = self._laid_out(given)
-            if not kept.batch.step(given):
-                raise EngineError("the jobs changed while they were laid out. Step from one thread at a time.")
-            self._kept[key] = kept
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        if self._written is not None:
-            self._written(given)
-        return kept.measured
+    def batch_of(self, jobs: Sequence[Job]) -> Any:
+        """The batch that was last laid out for jobs at these addresses, for fronts that prepare every step anew."""
+        return self._kept.get(_place(jobs))
 
-    def _laid_out(self, jobs: list[Job]) -> Kept:
-        batch = _native.Batch(jobs, [options_of(_native, job.h) for job in jobs])
-        return Kept(batch, [Measured(batch, i, _measures(job.h)) for i, job in enumerate(jobs)])
+    def keep(self, jobs: Sequence[Job], batch: Any) -> None:
+        self._kept[_place(jobs)] = batch
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
 
-    def _in_part(self, jobs: list[Job], refused: list[str]) -> list[Stats]:
+    def prepare(self, jobs: Sequence[Job]) -> PreparedNative:
+        return PreparedNative(self, jobs)
+
+
+class PreparedNative:
+    """Jobs and the batch they were laid out as, which is made anew when they are no longer what they were."""
+
+    def __init__(self, engine: NativeEngine, jobs: Sequence[Job]) -> None:
+        self._engine, self._jobs = engine, list(jobs)
+        self._params = [job.p for job in self._jobs]
+        self._batch: Any = engine.batch_of(self._jobs)
+        self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
+        self._stats: Callable[[], list[Stats]] = list
+
+    def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
+        if not self._jobs:
+            return
+        given = list(grads), list(nows)
+        if skip is None and self._stepped(*given):
+            return
+        why = "whether to step is known only on the device" if skip is not None else ""
+        refused = [why or _refusal(*each) for each in zip(self._jobs, *given, strict=True)]
+        if any(refused):
+            self._in_part(*given, skip, refused)
+            return
+        self._batch = _native.Batch(self._jobs, *given, [options_of(_native, job.h) for job in self._jobs])
+        self._engine.keep(self._jobs, self._batch)
+        if not self._stepped(*given):
+            raise EngineError("the jobs changed while they were laid out. Step from one thread at a time.")
+
+    def stats(self) -> list[Stats]:
+        return self._stats()
+
+    def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
+        if self._batch is None or not self._batch.step(self._jobs, grads, nows):
+            return False
+        if self._engine.written is not None:
+            self._engine.written(self._params)
+        self._stats = self._measured
+        return True
+
+    def _measured(self) -> list[Stats]:
+        return [Measured(self._batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
+
+    def _in_part(self, grads: list[Any], nows: list[Now], skip: Any, refused: list[str]) -> None:
         """Leave what the extension does not take to the other engine; all of it where tensors wait for one another."""
-        if self._otherwise is None:
+        if self._engine.otherwise is None:
             reason = next(filter(None, refused))
             raise EngineError(f"the fused engine does not take these tensors: {reason}. Leave the choice of engine.")
-        if any(job.h.asks_of_model for job in jobs):
-            return list(self._otherwise.step(jobs))
-        theirs = iter(self._otherwise.step([job for job, no in zip(jobs, refused, strict=True) if no]))
-        ours = iter(self.step([job for job, no in zip(jobs, refused, strict=True) if not no]))
-        return [next(theirs if no else ours) for no in refused]
+        together = any(job.h.asks_of_model for job in self._jobs)
+        theirs = tuple(together or bool(no) for no in refused)
+        if theirs not in self._parts:
+            sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
+            self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
+        for side, prepared in zip((True, False), self._parts[theirs], strict=True):
+            places = [i for i, no in enumerate(theirs) if no is side]
+            prepared.step([grads[i] for i in places], [nows[i] for i in places], skip)
+        self._stats = lambda: _joined(theirs, *self._parts[theirs])
 
 
-def _refusal(job: Job) -> str:
+def _place(jobs: Sequence[Job]) -> Any:
+    return (len(jobs), _native.address(jobs[0].p), _native.address(jobs[-1].p)) if jobs else 0
+
+
+def _joined(theirs: Sequence[bool], otherwise: Prepared, ours: Prepared) -> list[Stats]:
+    measured = iter(otherwise.stats()), iter(ours.stats())
+    return [next(measured[0 if no else 1]) for no in theirs]
+
+
+def _refusal(job: Job, g: Any, now: Now) -> str:
     """Why the extension does not take this job, or an empty string."""
-    for name, array in (("the parameter", job.p), ("the gradient", job.g), *_named_state(job)):
+    for name, array in (("the parameter", job.p), ("the gradient", g), *_named_state(job)):
         if not _native.address(array) and 0 not in array.shape:
             return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
-    if job.skip is not None:
-        return "whether to step is known only on the device"
     try:
-        _native.Batch([job], [options_of(_native, job.h)])
+        _native.Batch([job], [g], [now], [options_of(_native, job.h)])
     except ValueError as problem:
         return str(problem)
     return ""

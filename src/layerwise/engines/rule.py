@@ -2,77 +2,234 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive import Run, local
 from layerwise.engines import Job, Stats
-from layerwise.rules.asks import Array, Asking, Stepped
+from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
+from layerwise.rules.parts import is_number, moved
+
+STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
+
+
+class Arrays(Protocol):
+    """How a library's arrays are read and written."""
+
+    @property
+    def xp(self) -> Any:
+        """The namespace with the library's functions, which may write over what a rule has used up."""
+
+    @property
+    def pure(self) -> Any:
+        """The same, where what is stored may still be wanted."""
+
+    def read(self, array: Array, like: Array) -> Array:
+        """`array` in the dtype in which a step on `like` is computed."""
+
+    def copy(self, array: Array) -> Array:
+        """A copy, which may be written over."""
+
+    def write(self, stored: Array, new: Array) -> None:
+        """Round `new` into `stored`."""
+
+    def kind(self, array: Array) -> Hashable:
+        """Its shape, dtype and device: arrays of one kind can be stacked."""
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """The arrays along a new last dimension."""
+
+    def write_stack(self, stored: Sequence[Array], new: Array) -> None:
+        """Round each entry along the last dimension of `new` into its place."""
 
 
 class RuleEngine:
     """Reads stored arrays into the dtype of the arithmetic, drives the rule, and writes the results back.
 
-    `read(array, like)` gives `array` in the dtype in which a step on `like` is computed; `write(stored, new)` rounds
-    `new` into `stored`. Tensors of more than `slice_size` elements are taken in slices of that size: to the driver
-    they are tensors cut in pieces, whoever has done the cutting.
+    Tensors of more than `slice_size` elements are taken in slices of that size: to the driver they are tensors cut in
+    pieces, whoever has done the cutting. Tensors of at most `stack_size` elements are stepped together with others of
+    their kind: stacked, they are one tensor of so many blocks.
     """
 
-    def __init__(
-        self,
-        xp: Any,
-        read: Callable[[Array, Array], Array],
-        write: Callable[[Array, Array], None],
-        slice_size: int | None = None,
-    ) -> None:
-        self._xp, self._read, self._write, self._slice_size = xp, read, write, slice_size
+    def __init__(self, arrays: Arrays, slice_size: int | None = None, stack_size: int = 0) -> None:
+        self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
 
-    def step(self, jobs: Sequence[Job]) -> list[Stats]:
-        cuts = [self._cut(tuple(job.p.shape)) for job in jobs]
-        runs = [self._run(job, *cut) for job, cut in zip(jobs, cuts, strict=True)]
-        finished = zip(jobs, cuts, local(self._xp, runs), strict=True)
-        return [self._store(job, *cut, done) for job, cut, done in finished]
-
-    def _cut(self, shape: tuple[int, ...]) -> tuple[int, list[slice]]:
-        """A dimension, and the slices along it in which a tensor of this shape is taken."""
-        wanted = -(-prod(shape) // self._slice_size) if self._slice_size else 1
-        if wanted <= 1:
-            return 0, [slice(None)]
-        dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))
-        length, n = shape[dim], min(wanted, shape[dim])
-        return dim, [slice(i * length // n, (i + 1) * length // n) for i in range(n)]
-
-    def _run(self, job: Job, dim: int, slices: Sequence[slice]) -> Run:
-        rules = tuple(self._start(job, dim, cut) for cut in slices)
-        return Run(rules, tuple(job.p.shape), job.block_dims, job.h.asks_of_model, dim)
-
-    def _start(self, job: Job, dim: int, cut: slice) -> Asking[Stepped]:
-        # A generator of its own, so that the copies `read` makes live no longer than the work on their tensor.
-        p, g, *state = (self._read(array, job.p) if array is not None else None for array in _taken(job, dim, cut))
-        now, remembered = job.now, type(job.state)(*state)
-        stepped: Stepped = yield from job.rule.step(self._xp, p, g, remembered, job.h, now)
-        return stepped
-
-    def _store(self, job: Job, dim: int, slices: Sequence[slice], done: Sequence[Stepped]) -> Stats:
-        for cut, stepped in zip(slices, done, strict=True):
-            p, _, *state = _taken(job, dim, cut)
-            for stored, new in zip((p, *state), (stepped.p, *stepped.state), strict=True):
-                if stored is not None:
-                    self._write(stored, new if job.skip is None else self._xp.where(job.skip, stored, new))
-        # Slices of one block were told the same; where the cut runs between blocks, each knows only of its own.
-        apart = dim in job.block_dims and len(done) > 1
-        return {
-            key: self._joined([one.stats[key] for one in done], dim) if apart else x for key, x in done[0].stats.items()
-        }
-
-    def _joined(self, values: Sequence[Array], dim: int) -> Array:
-        return values[0] if isinstance(values[0], float) else self._xp.concat(values, dim)
+    def prepare(self, jobs: Sequence[Job]) -> PreparedRules:
+        return PreparedRules(self, jobs)
 
 
-def _taken(job: Job, dim: int, cut: slice) -> Iterator[Array]:
+class Task(NamedTuple):
+    """What is driven as one: a job, or several stacked."""
+
+    places: tuple[int, ...]
+    jobs: tuple[Job, ...]
+    grads: tuple[Array, ...]
+    now: Now
+    skip: Array | None
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.jobs) > 1
+
+
+class PreparedRules:
+    """Jobs in the order in which they are driven: those that can be stacked side by side."""
+
+    def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
+        self._engine, self._jobs = engine, jobs
+        self._groups = _alike(engine, jobs)
+        self._together = any(job.h.asks_of_model for job in jobs)
+        self._measured: list[tuple[tuple[int, ...], Stats]] = []
+
+    def step(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+        tasks = [task for group in self._groups for task in self._tasks(group, grads, nows, skip)]
+        # One by one where nothing is asked of all, so that no more generators are alive than those of one tensor.
+        batches = [tasks] if self._together else [[task] for task in tasks]
+        # The places alone: a task holds gradients, which are freed as soon as they are used.
+        self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
+
+    def _tasks(
+        self, group: Sequence[int], grads: Sequence[Array], nows: Sequence[Now], skip: Array | None
+    ) -> Iterator[Task]:
+        by_now: dict[Now, list[int]] = {}
+        for i in group:
+            by_now.setdefault(nows[i], []).append(i)
+        most = max(1, STACKED // max(1, prod(self._jobs[group[0]].p.shape)))
+        for now, places in by_now.items():
+            for start in range(0, len(places), most):
+                some = tuple(places[start : start + most])
+                yield Task(some, tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some), now, skip)
+
+    def stats(self) -> list[Stats]:
+        found: list[Stats] = [{}] * len(self._jobs)
+        for places, stats in self._measured:
+            for k, i in enumerate(places):
+                found[i] = stats if len(places) == 1 else {key: _entry(x, k) for key, x in stats.items()}
+        return found
+
+
+def _entry(x: Array, k: int) -> Array:
+    return x if isinstance(x, float) else x[..., k]
+
+
+def _alike(engine: RuleEngine, jobs: Sequence[Job]) -> list[list[int]]:
+    """The jobs by their places, those together that can be stacked."""
+    groups: dict[Hashable, list[int]] = {}
+    for i, job in enumerate(jobs):
+        key: Hashable = i
+        if prod(job.p.shape) <= engine.stack_size:
+            kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
+            key = (job.rule, job.h, job.block_dims, kinds)
+        groups.setdefault(key, []).append(i)
+    return list(groups.values())
+
+
+def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats]]:
+    cuts = [_cut(tuple(task.jobs[0].p.shape), engine.slice_size) for task in tasks]
+    runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
+    finished = zip(tasks, cuts, local(engine.arrays.xp, runs), strict=True)
+    return [(task, _joined_stats(engine, task, dim, done)) for task, (dim, _), done in finished]
+
+
+def _cut(shape: tuple[int, ...], slice_size: int | None) -> tuple[int, list[slice]]:
+    """A dimension, and the slices along it in which a tensor of this shape is taken."""
+    wanted = -(-prod(shape) // slice_size) if slice_size else 1
+    if wanted <= 1:
+        return 0, [slice(None)]
+    dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))
+    length, n = shape[dim], min(wanted, shape[dim])
+    return dim, [slice(i * length // n, (i + 1) * length // n) for i in range(n)]
+
+
+def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
+    job = task.jobs[0]
+    shape, block_dims = tuple(job.p.shape), job.block_dims
+    if task.stacked:
+        shape, block_dims = (*shape, len(task.jobs)), (*block_dims, len(shape))
+    return Run(tuple(_stepping(engine, task, dim, cut) for cut in slices), shape, block_dims, job.h.asks_of_model, dim)
+
+
+def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
+    """The rule on one slice, with everything written where it is kept as soon as it is known."""
+    p, g, *state = _stacked(task) if task.stacked else _sliced(task, dim, cut)
+    # Statistics that other slices read as well are not this rule's to use up.
+    shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
+    rule, answer = _begun(engine, task, (p, g, *state), shared), None
+    while True:
+        try:
+            asked = [rule.send(answer)]
+        except StopIteration as end:
+            done: Stepped = end.value
+            break
+        if isinstance(asked[0], Keep):
+            _put(engine, task, state, asked[0].state)
+            answer = type(asked[0].state)(*state)
+        else:
+            answer = yield asked.pop()  # so that nothing here holds the terms while others take their turn
+    _put(engine, task, state, done.state)
+    _move(engine, task, p, done)
+    return done.stats
+
+
+def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[int]) -> Asking[Stepped]:
+    arrays, job = engine.arrays, task.jobs[0]
+
+    def read(one: Any) -> Array:
+        array = arrays.stack(one) if task.stacked else arrays.copy(one) if id(one) in shared else one
+        return arrays.read(array, job.p)
+
+    p, g, *state = (None if one is None else read(one) for one in stored)
+    now = Now(*(x if is_number(x) else arrays.read(x, job.p) for x in task.now))
+    stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, type(job.state)(*state), job.h, now)
+    return stepping
+
+
+def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
+    arrays = engine.arrays
+    p = arrays.read(arrays.stack(stored) if task.stacked else stored, task.jobs[0].p)
+    _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
+
+
+def _namespace(engine: RuleEngine, task: Task) -> Any:
+    return engine.arrays.xp if task.skip is None else engine.arrays.pure
+
+
+def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterable[Array]) -> None:
+    arrays = engine.arrays
+    for stored, new in zip(places, results, strict=True):
+        if stored is new:  # None, or kept already
+            continue
+        if task.skip is not None:
+            new = arrays.xp.where(task.skip, arrays.stack(stored) if task.stacked else stored, new)
+        if task.stacked:
+            arrays.write_stack(stored, new)
+        else:
+            arrays.write(stored, new)
+
+
+def _sliced(task: Task, dim: int, cut: slice) -> Iterator[Array]:
     """The job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
+    [job], [g] = task.jobs, task.grads
     place = (slice(None),) * dim + (cut,)
-    for array in (job.p, job.g, *job.state):
+    for array in (job.p, g, *job.state):
         whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
         yield array if whole else array[place]
+
+
+def _stacked(task: Task) -> Iterator[tuple[Array, ...] | None]:
+    """The same of several jobs: each p, each g, each state."""
+    rows = ((job.p, g, *job.state) for job, g in zip(task.jobs, task.grads, strict=True))
+    for column in zip(*rows, strict=True):
+        yield None if column[0] is None else column
+
+
+def _joined_stats(engine: RuleEngine, task: Task, dim: int, done: Sequence[Stats]) -> Stats:
+    # Slices of one block were told the same; where the cut runs between blocks, each knows only of its own.
+    if dim not in task.jobs[0].block_dims or len(done) == 1:
+        return done[0]
+    concat = engine.arrays.xp.concat
+    return {
+        key: first if isinstance(first, float) else concat([one[key] for one in done], dim)
+        for key, first in done[0].items()
+    }

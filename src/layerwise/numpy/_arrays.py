@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any
 
@@ -41,18 +42,36 @@ def machine_eps(dtype: np.dtype[Any]) -> float:
     return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
+class Arrays:
+    """Arrays as the rule engine reads and writes them."""
+
+    pure = xp = np
+
+    def read(self, array: Array, like: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return array.astype(computing(like.dtype), copy=False)
+
+    def copy(self, array: Array) -> Array:
+        return np.array(array)
+
+    def write(self, stored: Array, new: Array) -> None:
+        stored[...] = new.astype(stored.dtype, copy=False)
+
+    def kind(self, array: Array) -> Hashable:
+        return array.shape, array.dtype
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        # Each stays in one piece, which is how they are read and written fastest.
+        return np.moveaxis(np.stack(arrays), 0, -1)
+
+    def write_stack(self, stored: Sequence[Array], new: Array) -> None:
+        for place, one in zip(stored, np.moveaxis(new, -1, 0), strict=True):
+            self.write(place, one)
+
+
 def is_finite(grad: Array, weights: Array) -> bool:
     """Whether the gradient is finite in the dtype in which it will be used."""
-    return bool(np.isfinite(read(grad, weights)).all())
-
-
-def read(array: Array, like: Array) -> Array:
-    with np.errstate(over="ignore"):
-        return array.astype(computing(like.dtype), copy=False)
-
-
-def write(stored: Array, new: Array) -> None:
-    stored[...] = new.astype(stored.dtype, copy=False)
+    return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
 def check_parameter(name: str, weights: Any) -> Array:

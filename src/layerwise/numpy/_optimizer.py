@@ -22,7 +22,7 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.hyper import Scheduled, Settings, scheduled
-from layerwise.layout import lay_out
+from layerwise.layout import Piece, lay_out
 from layerwise.names import is_by_name
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
@@ -32,7 +32,8 @@ from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 
-RULE = RuleEngine(np, _arrays.read, _arrays.write)
+STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
 
 
@@ -119,13 +120,14 @@ class Optimizer:
         slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
         furthest = max(self._furthest, 1 + max(slot.step for slot in slots.values()))
         lr, lam = self._scheduled(furthest - 1)
-        jobs = [
-            job
-            for name, (p, g) in entries.items()
-            for job in self._jobs(plans[name], slots[name], p, memory.apart(g), lr, lam)
-        ]
+        nows = {name: self._now(plans[name], slots[name], lr, lam) for name in entries}
+        pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
+        jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
+        apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
+        prepared = choose(self._engine, ENGINES).prepare(jobs)
         with np.errstate(all="ignore"):
-            measured = iter(choose(self._engine, ENGINES).step(jobs))
+            prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
+        measured = iter(prepared.stats())
         for name, slot in slots.items():
             slot.step += 1
             slot.layout = plans[name].layout
@@ -139,20 +141,13 @@ class Optimizer:
         lr = 1.0 if h.lr is None else scheduled(h.lr, "lr", step)
         return lr, scheduled(h.weight_decay, "weight_decay", step)
 
-    def _jobs(self, plan: Plan, slot: Slot, p: Array, g: Array, lr: float, lam: float) -> list[Job]:
-        now = Now(slot.step + 1, _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor))
-        return [
-            Job(
-                rule=self._rule,
-                h=piece.h,
-                now=now,
-                p=piece.view(np.asarray(p)),
-                g=piece.view(g),
-                state=type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state)),
-                block_dims=piece.block_dims,
-            )
-            for piece in plan.layout.pieces
-        ]
+    def _now(self, plan: Plan, slot: Slot, lr: float, lam: float) -> Now:
+        scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
+        return Now(slot.step + 1, *scaled)
+
+    def _job(self, slot: Slot, piece: Piece, p: Array) -> Job:
+        state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
+        return Job(self._rule, piece.h, piece.view(np.asarray(p)), state, piece.block_dims)
 
     def _plan(self, name: str, p: Array) -> Plan:
         key = name, p.shape, p.dtype.name

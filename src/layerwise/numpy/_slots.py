@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,5 +25,5 @@ class Slot:
     shape: tuple[int, ...]
     state: Any  # the rule's State, of stored arrays
     step: int = 0
-    measured: list[dict[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
+    measured: list[Mapping[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
     layout: Layout | None = None  # of that step

@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Mean, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import at_least, at_most, is_zero, ready, root
+from layerwise.rules.parts import add, at_least, at_most, is_zero, mix, ready, root, square
 
 
 class State(NamedTuple):
@@ -57,55 +57,57 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now.t, h)
     g = yield from ready(xp, g, h, now)
-    G = g * g + h.eps[0] if h.eps_mode == "add" else g * g
-
-    (R, C, V), root_V, pp = yield from _second_moment(xp, p, G, state, b2, h)
+    (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
-    (uu,) = yield (Mean(u * u),)
+    del g, root_V  # what waits for the sum is p and u
+    (uu,) = yield (Mean(square(u)),)
     rms = root(xp, uu)
     clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
 
     scale = at_least(xp, root(xp, pp), h.eps[1]) if h.scale_parameter else 1.0
     alpha = _rho(xp, now, h) * scale
-    moved, e = _averaged(u, alpha, clip, state.exp_avg, h)
+    size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, h)
     decayed = _decay(now, alpha, h)
-    if not is_zero(decayed):
-        moved = moved + decayed * p
+    moves = ((-size, moved),) if is_zero(decayed) else ((-decayed, p), (-size, moved))
     stats = {"update_rms": rms, "trust_ratio": scale * clip}
     if h.scale_parameter:
         stats["weight_rms"] = root(xp, pp)
-    return Stepped(p - moved, State(R, C, V, e), stats)
+    return Stepped(moves, State(R, C, V, e), stats)
 
 
-def _second_moment(xp: Any, p: Array, G: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
+def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
-    R, C, V, _ = state
-    wanted = (Mean(p * p),) if h.scale_parameter else ()
+    (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
+    wanted = (Mean(square(p)),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
-        V = b2 * V + (1 - b2) * G
+        V = mix(xp, b2, V, _plus(gg, eps1))
         return (None, None, V), xp.sqrt(V), pp
 
     rows, cols = h.factored
-    per_row = xp.sum(G, axis=cols, keepdims=True)
+    per_row = xp.sum(gg, axis=cols, keepdims=True)
     G_rows, G_cols, G_mean, R_mean, *pp = yield (
         Mean(per_row, cols),
-        Mean(G, rows),
+        Mean(gg, rows),
         Mean(per_row, rows + cols),
         Mean(R, rows),
         *wanted,
     )
-    R = b2 * R + (1 - b2) * G_rows
-    C = b2 * C + (1 - b2) * G_cols
-    R_mean = b2 * R_mean + (1 - b2) * G_mean
+    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
+    R, C = mix(xp, b2, R, _plus(G_rows, eps1)), mix(xp, b2, C, _plus(G_cols, eps1))
+    R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)
     if h.eps_mode == "clamp":
         R_mean = at_least(xp, R_mean, h.eps[0])
     # Two roots, because R·C of gradients near eps1 would underflow in float32.
     return (R, C, None), xp.sqrt(R / R_mean) * xp.sqrt(C), pp[0] if pp else None
 
 
+def _plus(x: Scalar, eps1: Scalar) -> Scalar:
+    return x if is_zero(eps1) else x + eps1
+
+
 def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
-    t = at_least(xp, t - h.decay_offset, 1) if h.decay_offset else t
+    t = t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)
     b2 = 1 - t**h.beta2_decay
     return b2 if h.beta2_cap is None else at_most(xp, b2, h.beta2_cap)
 
@@ -117,12 +119,12 @@ def _rho(xp: Any, now: Now, h: Any) -> Scalar:
     return now.lr * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
 
 
-def _averaged(u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Array, Array]:
-    """The step, and the momentum if there is one: of alpha·û, or of û."""
+def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Scalar, Array, Array]:
+    """The step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
-        return (alpha * clip) * u, None
-    e = h.beta1 * e + ((1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0)) * u
-    return e if h.lr_in_momentum else alpha * e, e
+        return alpha * clip, u, None
+    e = add(xp, h.beta1 * e, (1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0), u)
+    return (1.0 if h.lr_in_momentum else alpha), e, e
 
 
 def _decay(now: Now, alpha: Scalar, h: Any) -> Scalar:

@@ -35,6 +35,21 @@ class ModelSum(NamedTuple):
     terms: Array
 
 
+class Squares(NamedTuple):
+    """The sum of the squares of `terms` over the whole tensor, or the whole of each block."""
+
+    terms: Array
+
+
+class Keep(NamedTuple):
+    """State that is final before the step is. It is answered with that state, wherever it is kept from now on.
+
+    Whoever steps in place puts it there at once, and it is no longer held beside what it replaces.
+    """
+
+    state: Any  # the rule's State
+
+
 class Now(NamedTuple):
     """What changes from step to step: Python numbers, or floating arrays of the tensor's own dtype."""
 
@@ -44,12 +59,15 @@ class Now(NamedTuple):
     g_scale: Scalar = 1.0  # what the gradient was multiplied with on its way here, as against underflow
 
 
+Moves = tuple[tuple[Scalar, Array], ...]
+
+
 class Stepped(NamedTuple):
     """What a rule returns."""
 
-    p: Array
+    moves: Moves  # p ← p + a·x for each (a, x), one after the other
     state: Any  # the rule's State
     stats: dict[str, Array]  # what it was told and made of it, per tensor or block
 
 
-Asking = Generator[tuple[Sum | Mean | ModelSum, ...], Any, T]
+Asking = Generator[tuple[Sum | Mean | Squares | ModelSum, ...] | Keep, Any, T]

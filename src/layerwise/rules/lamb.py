@@ -21,8 +21,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped, Sum
-from layerwise.rules.parts import at_most, between, is_zero, one_minus_power, ready, root, trusted
+from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.parts import (
+    add,
+    at_most,
+    between,
+    choose,
+    is_zero,
+    mix,
+    move,
+    one_minus_power,
+    ready,
+    root,
+    square,
+    trusted,
+)
 
 
 class State(NamedTuple):
@@ -37,34 +50,44 @@ def shapes(h: Any, shape: Shape) -> State:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (m, v), (b1, b2) = state, h.betas
     t, lr, lam = now.t, now.lr, now.weight_decay
+    moves: Moves = ()
     g = yield from ready(xp, g, h, now)
     if h.decay == "l2" and not is_zero(lam):
-        g = g + lam * p
+        g = add(xp, g, lam, p)
     if h.decay == "decoupled" and not is_zero(lam):
-        p = p - (lr * lam) * p
+        moves, p = ((-lr * lam, p),), add(xp, p, -lr * lam, p)
 
-    m = b1 * m + ((1 - b1) * g if h.grad_averaging else g)
-    v = b2 * v + (1 - b2) * (g * g)
+    m = mix(xp, b1, m, g) if h.grad_averaging else add(xp, g, b1, m)
+    v = mix(xp, b2, v, square(g))
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
-    m_hat, v_hat = (m / c1, v / c2) if h.bias_correction is True else (m, v)
-    u = m_hat / (xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root) + h.eps)
-    r = u + lam * p if h.decay == "ratio" and not is_zero(lam) else u
+    u = _direction(xp, m, v, c1, c2, h)
+    r = move(xp, u, lam, p) if h.decay == "ratio" and not is_zero(lam) else u
+    del g, u  # what waits for the sums is p and r
+    m, v = yield Keep(State(m, v))
 
     ratio, stats = yield from _ratio(xp, p, r, lam, h)
     if h.bias_correction == "lr":
         lr = lr * (c2**0.5 / c1)
-    return Stepped(p - (lr * ratio) * r, State(m, v), stats)
+    return Stepped((*moves, (-lr * ratio, r)), State(m, v), stats)
+
+
+def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:
+    """(m / c1) / (√(v / c2 + eps_root) + eps), the correction of m drawn below: one division less."""
+    corrected = h.bias_correction is True
+    v_hat = v / c2 if corrected else v
+    root_v = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root)
+    return m / (add(xp, c1 * h.eps, c1, root_v) if corrected else root_v + h.eps)
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """‖p‖ / ‖r‖, within the bounds that were asked for."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
-    pp, rr = yield Sum(p * p), Sum(r * r)
+    pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = root(xp, pp), root(xp, rr)
     phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
-    # The inner where keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / xp.where(rr == 0, 1.0, norm_r), h.trust_clip)
+    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    ratio = between(xp, phi / choose(xp, rr == 0, 1.0, norm_r), h.trust_clip)
     ratio = trusted(xp, ratio, (pp != 0) & (rr != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Sum
-from layerwise.rules.parts import between, choose, is_zero, ready, root, trusted
+from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.parts import add, between, choose, is_zero, ready, root, trusted
 
 
 class State(NamedTuple):
@@ -31,26 +31,26 @@ class State(NamedTuple):
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(momentum_buffer=shape if h.momentum else None)
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (b,), mu = state, h.momentum
     t, lr, lam = now.t, now.lr, now.weight_decay
     g = yield from ready(xp, g, h, now)
-    r = g if is_zero(lam) else g + lam * p
+    r = g if is_zero(lam) else add(xp, g, lam, p)
 
     ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
     u = (lr * ratio if h.lr_in_momentum else ratio) * r
-    b = u if b is None else mu * b + _damped(xp, u, t, h)
-    moved = u + mu * b if h.nesterov else b
+    b = u if b is None else add(xp, _damped(xp, u, t, h), mu, b)
+    moved = add(xp, u, mu, b) if h.nesterov else b
     kept = None if state.momentum_buffer is None else b
-    return Stepped(p - (moved if h.lr_in_momentum else lr * moved), State(kept), stats)
+    return Stepped(((-1.0 if h.lr_in_momentum else -lr, moved),), State(kept), stats)
 
 
 def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
     # Chosen between arrays, not between factors: two numbers would take a dtype of their own on the way.
-    return u if h.dampening == 0 else choose(xp, t == 1, u, (1 - h.dampening) * u)
+    return u if is_zero(h.dampening) else choose(xp, t == 1, u, (1 - h.dampening) * u)
 
 
 def _ratio(
@@ -61,12 +61,12 @@ def _ratio(
         return 1.0, {"trust_ratio": 1.0}
     split, eta = h.norm == "split", h.trust_coefficient
     measured = g if split else r
-    pp, xx = yield Sum(p * p), Sum(measured * measured)
+    pp, xx = yield Squares(p), Squares(measured)
     norm_p, x = root(xp, pp), root(xp, xx)
     d = (x + lam * norm_p if split else x) + h.eps
-    # The inner where keeps x/0 out of the branch not taken, and so out of its derivative.
-    ratio = eta * norm_p / xp.where(xx == 0, 1.0, d)
-    if h.trust_clip is not None:
+    # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
+    ratio = eta * norm_p / choose(xp, xx == 0, 1.0, d)
+    if h.trust_clip is not None and not is_zero(lr):
         ratio = between(xp, ratio / lr, h.trust_clip)
     ratio = trusted(xp, ratio, (pp != 0) & (xx != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": x, "trust_ratio": ratio}

@@ -5,19 +5,28 @@ A scalar may be a plain number, known now, or an array, known when the program r
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import Any
 
-from layerwise.rules.asks import Array, Asking, ModelSum, Now, Scalar, Sum
+from layerwise.rules.asks import Array, Asking, ModelSum, Moves, Now, Scalar, Squares
 
 
 def is_number(x: Scalar) -> bool:
     return isinstance(x, (int, float))
 
 
+def is_complex(x: Array) -> bool:
+    return getattr(x.dtype, "kind", "f") == "c"
+
+
 def is_zero(x: Scalar) -> bool:
     """Known now to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
+
+
+def is_on(x: Scalar | None) -> bool:
+    """Not known now to be off; None and 0 are."""
+    return not (x is None or is_zero(x))
 
 
 def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
@@ -38,6 +47,18 @@ def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None
     return x if high is None else at_most(xp, x, high)
 
 
+def moved(xp: Any, p: Array, moves: Moves) -> Array:
+    """p after these moves. p is used up."""
+    for a, x in moves:
+        p = move(xp, p, a, x)
+    return p
+
+
+def square(x: Array) -> Array:
+    """x², or |x|² of a complex array."""
+    return (x * x.conj()).real if is_complex(x) else x * x
+
+
 def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
     """1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t goes by expm1."""
     if is_number(t) or not is_number(b) or b == 0:
@@ -45,8 +66,25 @@ def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
     return -xp.expm1(t * log(b))
 
 
-def root(xp: Any, x: Array) -> Array:
+def mix(xp: Any, b: Scalar, x: Array, y: Array) -> Array:
+    """b·x + (1 − b)·y. x is used up: a namespace that says so in `mix` may write over it."""
+    return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + (1 - b) * y
+
+
+def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """x + a·y, in one pass where the namespace has one."""
+    return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
+
+
+def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """x + a·y. x is used up: a namespace that says so in `move` may write over it."""
+    return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
+
+
+def root(xp: Any, x: Scalar) -> Scalar:
     """√x with a derivative of 0 at 0, where √ alone has none."""
+    if is_number(x):
+        return sqrt(x)
     zero = x == 0
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
@@ -60,20 +98,22 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    if h.max_grad_value:
+    if is_on(h.max_grad_value):
         g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
-    if h.max_grad_norm_per_tensor:
-        (gg,) = yield (Sum(g * g),)
+    if is_on(h.max_grad_norm_per_tensor):
+        (gg,) = yield (Squares(g),)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
-    if h.max_grad_norm:
-        (gg,) = yield (ModelSum(g * g),)
-        if gg.dtype != g.dtype:  # other tensors of the model may have another
-            gg = xp.asarray(gg, dtype=g.dtype)
+    if is_on(h.max_grad_norm):
+        (gg,) = yield (ModelSum(square(g)),)
+        own = (g.real if is_complex(g) else g).dtype
+        if not is_number(gg) and gg.dtype != own:  # other tensors of the model may have another
+            gg = xp.asarray(gg, dtype=own)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
 
 
-def trusted(xp: Any, ratio: Array, defined: Array, lam: Scalar, h: Any) -> Array:
+def trusted(xp: Any, ratio: Scalar, defined: Any, lam: Scalar, h: Any) -> Scalar:
     """The ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
-    ratio = xp.where(defined, ratio, h.zero_norm_ratio)
-    return choose(xp, lam == 0, xp.ones_like(ratio), ratio) if h.adapt == "decayed" else ratio
+    ratio = choose(xp, defined, ratio, h.zero_norm_ratio)
+    one = 1.0 if is_number(ratio) else xp.ones_like(ratio)
+    return choose(xp, lam == 0, one, ratio) if h.adapt == "decayed" else ratio

@@ -11,7 +11,7 @@ from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Settings
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch._settings import named
+from layerwise.torch._turn import Due
 
 
 class InBackward:
@@ -21,16 +21,16 @@ class InBackward:
         self._optimizer, self._every = optimizer, every
         self._passes: Counter[Tensor] = Counter()
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i, name))  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(self._hook(i))
             for i, group in enumerate(optimizer.param_groups)
-            for p, name in named(group, i)
+            for p in group["params"]
             if p.requires_grad
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins anew.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._passes.clear()))
         optimizer._when_zeroed.append(self._passes.clear)
 
-    def _hook(self, number: int, name: str) -> Any:
+    def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
             self._passes[p] += 1
             if self._passes[p] < self._every or p.grad is None:
@@ -39,7 +39,7 @@ class InBackward:
             optimizer, group = self._optimizer, self._optimizer.param_groups[number]
             h = optimizer.settings_of(group)
             _refuse(h)
-            optimizer.step_due([optimizer.due(p, p.grad, group, h, name)])
+            optimizer.step_due([Due(number, group, h, [p])])
             p.grad = None
 
         return step

@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
-from layerwise.engines import Candidate, Job, choose
+from layerwise.engines import Candidate, choose
 from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Settings
-from layerwise.layout import Layout, lay_out
+from layerwise.layout import lay_out
 from layerwise.names import ByName
-from layerwise.rules.asks import Now
-from layerwise.telemetry import summary
 from layerwise.torch import _loading, _state, _tensors
+from layerwise.torch._namespace import DifferentiableTensors, Tensors
 from layerwise.torch._settings import Groups, named
+from layerwise.torch._turn import Due, Plan, Turn, marks, options
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
-RULE = RuleEngine(torch, _tensors.read, _tensors.write, SLICE)
+# Up to this size the calls of a step cost more than its arithmetic.
+STACK = 1 << 12
+MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
+RULE = RuleEngine(Tensors(), SLICE, STACK)
 ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
-DIFFERENTIABLE = RuleEngine(torch, _tensors.read_apart, _tensors.write)
-
-
-class Due(NamedTuple):
-    """A parameter whose turn it is."""
-
-    p: Tensor
-    g: Tensor
-    group: dict[str, Any]
-    h: Settings
-    name: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one parameter is stepped, and what that was planned for."""
-
-    h: Settings
-    shape: torch.Size
-    dtype: torch.dtype
-    layout: Layout
-    state_shapes: dict[str, tuple[int, ...] | None]
+DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
 def _check_blocks(argument: str, value: Any) -> Blocks:
@@ -78,7 +59,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
-        self._measured: dict[Tensor, tuple[str, list[dict[str, Any]], Layout]] = {}
+        self._turns: dict[tuple[int, ...], Turn] = {}  # by their parameters, the last taken at the end
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +106,7 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.step_due(list(self._due()))
+        self.step_due(self._due())
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -138,93 +119,88 @@ class Optimizer(torch.optim.Optimizer):
         """The group's hyperparameters, if all it says is right."""
         return self._groups.check(group)
 
-    def _due(self) -> Iterator[Due]:
-        settings = [self.settings_of(group) for group in self.param_groups]
+    def _due(self) -> list[Due]:
+        groups = list(enumerate(self.param_groups))
+        settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        for i, (group, h) in enumerate(zip(self.param_groups, settings, strict=True)):
-            for p, name in named(group, i):
-                if p.grad is not None:
-                    yield self.due(p, p.grad, group, h, name)
-
-    def due(self, p: Tensor, g: Tensor, group: dict[str, Any], h: Settings, name: str) -> Due:
-        """A parameter and its gradient, checked."""
-        _tensors.check_parameter(name, p)
-        _tensors.check_gradient(name, p, g)
-        if group["differentiable"] and p.is_leaf and p.requires_grad:
-            raise ParameterError(
-                f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
-            )
-        return Due(p, g, group, h, name)
+        given = [[p for p in group["params"] if p.grad is not None] for _, group in groups]
+        return [Due(*each) for each in zip(*zip(*groups, strict=True), settings, given, strict=True) if each[-1]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
-    def step_due(self, due: Sequence[Due]) -> None:
+    def step_due(self, dues: Sequence[Due]) -> None:
         """Step these parameters together: all, or none if one of them cannot be."""
-        if not due:
+        params = [p for due in dues for p in due.params]
+        if not params:
             return
-        plans = [self._plan(one) for one in due]
+        grads = [p.grad for p in params if p.grad is not None]
+        key, seen = tuple(map(id, params)), (marks(params, grads), options(dues))
+        turn = self._turns.get(key)
+        if turn is not None and (self._groups.differentiable or not turn.holds(seen)):
+            turn = None
+        plans = list(self._planned(dues)) if turn is None else turn.plans
         with torch.set_grad_enabled(self._groups.differentiable):
-            skip = _to_skip([one.g for one in due], getattr(self, "found_inf", None), self._skip_nonfinite)
+            skip = _to_skip(grads, getattr(self, "found_inf", None), self._skip_nonfinite)
             if isinstance(skip, bool):
                 self.skipped = self.skipped + 1
                 return
-            jobs = [self._jobs(one, plan, skip) for one, plan in zip(due, plans, strict=True)]
-            engine = DIFFERENTIABLE if self._groups.differentiable else choose(self._engine, ENGINES)
-            measured = iter(engine.step([job for each in jobs for job in each]))
-            for one, plan, each in zip(due, plans, jobs, strict=True):
-                self._measured[one.p] = one.name, [next(measured) for _ in each], plan.layout
-                _state.finish(one.p, self.state[one.p], skip)
+            if turn is None or turn.on_device != (skip is not None):
+                turn = self._prepare(dues, plans, seen, skip is not None)
+            turn.step(dues, grads, skip, getattr(self, "grad_scale", None))
+            self._remember(key, turn)
             if skip is not None:
                 self.skipped = self.skipped + skip.long()
 
-    def _plan(self, one: Due) -> Plan:
-        plan = self._plans.get(one.p)
-        if plan is not None and plan.shape != one.p.shape:
+    def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
+        """How each parameter is to be stepped, if all of them can be."""
+        for due in dues:
+            names = dict(named(due.group, due.number))
+            for p in due.params:
+                yield self._checked(p, p.grad, due, names[p])
+
+    def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
+        _tensors.check_parameter(name, p)
+        _tensors.check_gradient(name, p, g)
+        if due.group["differentiable"] and p.is_leaf and p.requires_grad:
             raise ParameterError(
-                f"{one.name} had the shape {tuple(plan.shape)}, now {tuple(one.p.shape)}. Make the optimizer anew."
+                f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
             )
-        if plan is None or plan.h is not one.h or plan.dtype != one.p.dtype:
-            plan = self.plan_for(one.p, one.h, one.name)
-            _state.check_shapes(one.name, self.state.get(one.p, {}), plan.state_shapes)
-            self._plans[one.p] = plan
+        plan = self._plans.get(p)
+        if plan is not None and plan.shape != p.shape:
+            raise ParameterError(
+                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make the optimizer anew."
+            )
+        if plan is None or (plan.name, plan.h, plan.dtype) != (name, due.h, p.dtype):
+            plan = self.plan_for(p, due.h, name)
+        _state.check_shapes(name, self.state.get(p, {}), plan.state_shapes)
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
         """How this parameter is to be stepped with these settings."""
-        blocks = self._by_name(name)
-        layout = lay_out(name, self._rule, h, tuple(p.shape), blocks, torch.finfo(p.dtype).eps)
+        layout = lay_out(name, self._rule, h, tuple(p.shape), self._by_name(name), torch.finfo(p.dtype).eps)
         shapes = dict(zip(self._rule.State._fields, layout.state_shapes(), strict=True))
-        return Plan(h, p.shape, p.dtype, layout, shapes)
+        return Plan(name, h, p.shape, p.dtype, layout, shapes)
 
-    def _jobs(self, one: Due, plan: Plan, skip: Tensor | None) -> list[Job]:
-        group, on_device = one.group, one.group["capturable"] or skip is not None
-        dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
-        state = self.state[one.p]
-        _state.ready(state, one.p, plan.state_shapes, dtypes, group["master_weights"], on_device)
-        if group["differentiable"]:
-            _state.apart(state)
-        scale = getattr(self, "grad_scale", None)
-        now = Now(
-            t=state["step"] + 1 if on_device else int(state["step"]) + 1,
-            lr=1.0 if group["lr"] is None else _scalar(group["lr"]),
-            weight_decay=_scalar(group["weight_decay"]),
-            g_scale=1.0 if scale is None else _scalar(scale),
-        )
-        stored = [state.get(key) if shape is not None else None for key, shape in plan.state_shapes.items()]
-        p = state.get("master", one.p)
-        return [
-            Job(
-                rule=self._rule,
-                h=piece.h,
-                now=now,
-                p=piece.view(p),
-                g=piece.view(one.g),
-                state=self._rule.State(*(None if s is None else piece.view(s) for s in stored)),
-                block_dims=piece.block_dims,
-                skip=skip,
-            )
-            for piece in plan.layout.pieces
-        ]
+    def _prepare(self, dues: Sequence[Due], plans: Sequence[Plan], seen: Any, on_device: bool) -> Turn:
+        differentiable = self._groups.differentiable
+        each = iter(plans)
+        for due in dues:
+            where = on_device or due.group["capturable"]
+            for p in due.params:
+                self._plans[p] = plan = next(each)
+                dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
+                _state.ready(self.state[p], p, plan.state_shapes, dtypes, due.group["master_weights"], where)
+                if differentiable:
+                    _state.apart(self.state[p])
+        engine = DIFFERENTIABLE if differentiable else choose(self._engine, ENGINES)
+        return Turn(dues, plans, seen, self.state, on_device, self._rule, engine)
+
+    def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
+        """Keep the turn for the next time, and only so many of them."""
+        self._turns.pop(key, None)
+        self._turns[key] = turn
+        if len(self._turns) > MOST_TURNS + self.num_parameters:
+            del self._turns[next(iter(self._turns))]
 
     # ---- what people ask
 
@@ -256,11 +232,12 @@ class Optimizer(torch.optim.Optimizer):
         `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
         taking the step did not.
         """
+        latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
         found: dict[str, dict[str, Any]] = {}
-        for name, measured, layout in self._measured.values():
+        for name, measured in latest.values():
             # Two models' parameters may have the same name.
             copies = sum(other == name or other.startswith(f"{name} (") for other in found)
-            found[f"{name} ({copies + 1})" if copies else name] = summary(_on_host(measured), layout.pieces)
+            found[f"{name} ({copies + 1})" if copies else name] = measured
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -271,10 +248,6 @@ class Optimizer(torch.optim.Optimizer):
         """
         _loading.load(self, super().load_state_dict, state_dict)
         self._forget_plans()
-
-
-def _scalar(value: float | Tensor) -> float | Tensor:
-    return value.reshape(()) if isinstance(value, Tensor) else value
 
 
 def _engine_name(fused: Any) -> str | None:
@@ -296,9 +269,3 @@ def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: 
     if device.type != "cpu":
         return skip
     return True if bool(skip) else None
-
-
-def _on_host(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in m.items()} for m in measured
-    ]

@@ -63,12 +63,13 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
 
 
-def finish(p: Tensor, state: State, skip: Tensor | None) -> None:
-    """Count the step, unless it was skipped, and round the master weights into the parameter."""
-    step = state["step"]
-    step += 1 if skip is None else (~skip).to(step)
-    if "master" in state:
-        p.copy_(state["master"])
+def count(steps: list[Tensor], skip: Tensor | None) -> None:
+    """Count the step in each of these, unless it was skipped."""
+    if skip is None:
+        torch._foreach_add_(steps, 1)
+    else:
+        for step in steps:
+            step += (~skip).to(step)
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:

@@ -1,4 +1,4 @@
-"""What the PyTorch front accepts as a parameter and as a gradient, and how the rule engine reads and writes them."""
+"""What the PyTorch front accepts as a parameter and as a gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
-from layerwise.engines import Job
 from layerwise.engines.native import know_torch
 from layerwise.errors import GradientError, ParameterError
 
@@ -23,22 +22,9 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW else dtype
 
 
-def read(array: Tensor, like: Tensor) -> Tensor:
-    return array.to(computing(like.dtype))
-
-
-def read_apart(array: Tensor, like: Tensor) -> Tensor:
-    """As `read`, but never the stored tensor itself: what autograd keeps must not be written to afterwards."""
-    return array.to(computing(like.dtype), copy=True)
-
-
-def write(stored: Tensor, new: Tensor) -> None:
-    stored.copy_(new)
-
-
-def written(jobs: Sequence[Job]) -> None:
+def written(params: Sequence[Tensor]) -> None:
     """Let autograd know of parameters that were written to where it could not see it."""
-    increment_version([job.p for job in jobs])
+    increment_version(params)
 
 
 def check_parameter(name: str, p: Tensor) -> None:

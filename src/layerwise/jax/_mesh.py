@@ -1,0 +1,133 @@
+"""Where the parameters are: whole under jit, or cut in parts by axes of a mesh under shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.jax import _trees
+from layerwise.jax._drive import WHOLE, Axes, Cut, Task, in_parts, size, whole
+from layerwise.jax._trees import Leaves
+from layerwise.layout import Layout, Piece
+from layerwise.rules.asks import Shape, Stepped
+
+WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The axes along which parameters may be cut; none of them under jit. `specs` says which cuts which dimension."""
+
+    axes: Axes
+    specs: Any
+
+    def drive(self, tasks: Sequence[Task]) -> Iterator[Stepped]:
+        return in_parts(tasks) if self.axes else whole(tasks)
+
+    def cuts(self, params: Any, leaves: Leaves) -> list[Cut]:
+        """How each parameter is cut."""
+        if not self.axes:
+            return [WHOLE] * len(leaves.arrays)
+        if self.specs is None:
+            return self._varying(leaves)
+        specs = _trees.said("specs", self.specs, params, leaves, _spec)
+        return [self._cut(*row) for row in zip(leaves.names, leaves.arrays, specs, strict=True)]
+
+    def _varying(self, leaves: Leaves) -> list[Cut]:
+        """Without specs a parameter is cut by the axes along which JAX knows it to differ."""
+        cuts = [Cut(tuple(axis for axis in self.axes if axis in _varies(p)), None) for p in leaves.arrays]
+        if leaves.arrays and not any(cut.axes for cut in cuts):
+            raise ParameterError(
+                f"no parameter is known to differ along axis_name={self.axes}. Pass specs, the in_specs of the "
+                "parameters; shard_map(check_vma=False) does not know either."
+            )
+        return cuts
+
+    def _cut(self, name: str, p: Any, spec: PartitionSpec) -> Cut:
+        dims = tuple(_names(cut) for cut in (*spec, *[None] * (p.ndim - len(spec))))
+        if len(dims) != p.ndim:
+            raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
+        unknown = {axis for cut in dims for axis in cut} - {*self.axes}
+        if unknown:
+            raise ContradictionError(
+                sentence("axis_name", f"such that it has {sorted(unknown)}, which cut {name}", self.axes, WAY_OUT)
+            )
+        return Cut(tuple(axis for cut in dims for axis in cut), dims)
+
+
+def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
+    """What was given, checked; `needs_specs` names what cannot be done without them."""
+    names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
+        raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
+    if specs is not None and not names:
+        raise ContradictionError(sentence("specs", "None without axis_name", specs, "Under jit no specs are needed."))
+    if names and specs is None and needs_specs is not None:
+        raise ContradictionError(
+            sentence("specs", f"given with axis_name and {needs_specs}", None, "Pass the in_specs of the parameters.")
+        )
+    return Mesh(tuple(names), specs)
+
+
+def shape_of_whole(shape: Shape, cut: Cut) -> Shape:
+    """The shape of the tensor of which a part of this shape is here."""
+    sizes = [1] * len(shape)
+    for d, axes in enumerate(cut.dims or ()):
+        for axis in axes:
+            sizes[d] *= size(axis)
+    return tuple(n * k for n, k in zip(shape, sizes, strict=True))
+
+
+def of_parts(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
+    """The layout of what is here of a tensor, with the settings that were fitted to the whole."""
+    pieces = []
+    for piece in layout.pieces:
+        part = piece.part
+        if part is not None and not part.drop and cut.dims is not None and cut.dims[part.axis]:
+            raise ParameterError(
+                f"the blocks of {name} lie along axis {part.axis}, which {cut.dims[part.axis]} cut. "
+                'Cut another axis, or stack the blocks along an axis of their own: blocks="each".'
+            )
+        here = shape if part is None else part.shape(shape)
+        pieces.append(replace(piece, shape=here, fields=tuple(rule.shapes(piece.h, here))))
+    return Layout(tuple(pieces))
+
+
+def of_piece(cut: Cut, piece: Piece) -> Cut:
+    """How a piece is cut, in the dimensions that the rule sees."""
+    part = piece.part
+    if cut.dims is None or part is None or part.drop or part.one is not None:
+        return cut
+    return cut._replace(dims=(*cut.dims[: part.axis], (), *cut.dims[part.axis :]))
+
+
+def typed(made: Any, p: Any, cut: Cut) -> Any:
+    """A part of the state, known to differ along the axes that cut it as they cut its parameter."""
+    if made is None or made.shape == p.shape or cut.dims is None or not _varies(p):
+        return made
+    axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
+    if not axes:
+        return made
+    lax: Any = jax.lax
+    return lax.pcast(made, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(made, axes)
+
+
+def _varies(p: Any) -> Any:
+    kind = jax.typeof(p)
+    known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
+    return known.varying if known is not None else getattr(kind, "vma", ())
+
+
+def _names(cut: Any) -> Axes:
+    return () if cut is None else tuple(cut) if isinstance(cut, tuple) else (cut,)
+
+
+def _spec(argument: str, value: Any) -> PartitionSpec:
+    if not isinstance(value, PartitionSpec):
+        raise HyperparameterError(sentence(argument, "made of PartitionSpecs", value, "Pass the parameters' in_specs."))
+    return value

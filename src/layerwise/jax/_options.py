@@ -1,0 +1,87 @@
+"""Options that may be traced: numbers known only when the program runs, and schedules of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from layerwise.checks import number
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.hyper import Settings
+
+# What stands in for a traced number while everything else is checked, where the option's default is no number.
+STAND_INS = {"lr": 1e-3, "beta1": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0}
+
+# Numbers that decide the form of the state.
+STATIC = ("min_dim_size_to_factor",)
+
+
+def is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Checked settings, and the options among them that are traced."""
+
+    h: Settings
+    traced: Mapping[str, Any]
+    arguments: Mapping[str, str]  # what an option is called here, where that is not its own name
+
+    def fitted_to(self, dtype: Any) -> Settings:
+        """The settings with what is traced in this dtype, which is the tensor's own."""
+        return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
+
+    def rate(self, name: str, count: Any, dtype: Any) -> Any:
+        """lr or weight decay after `count` steps: a number, or an array of this dtype."""
+        value = self.traced.get(name, getattr(self.h, name))
+        if callable(value):
+            value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
+            if not (is_traced(value) or isinstance(value, jax.Array)):
+                value = number(0)(argument, value, "A schedule must return such a number for every step.")
+            elif jnp.ndim(value) or jnp.iscomplexobj(value):
+                raise HyperparameterError(
+                    sentence(argument, "one real number", value, "A schedule must return one for every step.")
+                )
+        return 1.0 if value is None else _as(value, dtype)
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    return value.astype(dtype) if isinstance(value, jax.Array) else value
+
+
+def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
+    """Settings made of what was given; a traced number is taken on trust, everything else is checked."""
+    traced: dict[str, Any] = {}
+    checkable: dict[str, Any] = {}
+    for spec in fields(cls):
+        value = given[spec.name]
+        argument = arguments.get(spec.name, spec.name)
+        if any(map(is_traced, jax.tree.leaves(value))):
+            traced[spec.name] = value
+            stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
+            stand_in = False if spec.name in STATIC else stand_in
+            value = _stood_in(argument, value, stand_in)
+        checkable[spec.name] = cls.check(spec.name, value, argument)
+    make = cast("Callable[..., Settings]", cls)
+    return Options(make(**checkable), traced, arguments)
+
+
+def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
+    """The value with its traced numbers replaced, so that those beside them can be checked."""
+    if isinstance(value, (tuple, list)):
+        stand_ins = stand_in if isinstance(stand_in, tuple) else (1.0,) * len(value)
+        return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
+    if not is_traced(value):
+        return value
+    if isinstance(stand_in, (bool, str)) or value.ndim or not jnp.issubdtype(value.dtype, jnp.number):
+        raise HyperparameterError(
+            sentence(
+                name, "known when the step is traced", value, "With inject_hyperparams, name it among static_args."
+            )
+        )
+    return stand_in

@@ -1,0 +1,97 @@
+"""What an optimizer remembers between steps, and how it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+Shape = tuple[int, ...]
+
+
+class LambState(NamedTuple):
+    """Of `lamb`. The trees are like the parameters'."""
+
+    count: Any  # steps taken, an int32 that stays at its largest value
+    exp_avg: Any  # m, a tree
+    exp_avg_sq: Any  # v, a tree; real also where the parameters are complex
+    stats: Any = None  # what the last step measured, a tree of dicts; None unless stats=True
+
+
+class LarsState(NamedTuple):
+    """Of `lars`."""
+
+    count: Any  # steps taken
+    momentum_buffer: Any  # b, a tree; None without momentum
+    stats: Any = None  # what the last step measured; None unless stats=True
+
+
+class AdafactorState(NamedTuple):
+    """Of `adafactor`. Leaves that a parameter does not need are None."""
+
+    count: Any  # steps taken
+    exp_avg_sq_row: Any  # R, a tree; size 1 along the columns
+    exp_avg_sq_col: Any  # C, a tree; size 1 along the rows
+    exp_avg_sq: Any  # V of what is not factored, a tree
+    exp_avg: Any  # e, a tree; None without momentum
+    stats: Any = None  # what the last step measured; None unless stats=True
+
+
+State = LambState | LarsState | AdafactorState
+REAL = ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")
+
+
+def computing(dtype: Any) -> Any:
+    """The dtype of the arithmetic and of the state: at least single precision."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def real(dtype: Any) -> Any:
+    return jnp.finfo(dtype).dtype
+
+
+def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None) -> Any:
+    """One part of a parameter's state before the first step, laid out over devices as the parameter is."""
+    if shape is None:
+        return None
+    own = computing(p.dtype)
+    wanted = jnp.dtype(dtype) if dtype is not None else real(own) if part in REAL else own
+    sharding = _sharding(p, shape)
+    if sharding is not None:
+        return jnp.zeros(shape, wanted, device=sharding)
+    if shape == tuple(p.shape):
+        return jnp.zeros_like(p, dtype=wanted)
+    return jnp.zeros(shape, wanted)
+
+
+def _sharding(p: Any, shape: Shape) -> NamedSharding | None:
+    """The parameter's sharding, without what cuts dimensions that the state does not have at their length."""
+    sharding = p.sharding if isinstance(p, jax.Array) and not isinstance(p, jax.core.Tracer) else None
+    if sharding is None:
+        sharding = getattr(jax.typeof(p), "sharding", None) if isinstance(p, jax.core.Tracer) else None
+        if sharding is None or sharding.mesh.empty or not sharding.mesh._any_axis_explicit:
+            return None
+    if not isinstance(sharding, NamedSharding):
+        return None
+    spec = (*sharding.spec, *[None] * len(p.shape))[: len(p.shape)]
+    kept = [cut if _divides(sharding, cut, n, of) else None for cut, n, of in zip(spec, shape, p.shape, strict=True)]
+    return NamedSharding(sharding.mesh, PartitionSpec(*kept))
+
+
+def _divides(sharding: NamedSharding, cut: Any, n: int, of: int) -> bool:
+    names: Sequence[str] = cut if isinstance(cut, tuple) else (cut,)
+    if cut is None or isinstance(cut, type(PartitionSpec.UNCONSTRAINED)):
+        return False
+    devices = 1
+    for name in names:
+        devices *= sharding.mesh.shape[name]
+    return n == of or (n > 1 and n % devices == 0)
+
+
+def counted(count: Any) -> Any:
+    """One more, as far as that goes."""
+    most = jnp.iinfo(count.dtype).max
+    return jnp.where(count < most, count + 1, count)

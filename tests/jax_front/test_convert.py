@@ -1,0 +1,160 @@
+"""Train in one, continue in another: optax, the PyTorch front, and back."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax_front.front import FRONTS, NAMES, close, gradients, made, run, tree
+
+from layerwise import convert
+from layerwise.errors import StateError
+
+each = pytest.mark.parametrize("name", NAMES)
+SHAPES = {"tall": (9, 4), "wide": (4, 9), "square": (5, 5), "b": (4,), "deep": {"cube": (3, 5, 4)}}
+OF_OPTAX = {
+    "Lamb": (optax.lamb, {"weight_decay": 0.1}),
+    "Lars": (optax.lars, {"weight_decay": 0.1, "trust_coefficient": 0.5}),
+    "Adafactor": (optax.adafactor, {"momentum": 0.9, "min_dim_size_to_factor": 0}),
+}
+
+
+def goes_on(opt, params, state, grads):
+    for g in grads:
+        updates, state = opt.update(g, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+@each
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_optax_and_back(name, scheduled):
+    make, options = OF_OPTAX[name]
+    rate = (lambda count: 0.1 / (1 + count)) if scheduled else 0.1
+    ours, theirs = FRONTS[name](rate, **options), make(rate, **options)
+    params, grads = tree(0, SHAPES), gradients(6, SHAPES)
+    expected, _ = run(theirs, params, grads)
+    half, state = run(theirs, params, grads[:3])
+    close(goes_on(ours, half, convert.from_optax(state, ours, half), grads[3:]), expected, 3e-5)
+    half, state = run(ours, params, grads[:3])
+    close(goes_on(theirs, half, convert.to_optax(state, theirs, half), grads[3:]), expected, 3e-5)
+    # The tolerance tells it from a run that forgot.
+    forgot = goes_on(theirs, half, theirs.init(half), grads[3:])
+    assert (
+        max(
+            float(jnp.abs(a - b).max()) for a, b in zip(jax.tree.leaves(forgot), jax.tree.leaves(expected), strict=True)
+        )
+        > 1e-3
+    )
+    again = convert.from_optax(convert.to_optax(state, theirs, half), ours, half)
+    if name != "Lars" or scheduled:  # optax's lars counts only for a schedule
+        close(again, state, 1e-7)
+
+
+TORCH = {
+    "Lamb": {"lr": 0.1, "weight_decay": 0.1},
+    "Lars": {"lr": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5},
+    "Adafactor": {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.01},
+}
+JAX = {
+    "Lamb": {"learning_rate": 0.1, "weight_decay": 0.1},
+    "Lars": {"learning_rate": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5, "norm": "split"},
+    "Adafactor": {
+        "learning_rate": 0.1, "momentum": 0.9, "weight_decay_rate": 0.01, "decay_scale": "lr", "factored": "last",
+        "multiply_by_parameter_scale": None, "min_dim_size_to_factor": 0,
+    },
+}  # fmt: skip
+# The same weights lie transposed in a flax layer and in a PyTorch one.
+AXES = {"tall": (1, 0), "deep/cube": (0, 2, 1)}
+
+
+def flat(params):
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in paths}
+
+
+def there(leaf, array):
+    return np.array(np.transpose(array, AXES[leaf]) if leaf in AXES else array)
+
+
+class InTorch:
+    def __init__(self, name, params):
+        torch = pytest.importorskip("torch")
+        front = pytest.importorskip("layerwise.torch")
+        self.torch = torch
+        self.params = {
+            leaf.replace("/", "."): torch.nn.Parameter(torch.tensor(there(leaf, array)))
+            for leaf, array in flat(params).items()
+        }
+        self.opt = getattr(front, name)(self.params.items(), **TORCH[name])
+
+    def train(self, grads):
+        for g in grads:
+            for leaf, array in flat(g).items():
+                self.params[leaf.replace("/", ".")].grad = self.torch.tensor(there(leaf, array))
+            self.opt.step()
+        return self
+
+    def here(self, params):
+        """The parameters as a tree."""
+        leaves = []
+        for leaf in flat(params):
+            array = self.params[leaf.replace("/", ".")].detach().numpy()
+            leaves.append(jnp.asarray(np.transpose(array, np.argsort(AXES[leaf])) if leaf in AXES else array))
+        return jax.tree.unflatten(jax.tree.structure(params), leaves)
+
+
+@each
+def test_pytorch_and_back(name):
+    params, grads, opt = tree(0, SHAPES), gradients(6, SHAPES), FRONTS[name](**JAX[name])
+    expected, _ = run(opt, params, grads)
+    close(InTorch(name, params).train(grads).here(params), expected, 3e-6)
+
+    first = InTorch(name, params).train(grads[:3])
+    half = first.here(params)
+    state = convert.from_torch(first.opt.state_dict(), opt, half, axes=AXES)
+    assert int(state.count) == 3
+    close(goes_on(opt, half, state, grads[3:]), expected, 3e-6)
+
+    half, state = run(opt, params, grads[:3])
+    second = InTorch(name, half)
+    second.opt.load_state_dict(convert.to_torch(state, half, second.opt, axes=AXES.get))
+    close(second.train(grads[3:]).here(params), expected, 3e-6)
+
+
+def test_names_of_another_model():
+    params, opt = {"kernel": jnp.ones((2, 3))}, made("Lamb")
+    _, state = run(opt, params, [params])
+    theirs = InTorch("Lamb", {"weight": params["kernel"]})
+    with pytest.raises(StateError, match="names"):
+        convert.to_torch(state, params, theirs.opt)
+    for names in ({"kernel": "weight"}, lambda leaf: leaf.replace("kernel", "weight")):
+        theirs.opt.load_state_dict(convert.to_torch(state, params, theirs.opt, names=names))
+        close(convert.from_torch(theirs.opt.state_dict(), opt, params, names=names), state, 1e-7)
+    with pytest.raises(StateError, match="names"):
+        convert.from_torch(theirs.opt.state_dict(), opt, params)
+
+
+@each
+def test_what_does_not_fit_is_refused(name):
+    params = tree(0, SHAPES)
+    with pytest.raises(StateError, match="must have one"):
+        convert.from_optax(optax.sgd(0.1).init(params), made(name), params)
+    with pytest.raises(StateError, match=r"layerwise\.jax"):
+        convert.from_optax(optax.adam(0.1).init(params), optax.adam(0.1), params)
+    wrong = {"tall": (9, 5), "wide": (4, 9), "square": (5, 5), "b": (4,), "deep": {"cube": (3, 5, 4)}}
+    make, options = OF_OPTAX[name]
+    with pytest.raises(StateError, match="of tall must have"):
+        convert.from_optax(make(0.1, **options).init(tree(0, wrong)), FRONTS[name](0.1, **options), params)
+
+
+def test_steps_that_differ_are_refused():
+    params = {"a": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    theirs = InTorch("Lamb", params)
+    theirs.train([params])
+    theirs.params["b"].grad = None
+    theirs.opt.step()
+    with pytest.raises(StateError, match=r"\[1, 2\]"):
+        convert.from_torch(theirs.opt.state_dict(), made("Lamb"), params)

@@ -1,0 +1,45 @@
+"""Presets by the names that the functions here have."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax_front.front import BY_NAME, FRONTS, close, run
+
+from layerwise import preset as shared
+from layerwise import presets
+from layerwise.jax import preset
+
+NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor"}
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_the_numbers_of_the_numpy_front(one, jax64):
+    """The same preset takes the same steps here and there."""
+    case, draw = BY_NAME[one.optimizer], np.random.default_rng(0)
+    rate = {"lr": 0.1} if one.optimizer != "Adafactor" or one.name in NEEDS_RATE else {}
+    here = {"learning_rate": 0.1} if rate else {}
+    opt = FRONTS[one.optimizer](**{**here, **preset(one.name)})
+    params = {"w": jnp.asarray(draw.normal(size=(4, 3))), "b": jnp.zeros(3)}
+    grads = [{key: jnp.asarray(draw.normal(size=p.shape)) for key, p in params.items()} for _ in range(3)]
+    there = case.numpy(**{**rate, **shared(one.name)})
+    weights = {key: np.array(p) for key, p in params.items()}
+    for g in grads:
+        there.step_all(weights, {key: np.asarray(x) for key, x in g.items()})
+    close(run(opt, params, grads, jit=False)[0], weights, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars", "adafactor"])
+def test_optax_s_is_the_default(name):
+    front = FRONTS[name.capitalize()]
+    params = {"w": jnp.ones((130, 129)), "b": jnp.zeros(3)}
+    ours, _ = run(front(0.1, **preset(f"optax.{name}")), params, [params])
+    close(ours, run(getattr(optax, name)(0.1), params, [params])[0], 2e-5)
+    close(ours, run(front(0.1), params, [params])[0], 1e-7)
+
+
+def test_a_fresh_copy_each_time():
+    preset("timm.Lamb")["weight_decay"] = 1.0
+    assert preset("timm.Lamb")["weight_decay"] == 0.01

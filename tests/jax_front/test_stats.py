@@ -1,0 +1,81 @@
+"""What a step measured: there for who asked, and costing nothing for who did not."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import CASES
+from jax_front.front import BY_NAME, FRONTS, NAMES, arguments, gradients, made, run, tree
+
+from layerwise import jax as front
+from layerwise.errors import StateError
+
+each = pytest.mark.parametrize("name", NAMES)
+LEAVES = ["b", "deep/k", "deep/zero", "s", "w"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_numbers_of_the_numpy_front(case, jax64):
+    options = case.usual()
+    params, grads = tree(0, dtype="float64"), gradients(2, dtype="float64")
+    _, state = run(FRONTS[case.name](**arguments(case, options), stats=True), params, grads)
+    opt = case.numpy(**options)
+    flat = {"w": params["w"], "b": params["b"], "s": params["s"]}
+    weights = {key: np.array(value) for key, value in flat.items()}
+    for g in grads:
+        opt.step_all(weights, {key: np.asarray(g[key]) for key in flat})
+    found = front.stats(state)
+    assert sorted(found) == LEAVES
+    for key, wanted in opt.stats().items():
+        assert found[key].keys() == wanted.keys()
+        for measured, value in wanted.items():
+            np.testing.assert_allclose(found[key][measured], value, rtol=1e-12)
+
+
+@each
+def test_inside_other_transformations(name):
+    chained = optax.chain(
+        optax.clip(1.0), optax.masked(made(name, stats=True), {"w": True, "b": False, "s": False, "deep": True})
+    )
+    _, state = run(chained, tree(0), gradients(1))
+    assert sorted(front.stats(state)) == ["deep/k", "deep/zero", "w"]
+
+
+@each
+def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name):
+    opt, params = made(name, stats=True, blocks={"w": "each", "b": 2, "s": None, "deep": None}), tree(0)
+    before = opt.init(params)
+    _, after = jax.jit(opt.update)(tree(1), before, params)
+    assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, after)
+    assert jax.tree.map(lambda x: x.dtype, before) == jax.tree.map(lambda x: x.dtype, after)
+    assert not any(np.any(x) for x in jax.tree.leaves(before.stats))
+    assert front.stats(after)["w"]["trust_ratio"].shape == (5,)
+
+
+@each
+def test_they_cost_nothing_when_not_asked_for(name):
+    """The program that is compiled has no output, and no operation, for their sake."""
+    plain, asked = (
+        jax.jit(opt.update).lower(tree(1), opt.init(tree(0)), tree(0)).compile().as_text()
+        for opt in (made(name), made(name, stats=True))
+    )
+    assert len(plain) < len(asked)
+    assert made(name).init(tree(0)).stats is None
+    with pytest.raises(StateError, match="stats=True"):
+        front.stats(made(name).init(tree(0)))
+    with pytest.raises(StateError, match="stats=True"):
+        front.stats(optax.adam(0.1).init(tree(0)))
+
+
+@each
+def test_asking_changes_no_number(name):
+    case = BY_NAME[name]
+    options = arguments(case, case.usual())
+    (ours, _), (plain, _) = (
+        run(FRONTS[name](**options, stats=asked), tree(0), gradients(2)) for asked in (True, False)
+    )
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)

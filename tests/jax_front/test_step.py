@@ -1,0 +1,237 @@
+"""A step: the formulas' numbers under every option, optax's under optax's, and what a step must not cost."""
+
+from __future__ import annotations
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from cases import CASES
+from jax_front.front import FRONTS, NAMES, arguments, close, gradients, made, run, same, tree
+from oracles import data
+from parity import test_optax as parity
+from parity.live import Draw, tensors
+
+from layerwise.jax import _drive
+
+exact_b2 = parity.exact_b2
+each = pytest.mark.parametrize("name", NAMES)
+THEIRS = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
+    if seed % 2:  # as if the tensors were large
+        monkeypatch.setattr(_drive, "LARGE", 1)
+    options = case.drawn(seed)
+    params, grads = data(seed)
+    oracle, opt = case.reference(**options), FRONTS[case.name](**arguments(case, options))
+    named = {str(i): jnp.asarray(p) for i, p in enumerate(params)}
+    expected, state, update = {k: np.asarray(p) for k, p in named.items()}, opt.init(named), jax.jit(opt.update)
+    for gs in grads:
+        g = {str(i): jnp.asarray(one) for i, one in enumerate(gs)}
+        updates, state = update(g, state, named)
+        named = optax.apply_updates(named, updates)
+        expected = oracle.step(expected, {k: np.asarray(one) for k, one in g.items()})
+        close(named, expected, 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", NAMES)
+def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
+    """The same call, and the same numbers."""
+    _, _, _, draw = parity.CASES[name.lower()]
+    options, _ = draw(Draw(seed))
+    params, grads = tensors()
+    (ours, state), (theirs, _) = (
+        run(make(**options), jax.tree.map(jnp.asarray, params), [jax.tree.map(jnp.asarray, g) for g in grads])
+        for make in (FRONTS[name], THEIRS[name])
+    )
+    close(ours, theirs, 1e-12)
+    assert int(state.count) == len(grads)
+
+
+@each
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_updates_have_the_dtype_and_the_size_of_optax_s(name, dtype, jax64):
+    shapes = {"w": (5, 4), "b": (3,), "large": (129, 130)}
+    params, grads = tree(0, shapes, dtype), gradients(2, shapes, dtype)
+    lr = 1e-2 if dtype == "bfloat16" else 1e-6
+    (ours, _), (theirs, _) = (
+        jax.jit(opt.update)(grads[0], opt.init(params), params) for opt in (FRONTS[name](lr), THEIRS[name](lr))
+    )
+    assert jax.tree.map(lambda x: x.dtype, ours) == jax.tree.map(lambda x: x.dtype, theirs)
+    # Of a step so much smaller than the parameter: no difference of two parameters could be so exact.
+    tolerance = {"float64": 1e-6, "float32": 3e-5}.get(dtype, 2e-2)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_signature_begins_with_optax_s(name):
+    ours = list(inspect.signature(FRONTS[name]).parameters.values())
+    theirs = list(inspect.signature(THEIRS[name]).parameters.values())
+    assert [(p.name, p.default, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.default, p.kind) for p in theirs]
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in ours[len(theirs) :])
+
+
+@each
+def test_one_compilation_for_all_steps(name):
+    opt, params, traced = made(name), tree(0), []
+
+    @jax.jit
+    def step(params, state, g):
+        traced.append(1)
+        updates, state = jax.jit(opt.update)(g, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = opt.init(params)
+    for g in gradients(3):
+        params, state = step(params, state, g)
+    assert traced == [1]
+    assert step._cache_size() == 1
+
+
+@each
+def test_donation(name):
+    opt, params = made(name), tree(0)
+    expected, _ = run(opt, params, gradients(2))
+
+    def step(params, state, g):
+        updates, state = jax.jit(opt.update)(g, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, opt.init(params), params).compile()
+    assert compiled.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in jax.tree.leaves(opt.init(params)))
+    given, state = jax.tree.map(jnp.copy, params), opt.init(params)
+    old = [*jax.tree.leaves(given), *jax.tree.leaves(state)]
+    for g in gradients(2):
+        given, state = jax.jit(step, donate_argnums=(0, 1))(given, state, g)
+    assert all(x.is_deleted() for x in old)
+    close(given, expected)
+
+
+@each
+def test_jitted_and_not(name):
+    params, grads = tree(0, {"w": (5, 4)}), gradients(2, {"w": (5, 4)})
+    close(run(made(name), params, grads), run(made(name), params, grads, jit=False))
+
+
+@each
+def test_in_a_scan(name):
+    opt, params, grads = made(name, stats=True), tree(0), gradients(3)
+
+    def step(carry, g):
+        params, state = carry
+        updates, state = jax.jit(opt.update)(g, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    stacked = jax.tree.map(lambda *gs: jnp.stack(gs), *grads)
+    (ours, state), _ = jax.lax.scan(step, (params, opt.init(params)), stacked)
+    expected, expected_state = run(opt, params, grads)
+    close(ours, expected)
+    close(state.stats, expected_state.stats)
+
+
+@each
+def test_schedules_see_0_1_2(name):
+    rates = jnp.asarray([0.1, 0.0, 0.3])
+    given = {
+        "Lamb": {"weight_decay": lambda i: rates[2 - i]},
+        "Lars": {"weight_decay": lambda i: rates[2 - i], "trust_coefficient": 0.5},
+        "Adafactor": {"weight_decay_rate": lambda i: rates[2 - i], "momentum": 0.9, "min_dim_size_to_factor": 0},
+    }[name]
+    params, grads = tree(0), gradients(3)
+    (ours, _), (theirs, _) = (
+        run(make(learning_rate=lambda i: rates[i], **given), params, grads) for make in (FRONTS[name], THEIRS[name])
+    )
+    close(ours, theirs, 2e-5)
+
+
+@each
+def test_the_count_stays_at_its_largest(name):
+    opt, params = made(name), tree(0)
+    most = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
+    _, state = jax.jit(opt.update)(params, opt.init(params)._replace(count=most), params)
+    assert int(state.count) == int(most)
+
+
+@each
+def test_state_is_float32_for_low_precision_and_follows_high(name, jax64):
+    for dtype, expected in (("bfloat16", "float32"), ("float16", "float32"), ("float64", "float64")):
+        state = made(name).init(tree(0, dtype=dtype))
+        found = {x.dtype.name for x in jax.tree.leaves(state._replace(count=None))}
+        # optax's default for the momentum of adafactor is float32 whatever the parameters are.
+        assert found == {expected, "float32"} if name == "Adafactor" else found == {expected}
+
+
+@each
+def test_low_precision_is_rounded_once(name, jax64):
+    params, grads = tree(0, dtype="bfloat16"), gradients(2, dtype="bfloat16")
+    exact = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    opt = made(name)
+    updates, _ = jax.jit(opt.update)(grads[0], opt.init(params), params)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float64), grads[0])
+    wanted, _ = jax.jit(opt.update)(wide, opt.init(exact), exact)
+    for a, b in zip(jax.tree.leaves(updates), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b), rtol=2**-8, atol=1e-30)
+
+
+def test_momentum_in_another_dtype():
+    opt, params = made("Adafactor", dtype_momentum=jnp.bfloat16), tree(0)
+    _, state = run(opt, params, gradients(2))
+    assert {x.dtype.name for x in jax.tree.leaves(state.exp_avg)} == {"bfloat16"}
+
+
+@each
+def test_complex_parameters_as_optax(name):
+    real, imag = tree(0, {"w": (129, 130), "b": (4,)}), tree(1, {"w": (129, 130), "b": (4,)})
+    params = jax.tree.map(jax.lax.complex, real, imag)
+    grads = [jax.tree.map(jax.lax.complex, tree(i, {"w": (129, 130), "b": (4,)}), real) for i in range(2, 5)]
+    ours, state = run(FRONTS[name](0.01), params, grads)
+    theirs, _ = run(THEIRS[name](0.01), params, grads)
+    assert not any(jnp.iscomplexobj(x) for x in jax.tree.leaves(getattr(state, "exp_avg_sq", ())))
+    close(ours, theirs, 3e-6)
+
+
+@each
+def test_nothing_given_is_written_to(name):
+    opt, params, g = made(name), tree(0), tree(1)
+    state = opt.init(params)
+    before = jax.tree.map(np.array, (params, g, state))
+    jax.jit(opt.update)(g, state, params)
+    same((params, g, state), jax.tree.map(jnp.asarray, before))
+
+
+@each
+def test_the_same_numbers_every_time(name):
+    same(run(made(name), tree(0), gradients(3)), run(made(name), tree(0), gradients(3)))
+
+
+@each
+def test_large_tensors_take_no_memory_on_the_way(name):
+    """What a step needs besides its arguments and results is far less than one of the parameters."""
+    shapes = dict.fromkeys("abc", (512, 512))
+    params, opt = tree(0, shapes), FRONTS[name](0.1, stats=True)
+
+    def step(params, state, g):
+        updates, state = jax.jit(opt.update)(g, state, params)
+        return optax.apply_updates(params, updates), state
+
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, opt.init(params), params).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < params["a"].nbytes / 4
+
+
+@each
+def test_large_tensors_step_as_small_ones(name, monkeypatch):
+    options = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "stats": True}
+    params, grads = tree(0), gradients(3)
+    small = run(made(name, **options), params, grads)
+    monkeypatch.setattr(_drive, "LARGE", 1)
+    large = run(made(name, **options), params, grads)
+    close(large, small, 2e-6)

@@ -1,0 +1,330 @@
+"""What is said of parameters by trees: masks and blocks; None leaves, names, and trees that cannot be."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax_front.front import BY_NAME, DECAY_MASK, FRONTS, NAMES, arguments, close, gradients, made, run, same, tree
+
+from layerwise import Blocks
+from layerwise import jax as front
+from layerwise.errors import (
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    LayerwiseError,
+    ParameterError,
+    StateError,
+)
+
+each = pytest.mark.parametrize("name", NAMES)
+MASK = {"w": True, "b": False, "s": True, "deep": False}
+
+
+def moved(name, **options):
+    params, _ = run(made(name, **options), tree(0), gradients(2))
+    return params
+
+
+# ---- masks
+
+
+@each
+def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
+    by_prefix = moved(name, **{DECAY_MASK[name]: MASK})
+    whole = jax.tree.map(lambda keep, under: jax.tree.map(lambda _: keep, under), MASK, tree(0))
+    same(moved(name, **{DECAY_MASK[name]: whole}), by_prefix)
+    same(moved(name, **{DECAY_MASK[name]: lambda params: MASK}), by_prefix)
+    theirs = jax.tree.map(lambda keep: keep, MASK)
+    decay = {"weight_decay_rate": 0} if name == "Adafactor" else {"weight_decay": 0}
+    undecayed, decayed = moved(name, **decay), moved(name)
+    for key, keep in theirs.items():
+        same(by_prefix[key], (decayed if keep else undecayed)[key])
+        if key != "s":  # a number of its own moves by lr of its size, whatever pulls it
+            assert not np.array_equal(jax.tree.leaves(decayed[key])[0], jax.tree.leaves(undecayed[key])[0])
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+def test_the_ratio_has_a_mask_of_its_own(name):
+    masked, plain, adapted = moved(name, trust_ratio_mask=MASK), moved(name, adapt=False), moved(name)
+    for key, keep in MASK.items():
+        same(masked[key], (adapted if keep else plain)[key])
+    both = moved(name, trust_ratio_mask=MASK, **{DECAY_MASK[name]: {**MASK, "w": False}})
+    same(both["b"], moved(name, adapt=False, weight_decay=0)["b"])
+    same(both["w"], moved(name, weight_decay=0)["w"])
+
+
+def test_lars_s_masks_are_optax_s():
+    options = {"learning_rate": 0.1, "weight_decay": 0.1, "weight_decay_mask": MASK, "trust_ratio_mask": MASK}
+    ours, _ = run(front.lars(**options), tree(0), gradients(3))
+    theirs, _ = run(optax.lars(**options), tree(0), gradients(3))
+    close(ours, theirs)
+
+
+@each
+@pytest.mark.parametrize("mask", [{"w": True}, [True], {**MASK, "w": 1}, {**MASK, "deep": {"k": "no", "zero": True}}])
+def test_masks_that_cannot_be(name, mask):
+    opt = made(name, **{DECAY_MASK[name]: mask})
+    with pytest.raises(HyperparameterError, match=DECAY_MASK[name]):
+        opt.init(tree(0))
+
+
+def test_a_mask_beside_adapt_false():
+    with pytest.raises(ContradictionError, match="trust_ratio_mask"):
+        front.lamb(0.1, adapt=False, trust_ratio_mask=MASK)
+
+
+# ---- blocks
+
+
+STACKED = {"layers": {"k": (3, 6, 4), "b": (3, 4)}, "head": (4, 2)}
+
+
+def unstacked(params):
+    layers = [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(3)]
+    return {"layers": layers, "head": params["head"]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@each
+def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
+    """Step for step, and with everything drawn that an option can be."""
+    case = BY_NAME[name]
+    options = {**arguments(case, case.drawn(seed)), "stats": True}
+    if options.get("factored") not in (None, False, True, "last"):
+        options["factored"] = "last"
+    params, grads = tree(0, STACKED, "float64"), [tree(i, STACKED, "float64") for i in range(1, 4)]
+    together, state = run(FRONTS[name](**options, blocks={"layers": "each", "head": None}), params, grads)
+    alone, alone_state = run(FRONTS[name](**options), unstacked(params), [unstacked(g) for g in grads])
+    close(unstacked(together), alone, 1e-12)
+    found, wanted = front.stats(state), front.stats(alone_state)
+    for key in ("k", "b"):
+        for measured, values in found[f"layers/{key}"].items():
+            assert values.shape == (3,)
+            for i in range(3):
+                np.testing.assert_allclose(values[i], wanted[f"layers/{i}/{key}"][measured], rtol=1e-10)
+
+
+@each
+def test_without_blocks_a_stack_is_one_layer(name):
+    params, grads = tree(0, STACKED), [tree(1, STACKED)]
+    together, _ = run(made(name), params, grads)
+    blocked, _ = run(made(name, blocks=lambda params: {"layers": "each", "head": None}), params, grads)
+    assert not np.allclose(together["layers"]["k"], blocked["layers"]["k"], rtol=1e-3, atol=0)
+    same(together["head"], blocked["head"])
+
+
+CUTS = [
+    (Blocks(3), (6, 4)),
+    (Blocks(2, axis=1), (6, 4)),
+    (Blocks((1, 3, 2)), (6, 4)),
+    (Blocks("each", axis=-1), (6, 4)),
+]
+
+
+@pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
+@each
+def test_every_kind_of_block(name, blocks, shape, jax64):
+    params, grads = tree(0, {"w": shape}, "float64"), [tree(i, {"w": shape}, "float64") for i in (1, 2)]
+
+    def apart(one):
+        lengths = {"each": [1] * shape[blocks.axis]}.get(str(blocks.split), blocks.split)
+        lengths = [shape[blocks.axis] // lengths] * lengths if isinstance(lengths, int) else list(lengths)
+        pieces = np.split(np.asarray(one["w"]), np.cumsum(lengths)[:-1], axis=blocks.axis)
+        return [jnp.squeeze(jnp.asarray(x), blocks.axis) if blocks.split == "each" else jnp.asarray(x) for x in pieces]
+
+    together, state = run(made(name, blocks={"w": blocks}), params, grads)
+    alone, _ = run(made(name), apart(params), [apart(g) for g in grads])
+    close(apart(together), alone, 1e-7 if name == "Adafactor" else 1e-12)
+    again, _ = jax.jit(made(name, blocks={"w": blocks}).update)(grads[0], state, params)
+    assert again["w"].shape == shape
+
+
+@each
+def test_several_leading_axes(name, jax64):
+    shape = {"w": (2, 3, 5, 4)}
+    params, grads = tree(0, shape, "float64"), [tree(i, shape, "float64") for i in (1, 2)]
+
+    def apart(one):
+        return [one["w"][i, j] for i in range(2) for j in range(3)]
+
+    together, _ = run(made(name, blocks=Blocks("each", axis=(0, 1))), params, grads)
+    alone, _ = run(made(name), apart(params), [apart(g) for g in grads])
+    close(apart(together), alone, 1e-7 if name == "Adafactor" else 1e-12)
+
+
+@each
+@pytest.mark.parametrize(
+    "blocks", [{"layers": 0, "head": None}, {"layers": "every", "head": 1}, {"layers": True, "head": 1}]
+)
+def test_blocks_that_cannot_be(name, blocks):
+    with pytest.raises(HyperparameterError, match="blocks"):
+        made(name, blocks=blocks).init(tree(0, STACKED))
+
+
+@each
+def test_blocks_that_do_not_fit(name):
+    with pytest.raises(ParameterError, match="layers/k"):
+        made(name, blocks={"layers": {"k": 2, "b": None}, "head": None}).init(tree(0, STACKED))
+
+
+# ---- None, and other trees
+
+
+@each
+def test_none_leaves(name):
+    params, grads = tree(0), gradients(2)
+    with_none = {**params, "none": None, "deep": {**params["deep"], "none": None}}
+    ours, state = run(made(name), with_none, [{**g, "none": None, "deep": {**g["deep"], "none": None}} for g in grads])
+    plain, _ = run(made(name), params, grads)
+    close({**ours, "none": None}, {**plain, "none": None, "deep": {**plain["deep"], "none": None}})
+    assert state is not None
+
+
+@each
+def test_a_parameter_without_gradient_is_left_alone(name):
+    opt, params = made(name), tree(0)
+    _, state = jax.jit(opt.update)(tree(1), opt.init(params), params)
+    updates, after = jax.jit(opt.update)({**tree(2), "w": None}, state, params)
+    assert not np.any(updates["w"])
+    assert np.any(updates["b"])
+    for part in state._fields[1:]:
+        old, new = getattr(state, part), getattr(after, part)
+        if old is not None and old["w"] is not None:
+            same(old["w"], new["w"])
+    same(optax.apply_updates(params, updates)["w"], params["w"])
+
+
+@each
+@pytest.mark.parametrize("params", [jnp.ones(3), [jnp.ones((2, 2)), (jnp.ones(1),)], {}, 2.0])
+def test_any_tree(name, params):
+    opt = made(name)
+    updates, state = jax.jit(opt.update)(jax.tree.map(jnp.ones_like, params), opt.init(params), params)
+    assert jax.tree.structure(updates) == jax.tree.structure(params)
+    assert int(state.count) == 1
+
+
+# ---- what is refused
+
+
+@each
+def test_parameters_are_needed(name):
+    opt, params = made(name), tree(0)
+    with pytest.raises(ParameterError, match="params"):
+        jax.jit(opt.update)(params, opt.init(params))
+
+
+@each
+@pytest.mark.parametrize("leaf", [jnp.ones(2, jnp.int32), jnp.ones(2, bool), "w", object()])
+def test_what_is_no_parameter(name, leaf):
+    with pytest.raises(ParameterError, match="deep/w must be"):
+        made(name).init({"deep": {"w": leaf}})
+
+
+@each
+@pytest.mark.parametrize(
+    ("g", "says"),
+    [
+        ({"w": jnp.ones(3)}, "shape"),
+        ({"w": jnp.ones(2, jnp.int32)}, "floating"),
+        ({"w": jnp.ones(2, jnp.complex64)}, "complex"),
+        ({"w": "1"}, "floating"),
+        ({"v": jnp.ones(2)}, "no tree like"),
+        (None, "no tree like"),
+    ],
+)
+def test_gradients_that_do_not_fit(name, g, says):
+    opt, params = made(name), {"w": jnp.ones(2)}
+    with pytest.raises(GradientError, match=says):
+        opt.update(g, opt.init(params), params)
+
+
+@each
+def test_states_that_do_not_fit(name):
+    opt, params = made(name), {"w": jnp.ones((4, 3))}
+    with pytest.raises(StateError, match=r"of w must have"):
+        opt.update(params, opt.init({"w": jnp.ones((4, 2))}), params)
+    with pytest.raises(StateError, match="no tree like"):
+        opt.update(params, opt.init({"v": jnp.ones((4, 3))}), params)
+    with pytest.raises(StateError, match="must be a"):
+        opt.update(params, optax.adam(0.1).init(params), params)
+    with pytest.raises(StateError, match="stats"):
+        made(name, stats=True).update(params, opt.init(params), params)
+
+
+@each
+def test_complex_numbers_are_not_clipped_by_value(name):
+    with pytest.raises(ParameterError, match="complex"):
+        made(name, max_grad_value=1.0).init({"w": jnp.ones(2, jnp.complex64)})
+
+
+BAD = {
+    "Lamb": [
+        ("learning_rate", -1.0), ("learning_rate", None), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps", -1),
+        ("eps_root", "0"), ("weight_decay", -0.1), ("adapt", "never"), ("decay", "L2"), ("trust_clip", (2, 1)),
+    ],
+    "Lars": [
+        ("learning_rate", "0.1"), ("momentum", 1.0), ("trust_coefficient", 0), ("eps", -1), ("nesterov", 1),
+        ("norm", "g"), ("weight_decay", -1), ("dampening", 2),
+    ],
+    "Adafactor": [
+        ("learning_rate", -1), ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
+        ("decay_offset", -1), ("multiply_by_parameter_scale", 1), ("clipping_threshold", 0), ("momentum", 1.0),
+        ("weight_decay_rate", -1), ("eps", 0), ("eps", (1, 2, 3)), ("factored", "first"), ("decay_scale", "all"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "option", "value"), [(n, *one) for n in NAMES for one in BAD[n]], ids=str)
+def test_options_out_of_range_are_named(name, option, value):
+    with pytest.raises(HyperparameterError) as caught:
+        made(name, **{option: value})
+    said = str(caught.value).split(" must be ")[0]
+    assert option in said
+    assert len(str(caught.value).split(". ")) >= 2
+
+
+@each
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stats": 1},
+        {"axis_name": 3},
+        {"axis_name": ()},
+        {"specs": jax.sharding.PartitionSpec("x")},
+        {"blocks": 2, "axis_name": "x"},
+    ],
+)
+def test_options_of_the_front_are_checked(name, options):
+    with pytest.raises(LayerwiseError, match=next(iter(options)).replace("blocks", "specs")):
+        made(name, **options)
+
+
+@each
+def test_unknown_arguments(name):
+    with pytest.raises(TypeError, match="lr"):
+        FRONTS[name](lr=0.1)
+
+
+def test_contradictions():
+    with pytest.raises(ContradictionError, match="learning_rate"):
+        front.adafactor(0.1, relative_step=True)
+    with pytest.raises(ContradictionError, match="warmup_init"):
+        front.adafactor(0.1, warmup_init=True)
+    with pytest.raises(ContradictionError, match="Swapped"):
+        front.lamb(0.1, b1=0.999, b2=0.9)
+    with pytest.raises(ContradictionError, match="nesterov"):
+        front.lars(0.1, nesterov=True, dampening=0.5)
+    with pytest.raises(HyperparameterError, match="dtype_momentum"):
+        front.adafactor(0.1, momentum=0.9, dtype_momentum="float9")
+
+
+@each
+@pytest.mark.parametrize("answer", [-1.0, float("nan"), "0.1", jnp.ones(2)], ids=str)
+def test_a_schedule_answers_for_itself(name, answer):
+    opt, params = made(name, learning_rate=lambda count: answer), tree(0)
+    with pytest.raises(HyperparameterError, match="learning_rate"):
+        jax.jit(opt.update)(params, opt.init(params), params)

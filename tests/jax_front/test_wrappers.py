@@ -1,0 +1,284 @@
+"""Inside what people wrap optimizers in: optax's combinations, flax, equinox, and saved states."""
+
+from __future__ import annotations
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax_front.front import FRONTS, NAMES, close, gradients, made, run, same, tree
+
+from layerwise import jax as front
+
+each = pytest.mark.parametrize("name", NAMES)
+THEIRS = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}
+
+
+@each
+def test_chain(name):
+    params, grads = tree(0), gradients(3)
+    around = [optax.clip_by_global_norm(0.5), optax.add_decayed_weights(0.01)], [optax.scale(0.5), optax.ema(0.9)]
+    ours, theirs = (
+        run(optax.chain(*around[0], make(0.1), *around[1]), params, grads)[0] for make in (FRONTS[name], THEIRS[name])
+    )
+    close(ours, theirs, 2e-5)
+
+
+@each
+def test_clipping_inside_is_optax_s_outside(name):
+    params, grads = tree(0), gradients(3)
+    inside, _ = run(made(name, max_grad_norm=0.5), params, grads)
+    outside, _ = run(optax.chain(optax.clip_by_global_norm(0.5), made(name)), params, grads)
+    close(inside, outside, 2e-6)
+    per_tensor, _ = run(made(name, max_grad_value=0.3), params, grads)
+    by_value, _ = run(optax.chain(optax.clip(0.3), made(name)), params, grads)
+    close(per_tensor, by_value, 2e-6)
+
+
+@each
+@pytest.mark.parametrize("combine", [optax.multi_transform, optax.partition])
+def test_partition(name, combine):
+    params, grads = tree(0), gradients(3)
+    labels = {"w": "ours", "b": "other", "s": "other", "deep": "ours"}
+    both, _ = run(combine({"ours": made(name), "other": optax.sgd(0.1)}, labels), params, grads)
+    alone, _ = run(made(name), params, grads)
+    close(both["w"], alone["w"])
+    close(both["deep"], alone["deep"])
+    close(both["b"], run(optax.sgd(0.1), params, grads)[0]["b"])
+
+
+@each
+def test_masked(name):
+    params, grads = tree(0), gradients(3)
+    mask = {"w": True, "b": False, "s": False, "deep": True}
+    masked, _ = run(optax.masked(made(name), mask), params, grads)
+    close(masked["w"], run(made(name), params, grads)[0]["w"])
+    close(masked["b"], params["b"] + sum(g["b"] for g in grads))
+
+
+@each
+def test_inject_hyperparams(name):
+    params, grads = tree(0), gradients(3)
+    static = {"static_args": ("min_dim_size_to_factor",)} if name == "Adafactor" else {}
+    injected = optax.inject_hyperparams(FRONTS[name], **static)(learning_rate=0.1)
+    state, update = injected.init(params), jax.jit(injected.update)
+    held = {"Lamb": "b1", "Lars": "momentum", "Adafactor": "decay_rate"}[name]
+    assert {"learning_rate", held} <= state.hyperparams.keys()
+    ours, plain = params, FRONTS[name](0.1)
+    plain_state, expected = plain.init(params), params
+    for i, g in enumerate(grads):
+        if i == 2:  # changed by hand, as people do
+            state.hyperparams["learning_rate"] = jnp.asarray(0.01, jnp.float32)
+            plain = FRONTS[name](0.01)
+        updates, state = update(g, state, ours)
+        ours = optax.apply_updates(ours, updates)
+        updates, plain_state = plain.update(g, plain_state, expected)
+        expected = optax.apply_updates(expected, updates)
+    close(ours, expected, 5e-6)
+    assert update._cache_size() == 1
+
+
+@each
+def test_inject_every_option_of_the_formula(name):
+    """Whatever is a number becomes an array, traced under jit."""
+    options = {
+        "Lamb": {"eps_root": 1e-3, "weight_decay": 0.1, "max_weight_norm": 2.0, "zero_norm_ratio": 0.5},
+        "Lars": {"dampening": 0.2, "weight_decay": 0.1, "eps": 0.1, "norm": "split", "zero_norm_ratio": 0.5},
+        "Adafactor": {
+            "momentum": 0.9, "decay_offset": 1, "beta2_cap": 0.5, "clipping_threshold": 0.7, "weight_decay_rate": 0.1,
+            "min_dim_size_to_factor": 0, "eps": 1e-8,
+        },
+    }[name]  # fmt: skip
+    options |= {"learning_rate": 0.1, "max_grad_norm": 3.0, "max_grad_norm_per_tensor": 2.0, "max_grad_value": 1.0}
+    static = {"static_args": ("min_dim_size_to_factor",)} if name == "Adafactor" else {}
+    params, grads = tree(0), gradients(3)
+    injected, state = run(optax.inject_hyperparams(FRONTS[name], **static)(**options), params, grads)
+    assert all(key in state.hyperparams for key in options if key != "norm" and key != "min_dim_size_to_factor")
+    close(injected, run(FRONTS[name](**options), params, grads)[0], 5e-6)
+
+
+def test_sizes_cannot_be_injected():
+    opt = optax.inject_hyperparams(front.adafactor)(0.1)
+    state = opt.init(tree(0))
+    with pytest.raises(ValueError, match=r"min_dim_size_to_factor.*static_args"):
+        jax.jit(opt.update)(tree(1), state, tree(0))
+
+
+@each
+def test_apply_if_finite(name):
+    opt, params = optax.apply_if_finite(made(name), max_consecutive_errors=3), tree(0)
+    state, update = opt.init(params), jax.jit(opt.update)
+    _, state = update(tree(1), state, params)
+    updates, after = update({**tree(2), "b": jnp.full(4, jnp.nan)}, state, params)
+    assert not any(np.any(u) for u in jax.tree.leaves(updates))
+    same(after.inner_state, state.inner_state)
+    updates, _ = update(tree(3), after, params)
+    assert all(np.all(np.isfinite(u)) for u in jax.tree.leaves(updates))
+
+
+@each
+def test_nan_stays_nan_without_it(name):
+    params = tree(0)
+    updates, _ = jax.jit(made(name).update)({**tree(1), "b": jnp.full(4, jnp.nan)}, made(name).init(params), params)
+    assert np.isnan(updates["b"]).all()
+    assert np.isfinite(updates["w"]).all()
+
+
+@each
+def test_multi_steps(name):
+    params, grads = tree(0), gradients(4)
+    steps = optax.MultiSteps(made(name), every_k_schedule=2)
+    ours, state, update = params, steps.init(params), jax.jit(steps.update)
+    for g in grads:
+        updates, state = update(g, state, ours)
+        ours = optax.apply_updates(ours, updates)
+    means = [jax.tree.map(lambda a, b: (a + b) / 2, grads[i], grads[i + 1]) for i in (0, 2)]
+    close(ours, run(made(name), params, means)[0], 2e-6)
+
+
+@each
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda opt: optax.lookahead(opt, sync_period=2, slow_step_size=0.5),
+        optax.contrib.schedule_free,
+        optax.contrib.mechanize,
+        lambda opt: optax.contrib.sam(opt, optax.sgd(0.1), sync_period=2),
+        optax.with_extra_args_support,
+        lambda opt: optax.conditionally_transform(opt, lambda step: step > 0),
+    ],
+    ids=["lookahead", "schedule_free", "mechanize", "sam", "extra_args", "conditionally"],
+)
+def test_wrapped_it_goes_where_optax_s_goes(name, wrap):
+    try:
+        made_of = [wrap(make(0.1)) for make in (FRONTS[name], THEIRS[name])]
+    except TypeError:
+        made_of = [wrap(make(0.1), learning_rate=0.1) for make in (FRONTS[name], THEIRS[name])]
+    shapes = {"w": (5, 4), "b": (4,)}
+    params, grads = tree(0, shapes), gradients(4, shapes)
+    found = []
+    for opt in made_of:
+        held = (
+            optax.LookaheadParams.init_synced(params) if wrap.__name__ == "<lambda>" and _is_lookahead(opt) else params
+        )
+        found.append(run(opt, held, grads)[0])
+    close(found[0], found[1], 2e-5)
+
+
+def _is_lookahead(opt):
+    return "lookahead" in getattr(opt.update, "__qualname__", "")
+
+
+@each
+def test_map_params_and_get(name):
+    opt, params = made(name), tree(0)
+    state = optax.tree.map_params(opt, lambda x: x + 1, opt.init(params))
+    assert int(state.count) == 0
+    assert all(np.all(x == 1) for x in jax.tree.leaves(state._replace(count=None)))
+    assert int(optax.tree.get(optax.chain(opt).init(params), "count")) == 0
+
+
+# ---- flax and equinox
+
+
+@each
+def test_flax_train_state(name):
+    nn = pytest.importorskip("flax.linen")
+    train_state = pytest.importorskip("flax.training.train_state")
+    model = nn.Dense(3)
+    x = jnp.ones((2, 4))
+    params = model.init(jax.random.key(0), x)
+    state = train_state.TrainState.create(apply_fn=model.apply, params=params, tx=made(name))
+
+    @jax.jit
+    def step(state):
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((state.apply_fn(p, x) - 1) ** 2))(state.params)
+        return state.apply_gradients(grads=grads), loss
+
+    losses = []
+    for _ in range(3):
+        state, loss = step(state)
+        losses.append(float(loss))
+    assert losses[2] < losses[0]
+    assert int(state.opt_state.count) == 3
+
+
+@each
+def test_nnx_optimizer(name):
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    opt = nnx.Optimizer(model, made(name), wrt=nnx.Param)
+    x = jnp.ones((2, 4))
+
+    @nnx.jit
+    def step(model, opt):
+        loss, grads = nnx.value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+        opt.update(model, grads)
+        return loss
+
+    losses = [float(step(model, opt)) for _ in range(3)]
+    assert losses[2] < losses[0]
+
+
+@each
+def test_equinox(name):
+    eqx = pytest.importorskip("equinox")
+    model = eqx.nn.MLP(4, 3, 8, 1, key=jax.random.key(0))
+    opt, x = made(name), jnp.ones(4)
+    state = opt.init(eqx.filter(model, eqx.is_inexact_array))
+
+    @eqx.filter_jit
+    def step(model, state):
+        loss, grads = eqx.filter_value_and_grad(lambda m: jnp.mean((m(x) - 1) ** 2))(model)
+        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
+        return eqx.apply_updates(model, updates), state, loss
+
+    losses = []
+    for _ in range(3):
+        model, state, loss = step(model, state)
+        losses.append(float(loss))
+    assert losses[2] < losses[0]
+
+
+# ---- saved
+
+
+@each
+def test_resumes_bit_for_bit_from_flax_bytes(name):
+    serialization = pytest.importorskip("flax.serialization")
+    _resumes(name, lambda state, like: serialization.from_bytes(like, serialization.to_bytes(state)))
+
+
+@each
+def test_resumes_bit_for_bit_from_a_pickle(name):
+    _resumes(name, lambda state, like: pickle.loads(pickle.dumps(state)))
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")  # orbax and what it imports have their own
+@each
+def test_resumes_bit_for_bit_from_orbax(name, tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint")
+
+    def through(state, like):
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / "state", state)
+            checkpointer.wait_until_finished()
+            return checkpointer.restore(tmp_path / "state", jax.tree.map(jnp.zeros_like, like))
+
+    _resumes(name, through)
+
+
+def _resumes(name, through):
+    opt, grads = made(name, stats=True), gradients(4)
+    params, state = run(opt, tree(0), grads[:2])
+    restored = through(state, opt.init(params))
+    same(restored, state)
+    update = jax.jit(opt.update)
+    for g in grads[2:]:
+        (ours, restored), (theirs, state) = update(g, restored, params), update(g, state, params)
+        same(ours, theirs)
+    same(restored, state)
