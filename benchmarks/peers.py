@@ -114,6 +114,7 @@ def torch_peers(name: str, weights: Arrays, grads: Arrays) -> Iterator[tuple[str
         return label, _torch_step(lambda params: cls(params, lr=LR, weight_decay=0.01, **options), weights, grads)
 
     yield row(f"layerwise.torch.{name}", getattr(layerwise.torch, name))
+    yield row(f"layerwise.torch.{name}, by the rule", getattr(layerwise.torch, name), fused=False)
     both = {"foreach": True}, {"foreach": False}
     labels = ", foreach", ", one by one"
     if name == "Adafactor":

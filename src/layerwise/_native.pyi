@@ -1,7 +1,7 @@
 """Compiled part of layerwise."""
 
-import enum
 from collections.abc import Sequence
+import enum
 
 def compiler() -> str:
     """The compiler that built this extension."""
@@ -224,8 +224,8 @@ class Options:
 class Batch:
     """Jobs, laid out once and stepped again and again."""
 
-    def __init__(self, jobs: list[object], options: list[object]) -> None: ...
-    def step(self, jobs: list[object]) -> bool:
+    def __init__(self, jobs: list[object], grads: list[object], nows: list[object], options: list[object]) -> None: ...
+    def step(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
         """
         Carry out jobs that are like those given at the start; False, with nothing done, if they are not.
         """
