@@ -1,7 +1,7 @@
 """Compiled part of layerwise."""
 
-from collections.abc import Sequence
 import enum
+from collections.abc import Sequence
 
 def compiler() -> str:
     """The compiler that built this extension."""
