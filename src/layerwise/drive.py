@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares, Sum
+from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares
 from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
-Ask = Sum | Mean | Squares | ModelSum
+Ask = Mean | Squares | ModelSum
 Asks = tuple[Ask, ...]
 Answer = tuple[Array, ...]
 
@@ -23,10 +23,6 @@ class Run(NamedTuple):
     block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
     together: bool = False  # whether the rules will ask for a sum over the whole model: h.asks_of_model
     cut: int | None = None  # the dimension along which the tensor is sliced
-
-    def dims(self, ask: Ask) -> Dims:
-        named = getattr(ask, "dims", None)
-        return tuple(d for d in range(len(self.shape)) if d not in self.block_dims) if named is None else named
 
 
 class Asked(NamedTuple):
@@ -82,7 +78,7 @@ def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tup
         asks = asks_of(rule, answer)
     except StopIteration as end:
         return Done(end.value)
-    return tuple(_summed(xp, run, ask) for ask in asks)
+    return tuple(_asked(xp, run, ask) for ask in asks)
 
 
 def asks_of(rule: Asking[Any], answer: Answer | None) -> Asks:
@@ -93,16 +89,28 @@ def asks_of(rule: Asking[Any], answer: Answer | None) -> Asks:
     return asked
 
 
-def _summed(xp: Any, run: Run, ask: Ask) -> Asked:
-    dims = tuple(range(len(run.shape))) if isinstance(ask, ModelSum) else run.dims(ask)
+def dims_of(ask: Ask, ndim: int, block_dims: Dims) -> Dims:
+    """The dimensions of the tensor that a request runs over."""
     if isinstance(ask, ModelSum):
-        return Asked(ModelSum, dims, _number(xp, xp.sum(ask.terms)))
+        return tuple(range(ndim))
+    named: Dims | None = getattr(ask, "dims", None)
+    return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
+
+
+def summed(xp: Any, ask: Ask, dims: Dims) -> Array:
+    """What is here of the answer to a request that runs over these dimensions."""
+    if isinstance(ask, ModelSum):
+        return xp.sum(ask.terms)
     if isinstance(ask, Squares) and hasattr(xp, "squares"):
-        part = xp.squares(ask.terms, dims)
-    else:
-        terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
-        # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
-        part = xp.sum(terms, axis=dims, keepdims=True) if dims else terms
+        return xp.squares(ask.terms, dims)
+    terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
+    # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
+    return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
+
+
+def _asked(xp: Any, run: Run, ask: Ask) -> Asked:
+    dims = dims_of(ask, len(run.shape), run.block_dims)
+    part = summed(xp, ask, dims)
     return Asked(type(ask), dims, _number(xp, part) if len(dims) == len(run.shape) else part)
 
 

@@ -25,7 +25,12 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
     blocks = prod(shape[d] for d in block_dims)
     root_n = sqrt(max(1, prod(shape) // max(1, blocks)))
     found = {key: np.broadcast_to(np.ravel(value), blocks).astype(float) for key, value in stats.items()}
-    for what in ("weight", "update"):  # a rule measures the norm or the root mean square, whichever it needs
+    return with_both(found, root_n)
+
+
+def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:
+    """Norms and root mean squares of n numbers; a rule measures the one or the other, whichever it needs."""
+    for what in ("weight", "update"):
         if f"{what}_norm" in found:
             found[f"{what}_rms"] = found[f"{what}_norm"] / root_n
         elif f"{what}_rms" in found:

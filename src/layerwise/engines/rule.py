@@ -118,7 +118,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job]) -> list[list[int]]:
     groups: dict[Hashable, list[int]] = {}
     for i, job in enumerate(jobs):
         key: Hashable = i
-        if prod(job.p.shape) <= engine.stack_size:
+        if engine.stack_size and prod(job.p.shape) <= engine.stack_size:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (job.rule, job.h, job.block_dims, kinds)
         groups.setdefault(key, []).append(i)

@@ -24,7 +24,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
-from layerwise.jax._presets import preset
+from layerwise.jax._presets import NAMES, preset
 from layerwise.jax._state import AdafactorState, LambState, LarsState
 from layerwise.jax._stats import stats
 from layerwise.jax._transform import Mask, Transformation
@@ -71,7 +71,7 @@ def lamb(
     Under shard_map `axis_name` names the axes that cut parameters, and `specs` which dimension they cut.
     """
     given = {**locals(), "lr": learning_rate, "betas": (b1, b2)}
-    return _made(rules.lamb, hyper.Lamb, LambState, given, Mask("mask", mask), {"betas": "b1, b2"})
+    return _made(rules.lamb, hyper.Lamb, LambState, given, Mask("mask", mask))
 
 
 def lars(
@@ -166,16 +166,7 @@ def adafactor(
     }
     needs_specs = None if factored is False else "factored statistics"
     mask = Mask("weight_decay_mask", weight_decay_mask)
-    return _made(rules.adafactor, hyper.Adafactor, AdafactorState, given, mask, _ADAFACTOR, needs_specs)
-
-
-_ADAFACTOR = {
-    "scale_parameter": "multiply_by_parameter_scale",
-    "clip_threshold": "clipping_threshold",
-    "beta1": "momentum",
-    "momentum_dtype": "dtype_momentum",
-    "weight_decay": "weight_decay_rate",
-}
+    return _made(rules.adafactor, hyper.Adafactor, AdafactorState, given, mask, needs_specs)
 
 
 def _made(
@@ -184,10 +175,9 @@ def _made(
     state: type[Any],
     given: dict[str, Any],
     mask: Mask,
-    arguments: dict[str, str] | None = None,
     needs_specs: str | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    checked = options(cls, given, {"lr": "learning_rate", **(arguments or {})})
+    checked = options(cls, given, {"betas": "b1, b2", **NAMES[cls.optimizer]})
     ratio_mask = given.get("trust_ratio_mask")
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):
         raise ContradictionError(

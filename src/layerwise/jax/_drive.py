@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import Ask, Run, asks_of, local
+from layerwise.drive import Ask, Run, asks_of, dims_of, local, summed
 from layerwise.hyper import Settings
 from layerwise.jax._recompute import Namespace, recomputed
-from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Squares, Stepped
-from layerwise.rules.parts import square
+from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -88,7 +87,7 @@ def in_parts(tasks: Sequence[Task]) -> Iterator[Stepped]:
 
 
 def _added_up(tasks: Sequence[Task], asked: dict[int, Any]) -> dict[int, Any]:
-    sums = {(i, k): _here(tasks[i], ask) for i, asks in asked.items() for k, ask in enumerate(asks)}
+    sums = {(i, k): summed(jnp, ask, _dims(tasks[i], ask)) for i, asks in asked.items() for k, ask in enumerate(asks)}
     by_axes: dict[Axes, dict[Any, Any]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(_axes(tasks[i], asked[i][k]), {})[i, k] = value
@@ -102,21 +101,8 @@ def _added_up(tasks: Sequence[Task], asked: dict[int, Any]) -> dict[int, Any]:
     }
 
 
-def _dims(task: Task, ask: Any) -> Shape:
-    if isinstance(ask, ModelSum):
-        return tuple(range(len(task.shape)))
-    named = getattr(ask, "dims", None)
-    if named is not None:
-        return tuple(named)
-    return tuple(d for d in range(len(task.shape)) if d not in task.block_dims)
-
-
-def _here(task: Task, ask: Ask) -> Any:
-    if isinstance(ask, ModelSum):
-        return jnp.sum(ask.terms)
-    dims = _dims(task, ask)
-    terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
-    return jnp.sum(terms, axis=dims, keepdims=True) if dims else terms
+def _dims(task: Task, ask: Ask) -> Shape:
+    return dims_of(ask, len(task.shape), task.block_dims)
 
 
 def _axes(task: Task, ask: Any) -> Axes:

@@ -13,6 +13,7 @@ from layerwise.errors import StateError
 from layerwise.jax._drive import Task, entries
 from layerwise.jax._state import State
 from layerwise.jax._trees import name_of
+from layerwise.telemetry import with_both
 
 
 def measured(stats: Sequence[Mapping[str, Any]], tasks: Sequence[Task], blocked: bool, dtype: Any) -> dict[str, Any]:
@@ -26,12 +27,7 @@ def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any
     blocks = prod(task.shape[d] for d in task.block_dims)
     root_n = sqrt(max(1, entries(task)))
     found = {key: jnp.broadcast_to(jnp.ravel(jnp.asarray(x, dtype)), (blocks,)) for key, x in stats.items()}
-    for what in ("weight", "update"):  # a rule measures the norm or the root mean square, whichever it needs
-        if f"{what}_norm" in found:
-            found[f"{what}_rms"] = found[f"{what}_norm"] / root_n
-        elif f"{what}_rms" in found:
-            found[f"{what}_norm"] = found[f"{what}_rms"] * root_n
-    return found
+    return with_both(found, root_n)
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:

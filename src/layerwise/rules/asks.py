@@ -11,19 +11,12 @@ Shape = tuple[int, ...]
 T = TypeVar("T")
 
 
-class Sum(NamedTuple):
-    """The sum of `terms` over `dims` of the tensor, each kept with size 1.
+class Mean(NamedTuple):
+    """The sum of `terms` over `dims` of the tensor, each kept with size 1, divided by its number of entries along them.
 
     None stands for the whole tensor, or the whole of each block. A rule may already have summed along some of the
     `dims` where it holds the data: they have size 1 in `terms`, and are still named.
     """
-
-    terms: Array
-    dims: Shape | None = None
-
-
-class Mean(NamedTuple):
-    """As Sum, divided by the number of the tensor's entries along `dims`."""
 
     terms: Array
     dims: Shape | None = None
@@ -70,4 +63,4 @@ class Stepped(NamedTuple):
     stats: dict[str, Array]  # what it was told and made of it, per tensor or block
 
 
-Asking = Generator[tuple[Sum | Mean | Squares | ModelSum, ...] | Keep, Any, T]
+Asking = Generator[tuple[Mean | Squares | ModelSum, ...] | Keep, Any, T]
