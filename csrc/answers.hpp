@@ -72,7 +72,7 @@ inline void answer_ratio(Layer& l, double* stats) {
 // Adafactor's alpha and clip. sums: Σp², Σu².
 inline void answer_update(Layer& l, double* stats) {
   const Options& o = *l.o;
-  const double n = at_least(double(l.count), 1), rms_p = std::sqrt(l.sums[0] / n), rms = std::sqrt(l.sums[1] / n);
+  const double n = at_least(l.entries, 1), rms_p = std::sqrt(l.sums[0] / n), rms = std::sqrt(l.sums[1] / n);
   const double scale = o.scale_parameter ? at_least(rms_p, o.eps2) : 1;
   l.clip = o.clip_threshold > 0 ? 1 / at_least(rms / o.clip_threshold, 1) : 1;
   l.scale = l.s->rho * scale;

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <mutex>
 #include <stdexcept>
 
 #include "answers.hpp"
 #include "dispatch.hpp"
 #include "factors.hpp"
+#include "stages.hpp"
 #include "threads.hpp"
 
 namespace layerwise {
@@ -37,43 +36,6 @@ int64_t cached_bytes() {
   return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
 }
 
-// Memory for the statistics of a group. One piece is kept from step to step, whichever batch takes it.
-class Scratchpad {
- public:
-  explicit Scratchpad(int64_t bytes) : bytes_(bytes) {
-    if (bytes == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      std::swap(kept(), piece_);
-    }
-    if (piece_.bytes < bytes) {
-      std::free(piece_.at);
-      piece_ = {static_cast<char*>(std::malloc(size_t(bytes))), bytes};
-      if (!piece_.at) throw std::bad_alloc();
-    }
-  }
-  ~Scratchpad() {
-    if (bytes_ == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      if (kept().bytes < piece_.bytes) std::swap(kept(), piece_);
-    }
-    std::free(piece_.at);
-  }
-  Scratchpad(const Scratchpad&) = delete;
-  char* at() const { return piece_.at; }
-
- private:
-  struct Piece {
-    char* at = nullptr;
-    int64_t bytes = 0;
-  };
-  static std::mutex& mutex() { static std::mutex one; return one; }
-  static Piece& kept() { static Piece one; return one; }
-  int64_t bytes_;
-  Piece piece_;
-};
-
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
 // A dimension, or several that lie in a row in all arrays.
@@ -83,22 +45,12 @@ struct Dim {
   int64_t stride[ROLES];
 };
 
-bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
-
 }  // namespace
 
-struct Batch::Stage {
-  Kind kind;
-  bool backwards;
-  std::vector<Task> tasks;
-  int first, last;  // the layers of its group
-  alignas(64) std::atomic<int> next{0};
-  alignas(64) std::atomic<int> unfinished{0};
-  std::atomic<int> over{0};
-};
-
-Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options)
-    : tensors_(std::move(tensors)), steps_(tensors_.size()), same_options_(std::move(same_options)) {
+Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops)
+    : tensors_(std::move(tensors)), steps_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
+  if (stops_)
+    for (Tensor& t : tensors_) name_places(t);
   for (int i = 0; i < this->tensors(); i++) add_layers(i);
   first_layer_.push_back(int(layers_.size()));
   int64_t stripes = 0;
@@ -114,7 +66,7 @@ Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options)
       l.partial = partial, partial += 2 * l.stripes, count_ += l.count;
     }
   stats_.resize(layers_.size());
-  make_stages();
+  stops_ ? make_rounds() : make_stages();
 }
 
 Batch::~Batch() = default;
@@ -144,16 +96,17 @@ void Batch::add_layers(int tensor) {
 void Batch::lay_out(Layer& l, const Tensor& t) {
   std::vector<Dim> all, dims;
   const bool factored = !t.rows.empty();
-  l.count = 1;
+  l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
     if (has(t.block_dims, int(d))) continue;
-    l.count *= t.shape[d];
+    l.count *= t.shape[d], l.entries *= double(t.whole[d]);
     if (t.shape[d] == 1) continue;
     Dim dim{t.shape[d], has(t.rows, int(d)) ? ROW : has(t.cols, int(d)) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
       if (t.arrays[r].present) dim.stride[r] = t.arrays[r].stride[d];
-    if (dim.kind == COL) dim.stride[ROLE_R] = 0;
-    if (dim.kind == ROW) dim.stride[ROLE_C] = 0;
+    if (dim.kind == COL) dim.stride[ROLE_R] = dim.stride[ROLE_SUM_R] = 0;
+    if (dim.kind == ROW) dim.stride[ROLE_C] = dim.stride[ROLE_SUM_C] = 0;
+    if (dim.kind != P) dim.stride[ROLE_SUM_M] = 0;
     all.push_back(dim);
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -179,7 +132,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
     l.direct[r] = !t.arrays[size_t(r)].present;
   }
-  l.late = l.dtype[S0] != own || l.dtype[S1] != own;
+  l.late = stops_ || l.dtype[S0] != own || l.dtype[S1] != own;
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
@@ -189,15 +142,17 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   Factors* f = factors_.back().get();
   if (f) {
     f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
+    for (int d : t.rows) f->n_rows *= t.whole[size_t(d)];
+    for (int d : t.cols) f->n_cols *= t.whole[size_t(d)];
     f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
     int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
     for (size_t d = dims.size(); d-- > 0;) {
       const int64_t size = dims[d].size, step = std::max<int64_t>(size, 1);
       f->stride_R[d] = dims[d].stride[ROLE_R], f->stride_C[d] = dims[d].stride[ROLE_C];
+      f->sum_R[d] = dims[d].stride[ROLE_SUM_R], f->sum_C[d] = dims[d].stride[ROLE_SUM_C];
+      f->sum_M[d] = dims[d].stride[ROLE_SUM_M];
       if (dims[d].kind != COL) l.stride[d][ROW] = size == 1 ? 0 : by_row, by_row *= step, f->rows *= size;
       if (dims[d].kind != ROW) l.stride[d][COL] = size == 1 ? 0 : by_col, by_col *= step, f->cols *= size;
-      if (dims[d].kind == ROW) f->n_rows *= size;
-      if (dims[d].kind == COL) f->n_cols *= size;
       if (dims[d].kind == P) f->matrix_stride[d] = by_matrix, by_matrix *= step, f->matrices *= size;
     }
   }
@@ -237,38 +192,50 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
   return used;
 }
 
+void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards) {
+  auto stage = std::make_unique<Stage>();
+  stage->kind = kind, stage->backwards = backwards, stage->first = first, stage->last = last;
+  int64_t bundled = 0;
+  for (int i = first; i < last; i++) {
+    const Layer& l = layers_[size_t(i)];
+    const bool small = l.stripes == 1;
+    if (!takes_part(l, kind)) continue;
+    // Its measuring task sees to all of a small layer, unless something else is waited for.
+    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_apart_)) continue;
+    const bool once = kind == PREPARE || kind == KEEP;
+    if (!small) {
+      for (int64_t s = 0; s < (once ? 1 : l.stripes); s++) stage->tasks.push_back({i, i + 1, s});
+    } else if (!stage->tasks.empty() && stage->tasks.back().stripe < 0 && stage->tasks.back().last == i &&
+               bundled + l.count <= STRIPE) {
+      stage->tasks.back().last = i + 1;
+      bundled += l.count;
+    } else {
+      stage->tasks.push_back({i, i + 1, -1});
+      bundled = l.count;
+    }
+  }
+  if (!stage->tasks.empty()) to.push_back(std::move(stage));
+}
+
+bool Batch::takes_part(const Layer& l, Kind kind) const {
+  switch (kind) {
+    case OWN: return l.o->max_grad_norm_per_tensor > 0;
+    case MODEL: return l.o->max_grad_norm > 0;
+    case PREPARE: case UPDATE: case KEEP: return l.f;
+    case MEASURE: return !(stops_ && immediate(l));
+    case APPLY: return stops_ || !immediate(l);
+  }
+  return false;
+}
+
 void Batch::make_stages() {
   bool model = false, own = false;
-  for (const Layer& l : layers_) model |= l.o->max_grad_norm > 0, own |= l.o->max_grad_norm_per_tensor > 0;
+  for (const Layer& l : layers_) model |= takes_part(l, MODEL), own |= takes_part(l, OWN);
+  own_apart_ = model;
   const int n = int(layers_.size());
-  const auto add = [&](Kind kind, int first, int last, bool backwards) {
-    auto stage = std::make_unique<Stage>();
-    stage->kind = kind, stage->backwards = backwards, stage->first = first, stage->last = last;
-    int64_t bundled = 0;
-    for (int i = first; i < last; i++) {
-      const Layer& l = layers_[size_t(i)];
-      const bool small = l.stripes == 1;
-      if (kind == OWN && !(l.o->max_grad_norm_per_tensor > 0)) continue;
-      if (kind == MODEL && !(l.o->max_grad_norm > 0)) continue;
-      if ((kind == PREPARE || kind == UPDATE) && (small || !l.f)) continue;
-      if (kind == APPLY && (small || immediate(l))) continue;
-      if (kind == OWN && !model && small) continue;  // its measuring task sees to that
-      if (!small) {
-        for (int64_t s = 0; s < (kind == PREPARE ? 1 : l.stripes); s++) stage->tasks.push_back({i, i + 1, s});
-      } else if (!stage->tasks.empty() && stage->tasks.back().stripe < 0 && stage->tasks.back().last == i &&
-                 bundled + l.count <= STRIPE) {
-        stage->tasks.back().last = i + 1;
-        bundled += l.count;
-      } else {
-        stage->tasks.push_back({i, i + 1, -1});
-        bundled = l.count;
-      }
-    }
-    if (!stage->tasks.empty()) stages_.push_back(std::move(stage));
-  };
   if (model) {
-    if (own) add(OWN, 0, n, false);
-    add(MODEL, 0, n, false);
+    if (own) add_stage(stages_, OWN, 0, n, false);
+    add_stage(stages_, MODEL, 0, n, false);
   }
   static const int64_t budget = cached_bytes();
   for (int first = 0, last; first < n; first = last) {
@@ -282,15 +249,14 @@ void Batch::make_stages() {
       if (l.f) scratch += scratch_of(l, nullptr);
     }
     scratch_ = std::max(scratch_, scratch);
-    if (own && !model) add(OWN, first, last, false);
-    add(PREPARE, first, last, false);
-    add(MEASURE, first, last, false);
-    add(UPDATE, first, last, true);
+    if (own && !model) add_stage(stages_, OWN, first, last, false);
+    add_stage(stages_, PREPARE, first, last, false);
+    add_stage(stages_, MEASURE, first, last, false);
+    add_stage(stages_, UPDATE, first, last, true);
     bool factored = false;
     for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].stripes > 1;
-    add(APPLY, first, last, !factored);
+    add_stage(stages_, APPLY, first, last, !factored);
   }
-  own_apart_ = model;
 }
 
 void Batch::place(int tensor, Role role, char* address) {
@@ -334,30 +300,36 @@ void Batch::now(int tensor, double t, double lr, double weight_decay, double g_s
 void Batch::step() {
   const Scratchpad scratch(scratch_);
   char* at = scratch.at();
-  for (auto& stage : stages_) {
-    stage->next.store(0, std::memory_order_relaxed);
-    stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
-    stage->over.store(0, std::memory_order_relaxed);
+  for (auto& stage : stages_)
     if (stage->kind == MEASURE) {
       int64_t used = 0;
       for (int i = stage->first; i < stage->last; i++)
         if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
     }
+  carry_out(stages_);
+}
+
+void Batch::carry_out(Stages& stages) {
+  for (auto& stage : stages) {
+    stage->next.store(0, std::memory_order_relaxed);
+    stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
+    stage->over.store(0, std::memory_order_relaxed);
   }
   for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].stripes, std::memory_order_relaxed);
   const int64_t useful = count_ / ALONE;
+  running_ = &stages;
   run_on(int(std::clamp<int64_t>(useful, 1, num_threads())), work, this);
 }
 
 void Batch::work(void* self) {
   Batch& batch = *static_cast<Batch*>(self);
-  for (auto& one : batch.stages_) {
+  for (auto& one : *batch.running_) {
     Stage& stage = *one;
     const int n = int(stage.tasks.size());
     for (int i; (i = stage.next.fetch_add(1, std::memory_order_relaxed)) < n;) {
       batch.carry_out(stage.tasks[size_t(stage.backwards ? n - 1 - i : i)], stage.kind);
       if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        if (stage.kind == MODEL) batch.answer_model();
+        if (stage.kind == MODEL && !batch.stops_) batch.answer_model();
         raise(stage.over);
       }
     }
@@ -369,7 +341,7 @@ void Batch::carry_out(const Task& task, Kind kind) {
   if (task.stripe >= 0) return carry_out(layers_[size_t(task.first)], kind, task.stripe);
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
-    if (kind != MEASURE) {
+    if (kind != MEASURE || stops_) {
       carry_out(l, kind, 0);
       continue;
     }
@@ -385,6 +357,7 @@ void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
   const Functions& k = l.low ? *kernels().low : *kernels().any;
   double* sums = l.partial + 2 * stripe;
   if (kind == PREPARE) return clear_factors(l);
+  if (kind == KEEP) return keep_factors(l);
   if (kind == APPLY) return k.apply(l, stripe);
   if (kind == MEASURE && immediate(l)) {
     if (l.o->method == LAMB) k.measure(l, stripe, sums);
@@ -396,23 +369,25 @@ void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
   auto& left = left_[size_t(index(l))];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     left.store(l.stripes, std::memory_order_relaxed);
-    answer(l, kind);
+    add_up(l, kind);
+    if (!stops_) answer(l, kind);
   }
 }
 
 // Called by whoever has done the last stripe of a layer. The stripes' sums are added in their order.
-void Batch::answer(Layer& l, Kind kind) {
-  double first = 0, second = 0, *stats = stats_[size_t(index(l))].data();
+void Batch::add_up(Layer& l, Kind kind) {
+  double first = 0, second = 0;
   for (int64_t s = 0; s < l.stripes; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
-  if (kind == OWN) l.clip_own = shorter(first, l.o->max_grad_norm_per_tensor);
-  if (kind == UPDATE) l.sums[1] = first;
-  if (kind != MEASURE) {
-    if (kind == MODEL) l.sums[0] = first;
-    if (kind == UPDATE) answer_update(l, stats);
-    return;
-  }
-  l.sums[0] = first, l.sums[1] = second;
-  if (l.f) answer_factors(l);
+  l.sums[kind == UPDATE] = first;
+  if (kind == MEASURE) l.sums[1] = second;
+  if (kind == MEASURE && l.f) add_up_factors(l);
+}
+
+void Batch::answer(Layer& l, Kind kind) {
+  double* stats = stats_[size_t(index(l))].data();
+  if (kind == OWN) l.clip_own = shorter(l.sums[0], l.o->max_grad_norm_per_tensor);
+  else if (kind == MODEL) return;  // all of them are waited for
+  else if (kind == MEASURE && l.f) answer_factors(l, !stops_);
   else if (l.o->method == ADAFACTOR) answer_update(l, stats);
   else answer_ratio(l, stats);
 }

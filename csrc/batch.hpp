@@ -10,6 +10,8 @@
 
 namespace layerwise {
 
+class Scratchpad;
+
 // One array as the caller has it; strides in bytes.
 struct Array {
   bool present = false;
@@ -17,19 +19,33 @@ struct Array {
   std::vector<int64_t> stride;
 };
 
-// Roles of a tensor's arrays: p, g, then LAMB's m and v; LARS's b; Adafactor's R, C, V, e.
-enum Role { ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_R, ROLE_C, ROLES };
+// Roles of a tensor's arrays: p, g, then LAMB's m and v; LARS's b; Adafactor's R, C, V, e. The last three are places
+// among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix.
+enum Role { ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M, ROLES };
 
 struct Tensor {
   Options options;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape, whole;  // of what is here, and of the tensor that this is a part of
   std::vector<int> block_dims, rows, cols;  // no rows: not factored
   std::array<Array, ROLES> arrays;
 };
 
+// What a rule asks for, in the order in which it does: Σg² of a layer and of all, Σp², the row and column sums of G,
+// ΣG, ΣR, and the squares of the update.
+enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE };
+
+// A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
+struct Ask {
+  int tensor;
+  Sum sum;
+  int64_t at, length;
+};
+
 class Batch {
  public:
-  Batch(std::vector<Tensor> tensors, std::vector<bool> same_options);  // throws std::length_error where a tensor has too many dimensions
+  // Throws std::length_error where a tensor has too many dimensions. With `stops`, the sums are for somebody else to
+  // complete, and nothing is written before `apply`.
+  Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops);
   ~Batch();
   Batch(const Batch&) = delete;
 
@@ -38,27 +54,50 @@ class Batch {
   void now(int tensor, double t, double lr, double weight_decay, double g_scale);
   void step();
 
+  // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked
+  // for lies in `sums`, to be made whole there before the next call. `leave` gives up, or ends, a step.
+  bool measure();
+  void apply();
+  void leave();
+  const std::vector<Ask>& asks() const;
+  std::vector<double>& sums() { return sums_; }
+
   // Of each of the tensor's layers: ‖p‖, the length it was measured against, ratio; or RMS of u, ratio, RMS of p.
   std::vector<double> measured(int tensor, int which) const;
 
   std::atomic<bool> busy{false};
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, APPLY };
+  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, KEEP, APPLY };
   struct Task {
     int first, last;  // several small layers from end to end, or
     int64_t stripe;   // one stripe of the first
   };
   struct Stage;
+  using Stages = std::vector<std::unique_ptr<Stage>>;
+  struct Round {
+    Stages stages;
+    Kind answers;  // what its sums decide
+    std::vector<Ask> asks;
+    int64_t length = 0;
+  };
 
   void add_layers(int tensor);
   void lay_out(Layer& layer, const Tensor& tensor);
+  bool takes_part(const Layer& layer, Kind kind) const;
+  void add_stage(Stages& to, Kind kind, int first, int last, bool backwards);
   void make_stages();
+  void make_rounds();
+  static void name_places(Tensor& tensor);
+  static int64_t length_of(const Tensor& tensor, Sum sum);
+  void exchange(const Ask& ask, bool back);
   int64_t scratch_of(Layer& layer, char* at);
 
+  void carry_out(Stages& stages);
   static void work(void* self);
   void carry_out(const Task& task, Kind kind);
   void carry_out(Layer& layer, Kind kind, int64_t stripe);
+  void add_up(Layer& layer, Kind kind);
   void answer(Layer& layer, Kind kind);
   void answer_model();
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
@@ -73,10 +112,17 @@ class Batch {
   std::vector<double> partial_;
   std::vector<std::array<double, 3>> stats_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // stripes of a layer that are still to do
-  std::vector<std::unique_ptr<Stage>> stages_;
+  Stages stages_;  // of the whole step, or where the batch stops, of `apply`
+  Stages* running_ = nullptr;
+  std::unique_ptr<Scratchpad> scratchpad_;
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
   bool own_apart_ = false;  // each tensor's own norm is wanted before that of all
+
+  const bool stops_;
+  std::vector<Round> rounds_;
+  size_t round_ = 0;  // how many have been measured
+  std::vector<double> sums_;
 };
 
 }  // namespace layerwise

@@ -1,11 +1,15 @@
 // The one file that knows Python's objects of ours: it checks, dispatches, and computes nothing itself.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "arrays.hpp"
 #include "batch.hpp"
@@ -76,7 +80,8 @@ struct Like {
 };
 
 struct Names {
-  PyObject *p = attribute("p"), *state = attribute("state"), *h = attribute("h"), *block_dims = attribute("block_dims");
+  PyObject *p = attribute("p"), *state = attribute("state"), *h = attribute("h"), *block_dims = attribute("block_dims"),
+           *shape = attribute("shape");
 };
 const Names& names() {
   static const Names found;
@@ -93,7 +98,7 @@ using Objects = nb::typed<nb::list, nb::object>;
 
 class Jobs {
  public:
-  Jobs(Objects jobs, Objects grads, Objects nows, Objects options) {
+  Jobs(Objects jobs, Objects grads, Objects nows, Objects options, bool stops) {
     if (nb::len(grads) != nb::len(jobs) || nb::len(nows) != nb::len(jobs) || nb::len(options) != nb::len(jobs))
       throw nb::value_error("as many gradients, nows and options are needed as there are jobs");
     std::vector<layerwise::Tensor> tensors;
@@ -101,13 +106,15 @@ class Jobs {
     for (size_t i = 0; i < nb::len(jobs); i++) {
       PyObject* job = jobs[i].ptr();
       const auto& given = nb::cast<const GivenOptions&>(options[i]);
-      tensors.push_back({given.options, {}, {}, given.rows, given.cols, {}});
+      tensors.push_back({given.options, {}, {}, {}, given.rows, given.cols, {}});
       like_.push_back({field(job, names().h), field(job, names().block_dims), given.options.method, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
+      std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
       same.push_back(i && like_[i].h.is(like_[i - 1].h));
       if (!see(job, grads[i].ptr(), nows[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
+      tensors.back().whole = whole(job, tensors.back().shape);
     }
-    batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same));
+    batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same), stops);
   }
 
   struct GivenOptions {
@@ -117,17 +124,52 @@ class Jobs {
 
   // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
   bool step(Objects jobs, Objects grads, Objects nows) {
-    if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
-    if (batch_->busy.exchange(true)) return false;
+    if (!begin(jobs, grads, nows)) return false;
     struct Release {
       Batch& b;
       ~Release() { b.busy.store(false); }
     } release{*batch_};
-    for (size_t i = 0; i < like_.size(); i++)
-      if (!fits(int(i), at(jobs, i), at(grads, i), at(nows, i))) return false;
     nb::gil_scoped_release others_may_run;
     batch_->step();
     return true;
+  }
+
+  // The same in rounds: from `begin` on the batch is taken, until `leave`.
+  bool begin(Objects jobs, Objects grads, Objects nows) {
+    if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
+    if (batch_->busy.exchange(true)) return false;
+    bool all = false;
+    try {
+      size_t i = 0;
+      while (i < like_.size() && fits(int(i), at(jobs, i), at(grads, i), at(nows, i))) i++;
+      all = i == like_.size();
+    } catch (...) {
+      batch_->busy.store(false);
+      throw;
+    }
+    batch_->busy.store(all);
+    return all;
+  }
+  bool measure() {
+    nb::gil_scoped_release others_may_run;
+    return batch_->measure();
+  }
+  void apply() {
+    nb::gil_scoped_release others_may_run;
+    batch_->apply();
+  }
+  void leave() {
+    batch_->leave();
+    batch_->busy.store(false);
+  }
+  std::vector<std::tuple<int, Sum, int64_t>> asks() const {
+    std::vector<std::tuple<int, Sum, int64_t>> found;
+    for (const Ask& ask : batch_->asks()) found.emplace_back(ask.tensor, ask.sum, ask.length);
+    return found;
+  }
+  nb::ndarray<nb::numpy, double, nb::ndim<1>> sums(nb::handle self) const {
+    std::vector<double>& sums = batch_->sums();
+    return {sums.data(), {sums.size()}, self};
   }
 
   std::vector<double> measured(int job, int which) const {
@@ -167,6 +209,15 @@ class Jobs {
     for (Py_ssize_t i = 0; i < 4; i++)
       if (!as_number(PyTuple_GET_ITEM(now, i), number)) return false;
     return true;
+  }
+
+  // The shape of the tensor that the job's parameter is a part of.
+  static std::vector<int64_t> whole(PyObject* job, const std::vector<int64_t>& here) {
+    const nb::object shape = field(job, names().shape);
+    if (shape.is_none()) return here;
+    const auto found = nb::cast<std::vector<int64_t>>(shape);
+    if (found.size() != here.size()) throw nb::value_error("a whole of other dimensions than its part");
+    return found;
   }
 
   bool fits(int i, PyObject* job, PyObject* g, PyObject* now) {
@@ -258,13 +309,31 @@ NB_MODULE(_native, m) {
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("dtypes"), nb::arg("exchange").none(),
       "Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.");
+  nb::enum_<Sum>(m, "Sum")
+      .value("OWN", SUM_OWN)
+      .value("MODEL", SUM_MODEL)
+      .value("ROWS", SUM_ROWS)
+      .value("COLS", SUM_COLS)
+      .value("G", SUM_G)
+      .value("R", SUM_R)
+      .value("P", SUM_P)
+      .value("UPDATE", SUM_UPDATE);
   m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects, Objects, Objects>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
-           nb::arg("options"))
+      .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
+           nb::arg("options"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
+      .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
+           "The same for a batch that stops: take it for a step in rounds, or False.")
+      .def("measure", &Jobs::measure,
+           "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
+      .def("asks", &Jobs::asks, "What this round asks for: the job, which of its sums, and how many numbers.")
+      .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
+           "Those numbers, one after the other, to be completed in place.")
+      .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")
+      .def("leave", &Jobs::leave, "End the step, or give it up with nothing written.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),
            "One of three measurements of the last step, one number a block.");
 }

@@ -10,12 +10,12 @@ namespace {
 
 #include "kernels/convert.hpp"
 
-// Walks through the entries of R (or C) in order: f(entry, its place in the stored array, its matrix).
+// Walks through the entries of R (or C, or the matrices) in order: f(entry, its place by `stored`, its matrix).
 template <class F>
-void for_entries(const Layer& l, Operand which, const int64_t* stored, F&& f) {
+void for_entries(const Layer& l, const bool* has, const int64_t* stored, F&& f) {
   int64_t size[MAX_DIMS], at[MAX_DIMS] = {}, by[MAX_DIMS], matrix[MAX_DIMS], n = 0, place = 0, m = 0, total = 1;
   for (int d = 0; d < l.dims; d++)
-    if (l.stride[d][which]) {
+    if (has[d]) {
       size[n] = l.size[d], by[n] = stored[d], matrix[n] = l.f->matrix_stride[d];
       total *= size[n++];
     }
@@ -28,6 +28,17 @@ void for_entries(const Layer& l, Operand which, const int64_t* stored, F&& f) {
     }
   }
 }
+
+// The dimensions along which R or C extends, or where there are several matrices.
+struct Along {
+  bool of[MAX_DIMS];
+  Along(const Layer& l, Operand which) {
+    for (int d = 0; d < l.dims; d++) of[d] = l.stride[d][which] != 0;
+  }
+  explicit Along(const Layer& l) {
+    for (int d = 0; d < l.dims; d++) of[d] = l.stride[d][ROW] != 0 && l.stride[d][COL] != 0;
+  }
+};
 
 void add_up(double* sums, int64_t n, int64_t stripes) {
   for (int64_t s = 1; s < stripes; s++)
@@ -42,35 +53,50 @@ T read(Dtype dtype, const char* at) {
 }
 
 template <class T>
-void answer_in(const Layer& l) {
+void total_in(const Layer& l) {
   const Factors& f = *l.f;
-  const T b2 = T(l.s->b2), a2 = T(l.s->a2);
-  const double eps1 = l.o->clamp ? 0 : l.o->eps1;
   for (int64_t m = 0; m < f.matrices; m++) f.G_total[m] = f.R_total[m] = 0;
-  for_entries(l, ROW, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
+  for_entries(l, Along(l, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
     f.G_total[m] += f.R[i];
     f.R_total[m] += double(read<T>(f.dtype_R, f.stored_R + at));
   });
-  // mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
-  for (int64_t m = 0; m < f.matrices; m++) {
-    const double n = at_least(double(f.n_rows), 1);
-    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
-    const double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * G_mean;
-    f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
-  }
+}
+
+// R and C of this step: stored, as it is given, with what u is divided by made of them, or both.
+template <class T>
+void update_in(const Layer& l, bool keep, bool use) {
+  const Factors& f = *l.f;
+  const T b2 = T(l.s->b2), a2 = T(l.s->a2);
+  const double eps1 = l.o->clamp ? 0 : l.o->eps1;
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
                           void* factor, bool by_mean) {
     T* out = (T*)factor;
     const double divisor = at_least(double(n), 1);
-    for_entries(l, which, stride, [&](int64_t i, int64_t at, int64_t m) {
+    for_entries(l, Along(l, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
       const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + eps1);
-      store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+      if (keep) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+      if (!use) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
       out[i] = l.o->clamp ? root : 1 / root;
     });
   };
   update(ROW, f.R, f.n_cols, f.stored_R, f.dtype_R, f.stride_R, f.row_factor, true);
   update(COL, f.C, f.n_rows, f.stored_C, f.dtype_C, f.stride_C, f.col_factor, false);
+}
+
+// mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
+void answer_means(const Layer& l) {
+  const Factors& f = *l.f;
+  const double eps1 = l.o->clamp ? 0 : l.o->eps1, n = at_least(double(f.n_rows), 1);
+  for (int64_t m = 0; m < f.matrices; m++) {
+    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
+    const double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * G_mean;
+    f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
+  }
+}
+
+void exchange(const Layer& l, const Along& along, double* sums, const int64_t* stride, double* to, bool back) {
+  for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { back ? sums[i] = to[at] : to[at] = sums[i]; });
 }
 
 }  // namespace
@@ -81,11 +107,25 @@ void clear_factors(const Layer& l) {
   if (!f.cut_cols && f.cols) std::memset(f.C, 0, size_t(f.cols) * sizeof(double));
 }
 
-void answer_factors(const Layer& l) {
+void add_up_factors(const Layer& l) {
   const Factors& f = *l.f;
   if (f.cut_rows) add_up(f.R, f.rows, l.stripes);
   if (f.cut_cols) add_up(f.C, f.cols, l.stripes);
-  l.wide ? answer_in<double>(l) : answer_in<float>(l);
+  l.wide ? total_in<double>(l) : total_in<float>(l);
+}
+
+void answer_factors(const Layer& l, bool keep) {
+  answer_means(l);
+  l.wide ? update_in<double>(l, keep, true) : update_in<float>(l, keep, true);
+}
+
+void keep_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
+
+void exchange_rows(const Layer& l, double* to, bool back) { exchange(l, Along(l, ROW), l.f->R, l.f->sum_R, to, back); }
+void exchange_cols(const Layer& l, double* to, bool back) { exchange(l, Along(l, COL), l.f->C, l.f->sum_C, to, back); }
+void exchange_totals(const Layer& l, double* G, double* R, bool back) {
+  if (G) exchange(l, Along(l), l.f->G_total, l.f->sum_M, G, back);
+  if (R) exchange(l, Along(l), l.f->R_total, l.f->sum_M, R, back);
 }
 
 }  // namespace layerwise

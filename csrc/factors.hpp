@@ -6,6 +6,13 @@
 namespace layerwise {
 
 void clear_factors(const Layer& layer);
-void answer_factors(const Layer& layer);
+void add_up_factors(const Layer& layer);
+void answer_factors(const Layer& layer, bool keep);  // and R and C are stored, which otherwise is for later:
+void keep_factors(const Layer& layer);
+
+// R's, C's and the matrices' sums, to where they are completed, or back.
+void exchange_rows(const Layer& layer, double* to, bool back);
+void exchange_cols(const Layer& layer, double* to, bool back);
+void exchange_totals(const Layer& layer, double* G, double* R, bool back);
 
 }  // namespace layerwise

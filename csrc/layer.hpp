@@ -62,7 +62,7 @@ struct Step {
 // The row and column statistics of one factored layer.
 struct Factors {
   int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
-  int64_t n_rows, n_cols;        // what a mean divides by
+  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one whole matrix
   bool cut_rows, cut_cols;       // whether every stripe has all of R (of C) to itself, to be added up
   double *R, *C;                 // sums of G; R and C of the stripes lie behind one another
   double *G_total, *R_total;     // of each matrix
@@ -72,6 +72,8 @@ struct Factors {
   Dtype dtype_R, dtype_C;
   int64_t stride_R[MAX_DIMS], stride_C[MAX_DIMS];    // in bytes, in the layer's dimensions
   int64_t matrix_stride[MAX_DIMS];
+  // Where their sums go when they leave the batch: in numbers.
+  int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
 };
 
 // One layer: what has norms of its own, a whole tensor or one block of it.
@@ -86,6 +88,7 @@ struct Layer {
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the stripes cut the dimension `split`
   int64_t step, stripes, count;
+  double entries;  // of the whole layer, of which there may be more elsewhere
   const Options* o;
   const Step* s;
   Factors* f;
@@ -100,6 +103,9 @@ struct Layer {
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
 };
+
+// Whether a rule asks nothing of the layer.
+inline bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
 
 // Each works on one stripe and returns up to two sums.
 struct Functions {

@@ -109,6 +109,14 @@ class Part:
     one: tuple[int, int, int, int] | None = None
     others: Shape = ()  # with `drop`, further axes that count blocks
 
+    def one_by_one(self, whole: Shape) -> list[Part]:
+        """The same blocks, each a piece of its own, unless they are already or have no length."""
+        if self.one is not None or self.drop:
+            return [self]
+        length = whole[self.axis]
+        n = length // self.count
+        return [Part(self.axis, one=(i, i * n, (i + 1) * n, length)) for i in range(self.count)]
+
     def dims(self) -> Shape:
         return () if self.one is not None else (self.axis, *self.others)
 

@@ -1,10 +1,10 @@
-"""Who answers the rules' questions. Here: whoever holds the whole tensors."""
+"""Who answers the rules' questions: whoever holds the whole tensors, or all who hold parts of them together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares
 from layerwise.rules.parts import square
@@ -33,6 +33,26 @@ class Asked(NamedTuple):
     part: Array
 
 
+class Question(NamedTuple):
+    """A request of one job, to be answered by all who hold parts of its tensor."""
+
+    job: int
+    ask: type[Ask]
+    dims: Dims
+    length: int  # how many numbers answer it
+
+
+class Others(Protocol):
+    """Everybody who steps the same model and holds other parts of it."""
+
+    def add_up(self, questions: Sequence[Question], sums: Array) -> Array:
+        """The sums over all of the model, given those here, one after the other in float64, which may be used up.
+
+        It raises where the step is not to be taken. Everybody comes here at least once before writing anything, if
+        only with no questions.
+        """
+
+
 class Done(NamedTuple):
     """What a rule returned."""
 
@@ -49,6 +69,62 @@ def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     model_sum = _added(terms) if terms else None
     for run in runs:
         yield _to_the_end(xp, run, [(model_sum,) if run.together else None] * len(run.rules))
+
+
+def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iterator[Any]:
+    """Drive rules side by side, one bucket after the other, and yield what they return, each of one whole slice.
+
+    All questions of a round are answered at once. Every rule asks for nothing, `()`, before it writes anything, and is
+    answered when nobody of its bucket has anything more to ask.
+    """
+    job = iter(range(sum(map(len, buckets))))
+    numbered = [{next(job): run for run in bucket} for bucket in buckets]
+    told = _told_model_sum(xp, {i: run for bucket in numbered for i, run in bucket.items() if run.together}, others)
+    for k, runs in enumerate(numbered):
+        waiting = {i: _asking(xp, run, told.get(i)) for i, run in runs.items()}
+        if k == 0 and not told and not any(waiting.values()):
+            others.add_up((), xp.asarray([], dtype=xp.float64))
+        while any(waiting.values()):
+            asking = {i: asked for i, asked in waiting.items() if asked}
+            waiting |= {i: _asking(xp, runs[i], x) for i, x in _completed(xp, runs, asking, others).items()}
+        for run in runs.values():
+            end: Any = _advance(xp, run, run.rules[0], ())
+            yield end.value
+
+
+def _told_model_sum(xp: Any, runs: Mapping[int, Run], others: Others) -> dict[int, Answer]:
+    """What these rules are told of the whole model. They are left waiting for it."""
+    waiting = {i: _asking(xp, run, None) for i, run in runs.items()}
+    while asking := {i: asked for i, asked in waiting.items() if asked[0].ask is not ModelSum}:
+        waiting |= {i: _asking(xp, runs[i], x) for i, x in _completed(xp, runs, asking, others).items()}
+    return _completed(xp, runs, waiting, others) if waiting else {}
+
+
+def _asking(xp: Any, run: Run, answer: Answer | None) -> tuple[Asked, ...]:
+    return tuple(_asked(xp, run, ask) for ask in asks_of(run.rules[0], answer))
+
+
+def _completed(
+    xp: Any, runs: Mapping[int, Run], asking: Mapping[int, Sequence[Asked]], others: Others
+) -> dict[int, Answer]:
+    """The answers to these requests, from all who hold parts."""
+    asks = [(i, one) for i, asked in asking.items() for one in asked]
+    sums = [xp.reshape(xp.asarray(one.part, dtype=xp.float64), (-1,)) for _, one in asks]
+    questions = [Question(i, one.ask, one.dims, len(x)) for (i, one), x in zip(asks, sums, strict=True)]
+    totals, at = others.add_up(questions, xp.concat(sums)), 0
+    answers: dict[int, list[Array]] = {i: [] for i in asking}
+    for question, (i, one) in zip(questions, asks, strict=True):
+        answers[i].append(_as_answer(xp, runs[i], one, totals[at : at + question.length]))
+        at += question.length
+    return {i: tuple(each) for i, each in answers.items()}
+
+
+def _as_answer(xp: Any, run: Run, asked: Asked, total: Array) -> Array:
+    if isinstance(asked.part, (int, float)):
+        total = total.item()
+    else:
+        total = xp.reshape(xp.asarray(total, dtype=asked.part.dtype), asked.part.shape)
+    return _divided(run, asked, total)
 
 
 def _added(terms: Sequence[Array]) -> Array:
@@ -126,8 +202,11 @@ def _answers(run: Run, asked: Sequence[tuple[Asked, ...]]) -> list[Answer]:
 
 
 def _answer(run: Run, slices: Sequence[Asked]) -> list[Array]:
-    ask, dims, _ = slices[0]
     parts = [one.part for one in slices]
-    if run.cut in dims:
+    if run.cut in slices[0].dims:
         parts = [_added(parts)] * len(parts)
-    return [part / max(1, prod(run.shape[d] for d in dims)) for part in parts] if ask is Mean else parts
+    return [_divided(run, slices[0], part) for part in parts]
+
+
+def _divided(run: Run, asked: Asked, total: Array) -> Array:
+    return total / max(1, prod(run.shape[d] for d in asked.dims)) if asked.ask is Mean else total

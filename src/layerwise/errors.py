@@ -35,6 +35,10 @@ class EngineError(LayerwiseError, RuntimeError):
     """The engine asked for does not exist or cannot serve this step."""
 
 
+class SynchronizationError(LayerwiseError, RuntimeError):
+    """Processes that hold parts of one model do not agree about the step; none of them has taken it."""
+
+
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """The one shape all messages have, so that every front says the same of the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,23 @@ class Layout:
         )
 
 
-def lay_out(name: str, rule: Any, h: Hyper, shape: Shape, blocks: Blocks | None, machine_eps: float) -> Layout:
-    """The tensor cut into pieces, each with the hyperparameters fitted to its shape."""
-    parts: Sequence[Part | None] = [None] if blocks is None else blocks.parts(name, shape)
+def lay_out(
+    name: str,
+    rule: Any,
+    h: Hyper,
+    shape: Shape,
+    blocks: Blocks | None,
+    machine_eps: float,
+    one_by_one: Callable[[int], bool] = lambda axis: False,
+) -> Layout:
+    """The tensor cut into pieces, each with the hyperparameters fitted to its shape.
+
+    Equal blocks are one piece, except along an axis for which they are wanted `one_by_one`.
+    """
+    parts: Sequence[Part | None] = [None]
+    if blocks is not None:
+        found = blocks.parts(name, shape)
+        parts = [one for part in found for one in (part.one_by_one(shape) if one_by_one(part.axis) else [part])]
     pieces = tuple(_piece(rule, h, shape, part, machine_eps) for part in parts)
     if len({getattr(piece.h, "factored", None) for piece in pieces}) > 1:
         raise ContradictionError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from layerwise.drive import Others
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
@@ -19,6 +20,8 @@ class Job:
     p: Array
     state: Any  # the rule's State, of stored arrays
     block_dims: tuple[int, ...] = ()
+    shape: tuple[int, ...] | None = None  # of the whole, where others have parts of it
+    parts: int = 1  # how many there are
 
 
 Stats = Mapping[str, Array]
@@ -27,10 +30,13 @@ Stats = Mapping[str, Array]
 class Prepared(Protocol):
     """Jobs that are stepped together, with all that can be planned ahead."""
 
-    def step(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
         """Carry out the jobs, writing parameters and state in place; given is what differs from step to step.
 
-        Where `skip` is true, on the device, everything is left as it is.
+        Where `skip` is true, on the device, everything is left as it is. Where there are `others` with parts of these
+        tensors, they complete the sums, and nothing is written before the last of them is known.
         """
 
     def stats(self) -> list[Stats]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.drive import Others
 from layerwise.engines import Candidate, Engine, Job, Prepared, Stats
 from layerwise.engines.options import options_of
+from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.hyper import Adafactor
 from layerwise.rules.asks import Now
@@ -20,6 +22,7 @@ RATIO = ("weight_norm", "update_norm", "trust_ratio")
 UPDATE = ("update_rms", "trust_ratio", "weight_rms")
 KEPT = 256  # lists of jobs whose layout is remembered; NumPy's optimizers prepare every step anew
 VARIABLE = "LAYERWISE_ISA"
+CHANGED = "the jobs changed while they were laid out. Step from one thread at a time."
 
 _native: Any = extension()
 
@@ -109,52 +112,78 @@ class PreparedNative:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self._batch: Any = engine.batch_of(self._jobs)
+        self._rounds: Rounds | None = None
         self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
         self._stats: Callable[[], list[Stats]] = list
 
-    def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
+    def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
+        given = list(grads), list(nows)
+        if others is not None:
+            self._in_rounds(*given, skip, others)
+            return
         if not self._jobs:
             return
-        given = list(grads), list(nows)
         if skip is None and self._stepped(*given):
             return
-        why = "whether to step is known only on the device" if skip is not None else ""
-        refused = [why or _refusal(*each) for each in zip(self._jobs, *given, strict=True)]
+        refused = self._refused(*given, skip)
         if any(refused):
             self._in_part(*given, skip, refused)
             return
         self._batch = _native.Batch(self._jobs, *given, [options_of(_native, job.h) for job in self._jobs])
         self._engine.keep(self._jobs, self._batch)
         if not self._stepped(*given):
-            raise EngineError("the jobs changed while they were laid out. Step from one thread at a time.")
+            raise EngineError(CHANGED)
 
     def stats(self) -> list[Stats]:
         return self._stats()
 
+    def _in_rounds(self, grads: list[Any], nows: list[Now], skip: Any, others: Others) -> None:
+        given = grads, nows, others
+        if skip is None and self._rounds is not None and self._rounds.step(*given):
+            self._was_stepped(self._rounds.batch)
+            return
+        refused = self._refused(grads, nows, skip)
+        if any(refused):
+            self._in_part(grads, nows, skip, refused, others)
+            return
+        options = [options_of(_native, job.h) for job in self._jobs]
+        self._rounds = Rounds(_native, self._jobs, grads, nows, options)
+        if not self._rounds.step(*given):
+            raise EngineError(CHANGED)
+        self._was_stepped(self._rounds.batch)
+
+    def _refused(self, grads: list[Any], nows: list[Now], skip: Any) -> list[str]:
+        """Why the extension does not take each of the jobs; an empty string where it does."""
+        why = "whether to step is known only on the device" if skip is not None else ""
+        return [why or _refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
+
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
         if self._batch is None or not self._batch.step(self._jobs, grads, nows):
             return False
-        if self._engine.written is not None:
-            self._engine.written(self._params)
-        self._stats = self._measured
+        self._was_stepped(self._batch)
         return True
 
-    def _measured(self) -> list[Stats]:
-        return [Measured(self._batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
+    def _was_stepped(self, batch: Any) -> None:
+        if self._engine.written is not None:
+            self._engine.written(self._params)
+        self._stats = lambda: [Measured(batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
 
-    def _in_part(self, grads: list[Any], nows: list[Now], skip: Any, refused: list[str]) -> None:
+    def _in_part(
+        self, grads: list[Any], nows: list[Now], skip: Any, refused: list[str], others: Others | None = None
+    ) -> None:
         """Leave what the extension does not take to the other engine; all of it where tensors wait for one another."""
         if self._engine.otherwise is None:
             reason = next(filter(None, refused))
             raise EngineError(f"the fused engine does not take these tensors: {reason}. Leave the choice of engine.")
-        together = any(job.h.asks_of_model for job in self._jobs)
+        together = others is not None or any(job.h.asks_of_model for job in self._jobs)
         theirs = tuple(together or bool(no) for no in refused)
         if theirs not in self._parts:
             sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
             self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
         for side, prepared in zip((True, False), self._parts[theirs], strict=True):
             places = [i for i, no in enumerate(theirs) if no is side]
-            prepared.step([grads[i] for i in places], [nows[i] for i in places], skip)
+            if places:
+                prepared.step([grads[i] for i in places], [nows[i] for i in places], skip, others)
         self._stats = lambda: _joined(theirs, *self._parts[theirs])
 
 

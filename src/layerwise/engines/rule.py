@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.drive import Run, local
+from layerwise.drive import Others, Run, in_rounds, local
 from layerwise.engines import Job, Stats
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.parts import is_number, moved
@@ -49,11 +49,15 @@ class RuleEngine:
 
     Tensors of more than `slice_size` elements are taken in slices of that size: to the driver they are tensors cut in
     pieces, whoever has done the cutting. Tensors of at most `stack_size` elements are stepped together with others of
-    their kind: stacked, they are one tensor of so many blocks.
+    their kind: stacked, they are one tensor of so many blocks. With others who hold parts of the tensors, all of a
+    bucket wait for one another with their new moments in hand; a bucket has `bucket_size` elements, if not one tensor.
     """
 
-    def __init__(self, arrays: Arrays, slice_size: int | None = None, stack_size: int = 0) -> None:
+    def __init__(
+        self, arrays: Arrays, slice_size: int | None = None, stack_size: int = 0, bucket_size: int = 1 << 27
+    ) -> None:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
+        self.bucket_size = bucket_size
 
     def prepare(self, jobs: Sequence[Job]) -> PreparedRules:
         return PreparedRules(self, jobs)
@@ -66,7 +70,8 @@ class Task(NamedTuple):
     jobs: tuple[Job, ...]
     grads: tuple[Array, ...]
     now: Now
-    skip: Array | None
+    skip: Array | None = None
+    waits: bool = False  # for others, before anything is written
 
     @property
     def stacked(self) -> bool:
@@ -82,12 +87,25 @@ class PreparedRules:
         self._together = any(job.h.asks_of_model for job in jobs)
         self._measured: list[tuple[tuple[int, ...], Stats]] = []
 
-    def step(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
+        if others is not None:
+            self._in_rounds(grads, nows, skip, others)
+            return
         tasks = [task for group in self._groups for task in self._tasks(group, grads, nows, skip)]
         # One by one where nothing is asked of all, so that no more generators are alive than those of one tensor.
         batches = [tasks] if self._together else [[task] for task in tasks]
         # The places alone: a task holds gradients, which are freed as soon as they are used.
         self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
+
+    def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
+        each = zip(self._jobs, grads, nows, strict=True)
+        tasks = [Task((i,), (job,), (g,), now, skip, True) for i, (job, g, now) in enumerate(each)]
+        runs = iter([_run(self._engine, task, 0, [slice(None)]) for task in tasks])
+        buckets = [[next(runs) for _ in jobs] for jobs in _buckets(self._jobs, self._engine.bucket_size)]
+        done = in_rounds(self._engine.arrays.xp, buckets, others)
+        self._measured = [(task.places, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
         self, group: Sequence[int], grads: Sequence[Array], nows: Sequence[Now], skip: Array | None
@@ -125,6 +143,20 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job]) -> list[list[int]]:
     return list(groups.values())
 
 
+def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
+    """The jobs in order, cut where everybody who holds a part of them cuts as well."""
+    bucket: list[Job] = []
+    size = 0
+    for job in jobs:
+        here = -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
+        if bucket and size + here > most:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(job)
+        size += here
+    yield bucket
+
+
 def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats]]:
     cuts = [_cut(tuple(task.jobs[0].p.shape), engine.slice_size) for task in tasks]
     runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
@@ -144,7 +176,7 @@ def _cut(shape: tuple[int, ...], slice_size: int | None) -> tuple[int, list[slic
 
 def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
     job = task.jobs[0]
-    shape, block_dims = tuple(job.p.shape), job.block_dims
+    shape, block_dims = tuple(job.p.shape) if job.shape is None else job.shape, job.block_dims
     if task.stacked:
         shape, block_dims = (*shape, len(task.jobs)), (*block_dims, len(shape))
     return Run(tuple(_stepping(engine, task, dim, cut) for cut in slices), shape, block_dims, job.h.asks_of_model, dim)
@@ -163,13 +195,20 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
             done: Stepped = end.value
             break
         if isinstance(asked[0], Keep):
-            _put(engine, task, state, asked[0].state)
-            answer = type(asked[0].state)(*state)
+            answer = asked[0].state if task.waits else _kept(engine, task, state, asked[0].state)
         else:
             answer = yield asked.pop()  # so that nothing here holds the terms while others take their turn
+    if task.waits:
+        yield ()
     _put(engine, task, state, done.state)
     _move(engine, task, p, done)
     return done.stats
+
+
+def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
+    """The state where it is stored, now that it is put there."""
+    _put(engine, task, stored, state)
+    return type(state)(*stored)
 
 
 def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[int]) -> Asking[Stepped]:
@@ -192,7 +231,7 @@ def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
 
 
 def _namespace(engine: RuleEngine, task: Task) -> Any:
-    return engine.arrays.xp if task.skip is None else engine.arrays.pure
+    return engine.arrays.xp if task.skip is None and not task.waits else engine.arrays.pure
 
 
 def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterable[Array]) -> None:

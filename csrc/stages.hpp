@@ -1,0 +1,60 @@
+// What a batch is carried out with: stages of tasks for the threads to share, and memory that is kept between steps.
+#pragma once
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "batch.hpp"
+
+namespace layerwise {
+
+struct Batch::Stage {
+  Kind kind;
+  bool backwards;
+  std::vector<Task> tasks;
+  int first, last;  // the layers of its group
+  alignas(64) std::atomic<int> next{0};
+  alignas(64) std::atomic<int> unfinished{0};
+  std::atomic<int> over{0};
+};
+
+// Memory for the statistics of a group. One piece is kept from step to step, whichever batch takes it.
+class Scratchpad {
+ public:
+  explicit Scratchpad(int64_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      std::swap(kept(), piece_);
+    }
+    if (piece_.bytes < bytes) {
+      std::free(piece_.at);
+      piece_ = {static_cast<char*>(std::malloc(size_t(bytes))), bytes};
+      if (!piece_.at) throw std::bad_alloc();
+    }
+  }
+  ~Scratchpad() {
+    if (bytes_ == 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex());
+      if (kept().bytes < piece_.bytes) std::swap(kept(), piece_);
+    }
+    std::free(piece_.at);
+  }
+  Scratchpad(const Scratchpad&) = delete;
+  char* at() const { return piece_.at; }
+
+ private:
+  struct Piece {
+    char* at = nullptr;
+    int64_t bytes = 0;
+  };
+  static std::mutex& mutex() { static std::mutex one; return one; }
+  static Piece& kept() { static Piece one; return one; }
+  int64_t bytes_;
+  Piece piece_;
+};
+
+}  // namespace layerwise

@@ -1,0 +1,61 @@
+"""The compiled engine where others hold parts of the tensors: it stops at every request for them to add theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from layerwise.drive import Ask, Others, Question, dims_of
+from layerwise.engines import Job
+from layerwise.hyper import Adafactor
+from layerwise.rules.asks import Mean, ModelSum, Now, Squares
+
+
+class Rounds:
+    """Jobs laid out as a batch that stops."""
+
+    def __init__(
+        self, native: Any, jobs: Sequence[Job], grads: list[Any], nows: list[Now], options: Sequence[Any]
+    ) -> None:
+        self._jobs = list(jobs)
+        self.batch: Any = native.Batch(self._jobs, grads, nows, list(options), stops=True)
+        self._sums = native.Sum
+        self._questions: list[list[Question]] = []  # of each round
+
+    def step(self, grads: list[Any], nows: list[Now], others: Others) -> bool:
+        """Carry out the jobs, unless they are not like those this was made for."""
+        if not self.batch.begin(self._jobs, grads, nows):
+            return False
+        try:
+            self._measure(others)
+            self.batch.apply()
+        finally:
+            self.batch.leave()
+        return True
+
+    def _measure(self, others: Others) -> None:
+        more, number = self.batch.measure(), 0
+        while True:
+            if number == len(self._questions):
+                self._questions.append([self._question(*ask) for ask in self.batch.asks()])
+            sums = self.batch.sums()
+            sums[:] = others.add_up(self._questions[number], sums)
+            number += 1
+            if not more or not self.batch.measure():
+                return
+
+    def _question(self, i: int, what: Any, length: int) -> Question:
+        job = self._jobs[i]
+        ask = self._ask(job.h, what)
+        return Question(i, type(ask), dims_of(ask, len(job.p.shape), job.block_dims), length)
+
+    def _ask(self, h: Any, what: Any) -> Ask:
+        """The rule's request for these sums."""
+        sums = self._sums
+        rows, cols = getattr(h, "factored", None) or ((), ())
+        if what == sums.MODEL:
+            return ModelSum(None)
+        named = {sums.ROWS: cols, sums.COLS: rows, sums.G: rows + cols, sums.R: rows}
+        if what in named:
+            return Mean(None, named[what])
+        return Mean(None) if isinstance(h, Adafactor) and what != sums.OWN else Squares(None)

@@ -1,0 +1,210 @@
+"""How a tensor is cut over processes, and what of it and of its state is here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import GradientError, ParameterError
+from layerwise.layout import Layout, Piece
+
+Shape = tuple[int, ...]
+Kept = tuple[bool, ...]  # of a statistic: whether it extends along each dimension of the tensor
+
+
+def is_dtensor(x: Any) -> bool:
+    """Whether `x` is a DTensor; there is none before its module has been imported."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Tensor) -> Tensor:
+    """What of a tensor is here, once it has arrived."""
+    if not is_dtensor(x):
+        return x
+    wrapper: Any = x
+    here = wrapper._local_tensor  # to_local() would be recorded by autograd
+    return here if isinstance(here, torch.nn.Parameter) or type(here) is Tensor else _arrived(here)
+
+
+def _arrived(here: Any) -> Any:
+    return here.wait() if hasattr(here, "wait") else here
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Processes that hold the parts of tensors between them: a dimension of a device mesh."""
+
+    ranks: tuple[int, ...]
+    group: Any = field(compare=False)
+    device_type: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tensor's parts: over which processes, and along which of its dimensions."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    axes: tuple[tuple[Axis, int], ...]
+
+    @property
+    def parts(self) -> int:
+        n = 1
+        for axis, _ in self.axes:
+            n *= len(axis.ranks)
+        return n
+
+    def cuts(self, dim: int) -> bool:
+        return any(d == dim for _, d in self.axes)
+
+    def along(self, kept: Kept) -> tuple[Any, ...]:
+        """The placements of a statistic that extends along some of the tensor's dimensions."""
+        from torch.distributed.tensor import Replicate
+
+        return tuple(x if x.is_replicate() or kept[_dim(x)] else Replicate() for x in self.placements)
+
+    def shape_here(self, whole: Shape, kept: Kept, p: Tensor) -> Shape:
+        """The shape of what is here of such a statistic."""
+        here = local(p).shape
+        return tuple(here[d] if kept[d] and self.cuts(d) else n for d, n in enumerate(whole))
+
+    def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
+        """A statistic, or a state of the tensor's shape, of which this is here."""
+        from torch.distributed.tensor import DTensor
+
+        stride = torch.empty(whole, device="meta").stride() if stride is None else stride
+        made: Tensor = DTensor.from_local(
+            here, self.mesh, self.along(kept), run_check=False, shape=torch.Size(whole), stride=stride
+        )
+        return made
+
+    def here(self, dim: int, n: int) -> list[int]:
+        """Which indices along a dimension are here."""
+        from torch.distributed.tensor import Replicate, distribute_tensor
+
+        placements = [
+            _moved_to_first(x) if not x.is_replicate() and _dim(x) == dim else Replicate() for x in self.placements
+        ]
+        indices = torch.arange(n, device=self.mesh.device_type)
+        found: list[int] = local(distribute_tensor(indices, self.mesh, placements, src_data_rank=None)).tolist()
+        return found
+
+
+def _dim(placement: Any) -> int:
+    dim: int = placement.dim
+    return dim
+
+
+def _moved_to_first(placement: Any) -> Any:
+    """The placement along the only dimension of a vector."""
+    factor = getattr(placement, "split_factor", None)
+    return type(placement)(0) if factor is None else type(placement)(0, split_factor=factor)
+
+
+def cut_of(name: str, p: Tensor) -> Cut | None:
+    """How a parameter is cut, or None where all of it is here alone."""
+    if not is_dtensor(p):
+        return None
+    spec: Any = p
+    mesh, placements = spec.device_mesh, tuple(spec.placements)
+    for placement in placements:
+        if not (placement.is_replicate() or hasattr(placement, "dim")):
+            raise ParameterError(
+                f"{name} must be sharded or replicated over its mesh, but is placed {placements}. "
+                "Pass p.redistribute(placements=...) as the parameter."
+            )
+    if mesh.get_coordinate() is None:
+        raise ParameterError(f"{name} lies on {mesh}, to which this process does not belong. Leave it out here.")
+    axes = tuple(
+        (_axis(mesh, i), placement.dim % p.ndim)
+        for i, placement in enumerate(placements)
+        if not placement.is_replicate() and mesh.size(i) > 1
+    )
+    return Cut(mesh, placements, axes)
+
+
+def _axis(mesh: Any, i: int) -> Axis:
+    group = mesh.get_group(i)
+    return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, mesh.device_type)
+
+
+def alike(name: str, p: Tensor, g: Tensor) -> Tensor:
+    """The gradient, laid out as its parameter is."""
+    if is_dtensor(p) != is_dtensor(g):
+        ours, theirs = ("sharded", "not") if is_dtensor(p) else ("not sharded", "it")
+        raise GradientError(
+            f"{name} is {ours}, its gradient is {theirs}. Pass both as DTensors of one mesh, or both as plain tensors."
+        )
+    spec_p: Any = p
+    spec_g: Any = g
+    if not is_dtensor(p) or (spec_g.placements == spec_p.placements and spec_g.device_mesh == spec_p.device_mesh):
+        return g
+    if spec_g.device_mesh != spec_p.device_mesh:
+        raise GradientError(
+            f"{name} lies on {spec_p.device_mesh}, its gradient on {spec_g.device_mesh}. Bring it to the parameter's."
+        )
+    moved: Tensor = spec_g.redistribute(placements=spec_p.placements)
+    return moved
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is here of one piece of a tensor, which is one job."""
+
+    piece: Piece
+    axes: tuple[tuple[Axis, int], ...] = ()  # in the dimensions of the piece
+    shape: Shape | None = None  # of the whole piece, if it is cut
+    parts: int = 1
+    along: slice | None = None  # the place of the block in what is here, if it is the blocks' axis that is cut
+
+    def view(self, array: Any, kept: bool = True) -> Any:
+        """The piece's part of an array that extends along the blocks' axis, or has one entry a block."""
+        if self.along is None:
+            return self.piece.view(array)
+        part: Any = self.piece.part  # one block: those along an axis that is cut are laid out one by one
+        number = part.one[0]
+        place = self.along if kept else slice(number, number + 1)
+        return array[(slice(None),) * part.axis + (place,)]
+
+
+def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
+    """A tensor's pieces as they are here. Blocks along an axis that is cut are here all of them, some of them empty."""
+    if cut is None or not cut.axes:
+        return tuple(map(Held, layout.pieces))
+    return tuple(_held(piece, cut) for piece in layout.pieces)
+
+
+def _held(piece: Piece, cut: Cut) -> Held:
+    part, along = piece.part, None
+    axes = cut.axes
+    if part is not None and part.one is not None and cut.cuts(part.axis):
+        _, start, end, length = part.one
+        here = [i for i, at in enumerate(cut.here(part.axis, length)) if start <= at < end]
+        along = slice(here[0], here[-1] + 1) if here else slice(0, 0)
+    elif part is not None and part.one is None and not part.drop:
+        axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
+    return Held(piece, axes, piece.shape, cut.parts, along)
+
+
+def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
+    """For each of the rule's states along which of the tensor's dimensions it extends."""
+    piece = layout.pieces[0]
+    grown = tuple(n + 1 for n in piece.shape)  # so that a dimension of size 1 is told from one that was summed over
+    found: list[Kept | None] = []
+    for shape in rule.shapes(piece.h, grown):
+        kept = None if shape is None else [n == m for n, m in zip(shape, grown, strict=True)]
+        if kept is not None and len(kept) > ndim and piece.part is not None:
+            del kept[piece.part.axis]  # which counts blocks
+        found.append(None if kept is None else tuple(kept))
+    return tuple(found)
+
+
+def axes_of(cuts: Sequence[Cut | None]) -> tuple[Axis, ...]:
+    """All processes with whom something is shared, in an order that is the same for all of them."""
+    return tuple(dict.fromkeys(axis for cut in cuts if cut is not None for axis, _ in cut.axes))

@@ -1,0 +1,165 @@
+"""The processes that hold other parts of the same model: one all-reduce a round completes all sums, and all agree.
+
+What they step must be the same: parameters, settings, step counts, and whether to step at all. A fingerprint of that
+goes with the first sums of every step, so that it costs no collective of its own and is known before anything is
+written. Sums can only be added to sums of the same layout. Who finds its layout changed since the last step therefore
+says so in the old one, which everybody still understands; if all say the same, the new one holds from then on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from layerwise.drive import Question
+from layerwise.errors import SynchronizationError
+from layerwise.rules.asks import ModelSum, Now
+from layerwise.torch._cuts import Axis
+
+Axes = tuple[tuple[Axis, int], ...]  # of one job: who cuts it, and along which of its dimensions
+BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
+HEADER = 2 * CHUNKS + 2
+
+
+class Skipped(Exception):  # noqa: N818  # an answer, not an error
+    """Somebody's gradients are not finite: nobody takes the step."""
+
+
+class Said(NamedTuple):
+    """What one process says of a step."""
+
+    fingerprint: bytes
+    skip: bool
+    words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
+
+
+class Agreement:
+    """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of."""
+
+    def __init__(self, axes: Sequence[Axis]) -> None:
+        self.axes = tuple(axes)
+        self._layout = b""
+        self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
+
+    def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor]) -> None:
+        """Complete the first sums of a step, if everybody takes it."""
+        if layout != self._layout:
+            nothing = [sums.new_zeros(n) for n in self._lengths]
+            self._exchange(said, nothing)
+            self._layout, self._lengths = layout, list(map(len, places))
+        completed = self._exchange(said, [sums[where] for where in places])
+        for where, total in zip(places, completed, strict=True):
+            sums[where] = total
+
+    def _exchange(self, said: Said, parts: Sequence[Tensor]) -> list[Tensor]:
+        # On every axis goes what was heard on those before it, so that in the end all have heard of all.
+        skip, differing, totals = float(said.skip), "", []
+        chunks = _chunks(said.fingerprint)
+        for axis, part in zip(self.axes, parts, strict=True):
+            header = [*chunks, *(x * x for x in chunks), skip, float(bool(differing))]
+            found = all_reduced(axis, torch.cat([part.new_tensor(header), part]))
+            *sums, skip, heard = found[:HEADER].tolist()
+            n = len(axis.ranks)
+            if any(n * xx != x * x for x, xx in zip(sums[:CHUNKS], sums[CHUNKS:], strict=True)):
+                differing = _difference(axis, said.words())
+            elif heard and not differing:
+                differing = "other processes of the model disagree about the step"
+            totals.append(found[HEADER:])
+        if differing:
+            raise SynchronizationError(
+                f"{differing}. Give all of them the same parameters, settings and backward passes; nothing was stepped."
+            )
+        if skip:
+            raise Skipped
+        return totals
+
+
+class Peers:
+    """Adds up the sums of jobs that are stepped together."""
+
+    def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
+        self._agreement, self._jobs, self._described = agreement, jobs, described
+        self._rounds: list[Round] = []
+
+    def begin(self, nows: Sequence[Now], skip: bool, words: Callable[[], Mapping[str, Any]]) -> None:
+        """Another step, and what is known of it here."""
+        numbers = [tuple(x if isinstance(x, (int, float)) else 0 for x in now) for now in nows]
+        self._number, self._said = 0, Said(str(hash(tuple(numbers))).encode(), skip, words)
+
+    def add_up(self, questions: Sequence[Question], sums: Any) -> Any:
+        """The sums over all of the model, given those here."""
+        sums = torch.as_tensor(sums)
+        if self._number == len(self._rounds) or self._rounds[self._number].questions != questions:
+            self._rounds[self._number :] = [self._round(questions, sums.device)]
+        now = self._rounds[self._number]
+        if self._number == 0:
+            print_ = hashlib.sha256(now.layout + self._said.fingerprint).digest()
+            self._agreement.settle(now.layout, self._said._replace(fingerprint=print_), sums, now.places)
+        else:
+            for axis, places in zip(self._agreement.axes, now.places, strict=True):
+                if len(places):
+                    sums[places] = all_reduced(axis, sums[places])
+        self._number += 1
+        if len(now.model):
+            sums[now.model] = sums[now.model].sum()
+        return sums
+
+    def _round(self, questions: Sequence[Question], device: torch.device) -> Round:
+        starts = [0]
+        for question in questions:
+            starts.append(starts[-1] + question.length)
+
+        def places(wanted: Callable[[Question], bool]) -> Tensor:
+            each = zip(questions, starts, starts[1:], strict=False)
+            found = [i for question, start, end in each if wanted(question) for i in range(start, end)]
+            return torch.tensor(found, dtype=torch.long, device=device)
+
+        asked = [(q.job, q.ask.__name__, q.dims, q.length) for q in questions]
+        return Round(
+            list(questions),
+            [places(lambda q, axis=axis: self._adds(q, axis)) for axis in self._agreement.axes],
+            places(lambda q: q.ask is ModelSum),
+            hashlib.sha256(f"{self._described} {asked}".encode()).digest(),
+        )
+
+    def _adds(self, question: Question, axis: Axis) -> bool:
+        return any(other == axis and d in question.dims for other, d in self._jobs[question.job])
+
+
+class Round(NamedTuple):
+    """Where the sums of one round go."""
+
+    questions: list[Question]
+    places: list[Tensor]  # which of them are added up over each axis
+    model: Tensor  # which make the model's sum
+    layout: bytes
+
+
+def all_reduced(axis: Axis, sums: Tensor) -> Tensor:
+    """The sums over all processes of the axis, by whichever device its processes can talk."""
+    backends = dist.get_backend_config(axis.group)
+    sent = sums if f"{sums.device.type}:" in backends else sums.to(axis.device_type)
+    dist.all_reduce(sent, group=axis.group)
+    return sent.to(sums.device)
+
+
+def _chunks(fingerprint: bytes) -> list[float]:
+    number = int.from_bytes(fingerprint[: BITS * CHUNKS // 8], "little")
+    return [float(number >> (BITS * i) & ((1 << BITS) - 1)) for i in range(CHUNKS)]
+
+
+def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
+    """In words, what is not the same on two processes of an axis that disagree."""
+    said: list[Any] = [None] * len(axis.ranks)
+    dist.all_gather_object(said, words, group=axis.group)
+    for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
+        for what in dict.fromkeys((*said[0], *other)):
+            ours, theirs = said[0].get(what), other.get(what)
+            if ours != theirs:
+                return f"ranks {axis.ranks[0]} and {rank} disagree about the step: {what} is {ours} on one and {theirs} on the other"
+    return f"ranks {axis.ranks} are not stepped by the same engine, or hold parts that do not belong together"
