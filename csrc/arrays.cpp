@@ -51,7 +51,8 @@ struct Exchange {
   void* unused[3];
   int (*tensor_of)(void* object, Tensor* tensor);
 };
-enum { CPU = 1, PINNED = 3, FLOAT = 2, BFLOAT = 4 };
+enum { CPU = 1, PINNED = 3, INT = 0, FLOAT = 2, BFLOAT = 4 };
+constexpr int DTYPES = 4, COUNT = 4;  // the place of the dtype of counts, behind ours
 
 PyTypeObject* torch_types[2];
 PyObject* torch_dtypes;
@@ -76,30 +77,65 @@ bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
   return !PyErr_Occurred();
 }
 
-bool look_by_methods(PyObject* x, View& v) {
+bool find_by_methods(PyObject* x, char*& address) {
   const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
   if (!type.o || !PyUnicode_Check(type.o) || PyUnicode_CompareWithASCIIString(type.o, "cpu") != 0) return false;
-  const Owned dtype{PyObject_GetAttr(x, s_dtype)}, shape{PyObject_GetAttr(x, s_shape)};
-  int which = 0, dims = 0;
-  while (which < 4 && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
-  if (which == 4) return false;
-  const Owned stride{PyObject_CallMethodNoArgs(x, s_stride)}, address{PyObject_CallMethodNoArgs(x, s_data_ptr)};
-  if (!address.o || !read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
-  v.address = static_cast<char*>(PyLong_AsVoidPtr(address.o));
+  const Owned found{PyObject_CallMethodNoArgs(x, s_data_ptr)};
+  address = found.o ? static_cast<char*>(PyLong_AsVoidPtr(found.o)) : nullptr;
+  return found.o;
+}
+
+int dtype_by_methods(PyObject* x) {
+  const Owned dtype{PyObject_GetAttr(x, s_dtype)};
+  int which = 0;
+  while (which <= COUNT && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
+  return which;
+}
+
+bool look_by_methods(PyObject* x, View& v) {
+  const int which = dtype_by_methods(x);
+  int dims = 0;
+  if (which >= DTYPES || !find_by_methods(x, v.address)) return false;
+  const Owned shape{PyObject_GetAttr(x, s_shape)}, stride{PyObject_CallMethodNoArgs(x, s_stride)};
+  if (!read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
   v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = size_of(v.dtype);
   return true;
 }
 
+bool find_by_table(PyObject* x, Tensor& t) {
+  return exchange->tensor_of(x, &t) == 0 && (t.device == CPU || t.device == PINNED) && t.lanes == 1;
+}
+
+char* address_of(const Tensor& t) { return static_cast<char*>(t.data) + t.offset; }
+
+bool place_by_table(PyObject* x, char*& address) {
+  Tensor t;
+  if (!find_by_table(x, t)) return false;
+  address = address_of(t);
+  return true;
+}
+
+bool count_by_table(PyObject* x, char*& address) {
+  Tensor t;
+  if (!find_by_table(x, t) || t.code != INT || t.bits != 64 || t.dims != 0) return false;
+  address = address_of(t);
+  return true;
+}
+
+bool count_by_methods(PyObject* x, char*& address) {
+  const Owned shape{PyObject_GetAttr(x, s_shape)};
+  return shape.o && PyObject_Length(shape.o) == 0 && dtype_by_methods(x) == COUNT && find_by_methods(x, address);
+}
+
 bool look_by_table(PyObject* x, View& v) {
   Tensor t;
-  if (exchange->tensor_of(x, &t) != 0) return false;
-  if ((t.device != CPU && t.device != PINNED) || t.lanes != 1) return false;
+  if (!find_by_table(x, t)) return false;
   if (t.code == FLOAT && t.bits == 32) v.dtype = F32;
   else if (t.code == FLOAT && t.bits == 64) v.dtype = F64;
   else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
   else if (t.code == BFLOAT && t.bits == 16) v.dtype = BF16;
   else return false;
-  v.address = static_cast<char*>(t.data) + t.offset, v.dims = t.dims;
+  v.address = address_of(t), v.dims = t.dims;
   v.shape = t.shape, v.stride = t.stride, v.unit = size_of(v.dtype);
   return true;
 }
@@ -136,8 +172,24 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   s_is_neg = PyUnicode_InternFromString("is_neg");
 }
 
+bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]; }
+
+bool find(PyObject* x, char*& address) {
+  const bool found = is_tensor(x) && (exchange ? place_by_table(x, address) : find_by_methods(x, address));
+  if (!found) PyErr_Clear();
+  return found;
+}
+
+bool find_count(PyObject* x, int64_t*& count) {
+  char* address = nullptr;
+  const bool found = is_tensor(x) && (exchange ? count_by_table(x, address) : count_by_methods(x, address));
+  if (!found) PyErr_Clear();
+  count = reinterpret_cast<int64_t*>(address);
+  return found;
+}
+
 bool look(PyObject* x, View& v, bool writable) {
-  if (Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]) {
+  if (is_tensor(x)) {
     const bool found = look_at_torch(x, v);
     if (!found) PyErr_Clear();
     return found;

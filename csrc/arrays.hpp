@@ -23,11 +23,20 @@ struct View {
 // Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
 int open_numpy();
 
-// The exact types whose numbers lie where they say, their four dtypes, and PyTorch's table of functions or None.
+// The exact types whose numbers lie where they say, their four dtypes and that of counts, and PyTorch's table of
+// functions or None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
 
 // false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
 bool look(PyObject* array, View& view, bool writable);
+
+// Of those exact types.
+bool is_tensor(PyObject* object);
+
+// Where a tensor in this machine's memory lies, whatever it holds; and the one number of a tensor that holds a count.
+// false, and no Python error, where it is of another kind.
+bool find(PyObject* tensor, char*& address);
+bool find_count(PyObject* tensor, int64_t*& count);
 
 // How an array lay when its batch was laid out. All in one place where there are few dimensions: with a thousand small
 // tensors, it is memory that is not in the cache that a step waits for.

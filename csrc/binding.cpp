@@ -1,6 +1,7 @@
 // The one file that knows Python's objects of ours: it checks, dispatches, and computes nothing itself.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +16,7 @@
 #include "batch.hpp"
 #include "dispatch.hpp"
 #include "threads.hpp"
+#include "watch.hpp"
 
 namespace nb = nanobind;
 using namespace layerwise;
@@ -33,11 +35,11 @@ std::string compiler() {
 
 PyObject* attribute(const char* name) { return PyUnicode_InternFromString(name); }
 
-// A field of a job, owned.
-nb::object field(PyObject* job, PyObject* name) {
-  PyObject* found = PyObject_GetAttr(job, name);
-  if (!found) throw nb::python_error();
-  return nb::steal(found);
+// The fields of a job by their places in the tuple that it is.
+enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_FIELDS };
+nb::handle field(PyObject* job, Field which) {
+  if (!PyTuple_Check(job) || PyTuple_GET_SIZE(job) != JOB_FIELDS) throw nb::type_error("a job is a layerwise.engines.Job");
+  return PyTuple_GET_ITEM(job, which);
 }
 
 // The roles of a state's arrays, in the order of the rule's State.
@@ -72,21 +74,27 @@ bool as_number(PyObject* x, double& to) {
   return false;
 }
 
+// What is told of a step: t, lr, weight decay, scale of the gradient.
+struct Numbers {
+  double of[4];
+  PyObject* from = nullptr;
+
+  bool read(PyObject* now) {
+    if (now == from) return true;  // as often: many tensors, one step
+    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
+    for (Py_ssize_t i = 0; i < 4; i++)
+      if (!as_number(PyTuple_GET_ITEM(now, i), of[i])) return false;
+    from = now;
+    return true;
+  }
+};
+
 // One job as it was when its batch was made, and whether another one is like it.
 struct Like {
   nb::object h, block_dims;
   Method method;
   std::vector<std::pair<Role, std::optional<Seen>>> arrays;
 };
-
-struct Names {
-  PyObject *p = attribute("p"), *state = attribute("state"), *h = attribute("h"), *block_dims = attribute("block_dims"),
-           *shape = attribute("shape");
-};
-const Names& names() {
-  static const Names found;
-  return found;
-}
 
 std::vector<int> as_ints(nb::handle tuple) {
   std::vector<int> found;
@@ -95,6 +103,7 @@ std::vector<int> as_ints(nb::handle tuple) {
 }
 
 using Objects = nb::typed<nb::list, nb::object>;
+using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
 class Jobs {
  public:
@@ -107,7 +116,7 @@ class Jobs {
       PyObject* job = jobs[i].ptr();
       const auto& given = nb::cast<const GivenOptions&>(options[i]);
       tensors.push_back({given.options, {}, {}, {}, given.rows, given.cols, {}});
-      like_.push_back({field(job, names().h), field(job, names().block_dims), given.options.method, {}});
+      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), given.options.method, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
       std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
       same.push_back(i && like_[i].h.is(like_[i - 1].h));
@@ -141,7 +150,8 @@ class Jobs {
     bool all = false;
     try {
       size_t i = 0;
-      while (i < like_.size() && fits(int(i), at(jobs, i), at(grads, i), at(nows, i))) i++;
+      Numbers numbers;
+      while (i < like_.size() && numbers.read(at(nows, i)) && fits(int(i), at(jobs, i), at(grads, i), numbers)) i++;
       all = i == like_.size();
     } catch (...) {
       batch_->busy.store(false);
@@ -198,41 +208,33 @@ class Jobs {
       like.arrays.emplace_back(role, std::move(seen));
       return true;
     };
-    const nb::object p = field(job, names().p), state = field(job, names().state);
+    const nb::handle p = field(job, JOB_P), state = field(job, JOB_STATE);
     const auto& its = roles(like.method);
     if (!PyTuple_Check(state.ptr()) || size_t(PyTuple_GET_SIZE(state.ptr())) != its.size()) return false;
     if (!add(ROLE_P, p.ptr()) || !add(ROLE_G, g)) return false;
     for (size_t i = 0; i < its.size(); i++)
       if (!add(its[i], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(i)))) return false;
-    double number;
-    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
-    for (Py_ssize_t i = 0; i < 4; i++)
-      if (!as_number(PyTuple_GET_ITEM(now, i), number)) return false;
-    return true;
+    return Numbers().read(now);
   }
 
   // The shape of the tensor that the job's parameter is a part of.
   static std::vector<int64_t> whole(PyObject* job, const std::vector<int64_t>& here) {
-    const nb::object shape = field(job, names().shape);
+    const nb::handle shape = field(job, JOB_SHAPE);
     if (shape.is_none()) return here;
     const auto found = nb::cast<std::vector<int64_t>>(shape);
     if (found.size() != here.size()) throw nb::value_error("a whole of other dimensions than its part");
     return found;
   }
 
-  bool fits(int i, PyObject* job, PyObject* g, PyObject* now) {
+  bool fits(int i, PyObject* job, PyObject* g, const Numbers& now) {
     const Like& like = like_[size_t(i)];
-    if (!field(job, names().h).is(like.h) || !PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
-    const nb::object dims = field(job, names().block_dims);
+    if (!field(job, JOB_H).is(like.h)) return false;
+    const nb::handle dims = field(job, JOB_BLOCK_DIMS), state = field(job, JOB_STATE);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
-    const nb::object state = field(job, names().state);
-    double number[4];
-    for (Py_ssize_t k = 0; k < 4; k++)
-      if (!as_number(PyTuple_GET_ITEM(now, k), number[k])) return false;
-    if (!same(i, like.arrays[0], field(job, names().p).ptr()) || !same(i, like.arrays[1], g)) return false;
+    if (!same(i, like.arrays[0], field(job, JOB_P).ptr()) || !same(i, like.arrays[1], g)) return false;
     for (size_t k = 2; k < like.arrays.size(); k++)
       if (!same(i, like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
-    batch_->now(i, number[0], number[1], number[2], number[3]);
+    batch_->now(i, now.of[0], now.of[1], now.of[2], now.of[3]);
     return true;
   }
 
@@ -247,6 +249,25 @@ class Jobs {
   std::vector<Like> like_;
   std::unique_ptr<Batch> batch_;
 };
+
+std::optional<std::vector<int64_t>> counts(Objects tensors) {
+  std::vector<int64_t> found;
+  found.reserve(nb::len(tensors));
+  int64_t* count;
+  for (nb::handle tensor : tensors) {
+    if (!find_count(tensor.ptr(), count)) return {};
+    found.push_back(*count);
+  }
+  return found;
+}
+
+bool count(Objects tensors) {
+  std::vector<int64_t*> found(nb::len(tensors));
+  for (size_t i = 0; i < found.size(); i++)
+    if (!find_count(PyList_GET_ITEM(tensors.ptr(), Py_ssize_t(i)), found[i])) return false;
+  for (int64_t* one : found) ++*one;
+  return true;
+}
 
 size_t address(nb::handle array) {
   View view;
@@ -319,6 +340,19 @@ NB_MODULE(_native, m) {
       .value("P", SUM_P)
       .value("UPDATE", SUM_UPDATE);
   m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
+  m.def("counts", &counts, nb::arg("tensors"),
+        "The number that each of these tensors of int64 holds; None if one is of another kind.");
+  m.def("count", &count, nb::arg("tensors"), "Add one to each of them; False, with nothing done, if one is not such.");
+  nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")
+      .def("__init__", [](Watch* self, Objects params, Objects grads, Dict states) {
+             new (self) Watch;
+             if (!self->see(params.ptr(), grads.ptr(), states.ptr())) throw nb::value_error("a tensor of another kind");
+           },
+           nb::arg("params"), nb::arg("grads"), nb::arg("states"))
+      .def("same", [](Watch& self, Objects params, Objects grads, Dict states) {
+             return self.same(params.ptr(), grads.ptr(), states.ptr());
+           },
+           nb::arg("params"), nb::arg("grads"), nb::arg("states"), "Whether all of it is as it was.");
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),

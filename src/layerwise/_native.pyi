@@ -29,6 +29,23 @@ def open_torch(tensor: object, parameter: object, dtypes: tuple[object, ...], ex
 def address(array: object) -> int:
     """Where an array lies, or 0 if the engine does not take it."""
 
+def counts(tensors: list[object]) -> list[int] | None:
+    """
+    The number that each of these tensors of int64 holds; None if one is of another kind.
+    """
+
+def count(tensors: list[object]) -> bool:
+    """Add one to each of them; False, with nothing done, if one is not such."""
+
+class Watch:
+    """
+    What parameters, gradients and state were when a step was prepared, kept as numbers.
+    """
+
+    def __init__(self, params: list[object], grads: list[object], states: dict[object, object]) -> None: ...
+    def same(self, params: list[object], grads: list[object], states: dict[object, object]) -> bool:
+        """Whether all of it is as it was."""
+
 class Method(enum.Enum):
     LAMB = 0
 

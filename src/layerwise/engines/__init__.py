@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive import Others
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
 
-@dataclass(frozen=True)
-class Job:
-    """One tensor, or a piece of one, as it is stored, and the settings that apply to it."""
+class Job(NamedTuple):
+    """One tensor, or a piece of one, as it is stored, and the settings that apply to it.
+
+    The extension knows the fields by their places.
+    """
 
     rule: Any  # a module of layerwise.rules
     h: Any  # hyperparameters, fitted to this tensor

@@ -56,9 +56,28 @@ def why_not() -> str:
 def know_torch(torch: Any) -> None:
     """Make PyTorch's tensors known to the extension, which itself knows no framework."""
     if _native is not None:
-        dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+        dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         _native.open_torch(torch.Tensor, torch.nn.Parameter, dtypes, exchange)
+
+
+def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]) -> Any:
+    """The extension's look at PyTorch's tensors, or None where it cannot look at one of them."""
+    try:
+        return None if _native is None else _native.Watch(params, grads, states)
+    except ValueError:
+        return None
+
+
+def counts(steps: list[Any]) -> list[int] | None:
+    """The numbers that these tensors of PyTorch hold, if the extension can read them."""
+    found: list[int] | None = None if _native is None else _native.counts(steps)
+    return found
+
+
+def count(steps: list[Any]) -> bool:
+    """Add one to each of them, and whether that could be done."""
+    return _native is not None and bool(_native.count(steps))
 
 
 class Measured(Mapping[str, Any]):

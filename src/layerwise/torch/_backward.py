@@ -33,13 +33,13 @@ class InBackward:
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
             self._passes[p] += 1
-            if self._passes[p] < self._every or p.grad is None:
+            if self._passes[p] < self._every or (g := p.grad) is None:
                 return
             del self._passes[p]
             optimizer, group = self._optimizer, self._optimizer.param_groups[number]
             h = optimizer.settings_of(group)
             _refuse(h)
-            optimizer.step_due([Due(number, group, h, [p])])
+            optimizer.step_due([Due(number, group, h, [p], [g])])
             p.grad = None
 
         return step

@@ -20,7 +20,7 @@ from layerwise.names import ByName
 from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._namespace import DifferentiableTensors, Tensors
 from layerwise.torch._settings import Groups, named
-from layerwise.torch._turn import Due, Plan, Turn, marks, options
+from layerwise.torch._turn import Due, Plan, Turn, grads_of
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
@@ -124,8 +124,8 @@ class Optimizer(torch.optim.Optimizer):
         settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [[p for p in group["params"] if p.grad is not None] for _, group in groups]
-        return [Due(*each) for each in zip(*zip(*groups, strict=True), settings, given, strict=True) if each[-1]]
+        given = [_with_gradients(group["params"]) for _, group in groups]
+        return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def step_due(self, dues: Sequence[Due]) -> None:
@@ -133,10 +133,9 @@ class Optimizer(torch.optim.Optimizer):
         params = [p for due in dues for p in due.params]
         if not params:
             return
-        grads = [p.grad for p in params if p.grad is not None]
-        key, seen = tuple(map(id, params)), (marks(params, grads), options(dues))
+        grads, key = grads_of(dues), tuple(map(id, params))
         turn = self._turns.get(key)
-        if turn is not None and (self._groups.differentiable or not turn.holds(seen)):
+        if turn is not None and (self._groups.differentiable or not turn.holds(dues, grads, self.state)):
             turn = None
         plans = list(self._planned(dues)) if turn is None else turn.plans
         with torch.set_grad_enabled(self._groups.differentiable):
@@ -145,7 +144,7 @@ class Optimizer(torch.optim.Optimizer):
                 self.skipped = self.skipped + 1
                 return
             if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, plans, seen, skip is not None)
+                turn = self._prepare(dues, plans, skip is not None)
             turn.step(dues, grads, skip, getattr(self, "grad_scale", None))
             self._remember(key, turn)
             if skip is not None:
@@ -155,8 +154,8 @@ class Optimizer(torch.optim.Optimizer):
         """How each parameter is to be stepped, if all of them can be."""
         for due in dues:
             names = dict(named(due.group, due.number))
-            for p in due.params:
-                yield self._checked(p, p.grad, due, names[p])
+            for p, g in zip(due.params, due.grads, strict=True):
+                yield self._checked(p, g, due, names[p])
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
         _tensors.check_parameter(name, p)
@@ -181,7 +180,7 @@ class Optimizer(torch.optim.Optimizer):
         shapes = dict(zip(self._rule.State._fields, layout.state_shapes(), strict=True))
         return Plan(name, h, p.shape, p.dtype, layout, shapes)
 
-    def _prepare(self, dues: Sequence[Due], plans: Sequence[Plan], seen: Any, on_device: bool) -> Turn:
+    def _prepare(self, dues: Sequence[Due], plans: Sequence[Plan], on_device: bool) -> Turn:
         differentiable = self._groups.differentiable
         each = iter(plans)
         for due in dues:
@@ -193,7 +192,7 @@ class Optimizer(torch.optim.Optimizer):
                 if differentiable:
                     _state.apart(self.state[p])
         engine = DIFFERENTIABLE if differentiable else choose(self._engine, ENGINES)
-        return Turn(dues, plans, seen, self.state, on_device, self._rule, engine)
+        return Turn(dues, plans, self.state, on_device, self._rule, engine)
 
     def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
@@ -248,6 +247,12 @@ class Optimizer(torch.optim.Optimizer):
         """
         _loading.load(self, super().load_state_dict, state_dict)
         self._forget_plans()
+
+
+def _with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    grads = [p.grad for p in params]
+    found = [g for g in grads if g is not None]
+    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
 
 
 def _engine_name(fused: Any) -> str | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerwise.checks import Refused, integer
+from layerwise.engines import native
 from layerwise.errors import StateError
 from layerwise.torch._tensors import LOW, computing
 
@@ -63,13 +64,18 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
 
 
+def counts(steps: list[Tensor]) -> list[int]:
+    """How many steps each of these has counted."""
+    return native.counts(steps) or [int(step.item()) for step in steps]
+
+
 def count(steps: list[Tensor], skip: Tensor | None) -> None:
     """Count the step in each of these, unless it was skipped."""
-    if skip is None:
-        torch._foreach_add_(steps, 1)
-    else:
+    if skip is not None:
         for step in steps:
             step += (~skip).to(step)
+    elif not native.count(steps):
+        torch._foreach_add_(steps, 1)
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:

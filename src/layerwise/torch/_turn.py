@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,15 +15,17 @@ from layerwise.layout import Layout
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
+from layerwise.torch._watch import States, watch
 
 
 class Due(NamedTuple):
-    """Parameters of one group whose turn it is, and the settings of the group."""
+    """Parameters of one group whose turn it is, with their gradients, and the settings of the group."""
 
     number: int
     group: dict[str, Any]
     h: Settings
     params: list[Tensor]
+    grads: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,12 @@ class Plan:
     state_shapes: dict[str, tuple[int, ...] | None]
 
 
-# All that checks and plans look at. It is compared at every step, so each is read by a function written in C.
-OF_PARAMETER = (type, attrgetter("shape"), attrgetter("dtype"), Tensor.data_ptr, Tensor.stride)
-OF_GRADIENT = (attrgetter("layout"), attrgetter("shape"), attrgetter("dtype"), attrgetter("device"))
+def grads_of(dues: Sequence[Due]) -> list[Tensor]:
+    """The gradients of all of them."""
+    return [g for due in dues for g in due.grads]
 
 
-def marks(params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[list[Any]]:
-    """What tells whether parameters and gradients are still what they were when they were checked."""
-    return [
-        *(list(map(look, params)) for look in OF_PARAMETER),
-        *(list(map(look, grads)) for look in OF_GRADIENT),
-    ]
-
-
-def options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
+def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     """What of the groups' settings is part of the plan; the rates are not."""
     return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
 
@@ -64,18 +57,17 @@ class Turn:
         self,
         dues: Sequence[Due],
         plans: Sequence[Plan],
-        seen: Any,
-        states: Any,
+        states: States,
         on_device: bool,
         rule: Any,
         engine: Engine,
     ) -> None:
         self.params = [p for due in dues for p in due.params]
-        self.plans, self.on_device, self._seen = plans, on_device, seen
-        self._all_states, self.states = states, [states[p] for p in self.params]
+        self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
+        self._steps = [state["step"] for state in self.states]
         self._whole = all(plan.layout.pieces[0].part is None for plan in plans)
         self._masters = [i for i, state in enumerate(self.states) if "master" in state]
-        self._addresses = self._marks_of_state()
+        self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         self._prepared: Prepared = engine.prepare(
             [
                 job
@@ -84,14 +76,9 @@ class Turn:
             ]
         )
 
-    def holds(self, seen: Any) -> bool:
+    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States) -> bool:
         """Whether everything is as it was when this was prepared."""
-        return bool(self._seen == seen) and self._marks_of_state() == self._addresses
-
-    def _marks_of_state(self) -> list[Any]:
-        states = list(map(self._all_states.get, self.params))
-        kept = [x for state in states if state for x in state.values()]
-        return [list(map(id, states)), list(map(id, kept)), list(map(Tensor.data_ptr, kept))]
+        return self._options == _options(dues) and self._watch.same(self.params, grads, states)
 
     def step(self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any) -> None:
         """Carry it out, count it, and round master weights into their parameters."""
@@ -105,26 +92,23 @@ class Turn:
                 for piece in plan.layout.pieces
             ]
             self._prepared.step([piece.view(g) for g, _, piece in pieces], [now for _, now, _ in pieces], skip)
-        _state.count([state["step"] for state in self.states], skip)
+        _state.count(self._steps, skip)
         for i in self._masters:
             self.params[i].copy_(self.states[i]["master"])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> Iterator[Now]:
-        states = iter(self.states)
+        start = 0
         for due in dues:
+            steps, start = self._steps[start : start + len(due.params)], start + len(due.params)
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
             given = 1.0 if lr is None else lr, weight_decay, 1.0 if scale is None else scale
             rates = [_scalar(x, due.group["differentiable"]) for x in given]
-            known: dict[int, Now] = {}
-            for _ in due.params:
-                step = next(states)["step"]
-                if self.on_device or due.group["capturable"]:
-                    yield Now(step + 1, *rates)
-                    continue
-                t = int(step.item()) + 1
-                if t not in known:
-                    known[t] = Now(t, *rates)
-                yield known[t]
+            if self.on_device or due.group["capturable"]:
+                yield from (Now(step + 1, *rates) for step in steps)
+            else:
+                taken = _state.counts(steps)
+                known = {n: Now(n + 1, *rates) for n in set(taken)}
+                yield from (known[n] for n in taken)
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Each parameter with its name and what its step measured."""
@@ -134,7 +118,7 @@ class Turn:
             yield p, plan.name, summary([_on_host(next(measured)) for _ in pieces], pieces)
 
 
-def _jobs(rule: Any, p: Tensor, plan: Plan, state: dict[str, Any]) -> Iterator[Job]:
+def _jobs(rule: Any, p: Tensor, plan: Plan, state: Mapping[str, Any]) -> Iterator[Job]:
     stored = [state.get(key) if shape is not None else None for key, shape in plan.state_shapes.items()]
     for piece in plan.layout.pieces:
         fields = rule.State(*(None if s is None else piece.view(s) for s in stored))
