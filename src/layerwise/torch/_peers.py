@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares a
 HEADER = 2 * CHUNKS + 2
 
 
-class Skipped(Exception):  # noqa: N818  # an answer, not an error
+class Skipped(Exception):  # an answer, not an error
     """Somebody's gradients are not finite: nobody takes the step."""
 
 
@@ -119,15 +120,15 @@ class Peers:
             found = [i for question, start, end in each if wanted(question) for i in range(start, end)]
             return torch.tensor(found, dtype=torch.long, device=device)
 
-        asked = [(q.job, q.ask.__name__, q.dims, q.length) for q in questions]
+        asked = [(q.job, q.ask.__name__, q.dims) for q in questions]  # how many numbers may differ: parts are uneven
         return Round(
             list(questions),
-            [places(lambda q, axis=axis: self._adds(q, axis)) for axis in self._agreement.axes],
+            [places(partial(self._adds, axis)) for axis in self._agreement.axes],
             places(lambda q: q.ask is ModelSum),
             hashlib.sha256(f"{self._described} {asked}".encode()).digest(),
         )
 
-    def _adds(self, question: Question, axis: Axis) -> bool:
+    def _adds(self, axis: Axis, question: Question) -> bool:
         return any(other == axis and d in question.dims for other, d in self._jobs[question.job])
 
 
@@ -159,7 +160,8 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
     dist.all_gather_object(said, words, group=axis.group)
     for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
         for what in dict.fromkeys((*said[0], *other)):
-            ours, theirs = said[0].get(what), other.get(what)
+            ours, theirs = said[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
-                return f"ranks {axis.ranks[0]} and {rank} disagree about the step: {what} is {ours} on one and {theirs} on the other"
+                ranks = f"ranks {axis.ranks[0]} and {rank}"
+                return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
     return f"ranks {axis.ranks} are not stepped by the same engine, or hold parts that do not belong together"

@@ -1,0 +1,259 @@
+"""Engines that stop at the yields: tensors in parts, each part stepped by somebody else, against the whole."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from engines.test_against_rule import well_posed
+from engines.worlds import (
+    EPS,
+    WORLDS,
+    Job,
+    bits,
+    copied,
+    make_job,
+    mapped,
+    needed,
+    new_gradient,
+    now_of,
+    numbers,
+    stored,
+    worlds,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from layerwise import engines
+from layerwise.engines import native
+from layerwise.errors import EngineError
+from layerwise.rules.asks import ModelSum
+
+pytestmark = needed
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A dimension, and where it is cut; or none, and everybody has all."""
+
+    dim: int | None
+    at: tuple[int, ...] = ()
+
+    def parts(self, array: np.ndarray, n: int) -> list[np.ndarray]:
+        if self.dim is None:
+            return [array.copy() for _ in range(n)]
+        return [part.copy() for part in np.split(array, self.at, self.dim)]
+
+
+class Meeting:
+    """Where those who hold parts meet: everybody's sums, added for everybody."""
+
+    def __init__(self, n: int, cuts: list[Cut]) -> None:
+        self.cuts, self.rounds = cuts, 0
+        self._barrier, self._told = Barrier(n, timeout=20), [None] * n
+
+    def seat(self, i: int) -> Any:
+        return Seat(self, i)
+
+    def total(self, i: int, questions: Any, sums: Any) -> np.ndarray:
+        self._told[i] = (list(questions), numbers(sums))
+        self._barrier.wait()
+        everybody = list(self._told)
+        self._barrier.wait()
+        self.rounds += i == 0
+        asked = [[(question.job, question.ask, question.dims) for question in told[0]] for told in everybody]
+        assert asked.count(asked[0]) == len(asked), "not everybody asks the same"
+        return self._completed(everybody, i)
+
+    def _completed(self, everybody: Any, i: int) -> np.ndarray:
+        spread = [np.split(sums, np.cumsum([question.length for question in asked])[:-1]) for asked, sums in everybody]
+        asked, own = everybody[i]
+        total = [
+            np.sum([told[k] for told in spread], axis=0)
+            if self.cuts[question.job].dim in question.dims
+            else spread[i][k]
+            for k, question in enumerate(asked)
+        ]
+        of_model = [k for k, question in enumerate(asked) if question.ask is ModelSum]
+        model_sum = sum(total[k] for k in of_model)
+        joined = np.concatenate([model_sum if k in of_model else part for k, part in enumerate(total)] or [own])
+        assert joined.shape == own.shape
+        return joined
+
+
+@dataclass
+class Seat:
+    meeting: Meeting
+    i: int
+
+    def add_up(self, questions: Any, sums: Any) -> Any:
+        total = self.meeting.total(self.i, questions, sums)
+        return torch.from_numpy(total) if isinstance(sums, torch.Tensor) else total
+
+
+def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
+    """What each of n holds of a job."""
+    grown = job.rule.shapes(job.h, tuple(size + 1 for size in job.p.shape))
+    states = []
+    for array, shape in zip(job.state, grown, strict=True):
+        kept = array is not None and cut.dim is not None and shape[cut.dim] == job.p.shape[cut.dim] + 1
+        parts = [None] * n if array is None else (cut if kept else Cut(None)).parts(array, n)
+        states.append(parts)
+    columns = zip(cut.parts(job.p, n), cut.parts(job.g, n), zip(*states, strict=True), strict=True)
+    return [replace(job, p=p, g=g, state=type(job.state)(*state)) for p, g, state in columns]
+
+
+def step_parts(engine: Any, per_seat: list[list[Job]], shapes: list[Any], cuts: list[Cut], array: Any) -> Meeting:
+    """Everybody steps the parts that are theirs, at the same time, in place."""
+    meeting = Meeting(len(per_seat), cuts)
+
+    def seated(i: int) -> None:
+        jobs = [mapped(job, array) for job in per_seat[i]]
+        made = [
+            engines.Job(job.rule, job.h, job.p, job.state, job.block_dims, shape, len(per_seat))
+            for job, shape in zip(jobs, shapes, strict=True)
+        ]
+        prepared = engine.prepare(made)
+        prepared.step([job.g for job in jobs], [job.now for job in jobs], None, meeting.seat(i))
+
+    with ThreadPoolExecutor(len(per_seat)) as pool:
+        for done in [pool.submit(seated, i) for i in range(len(per_seat))]:
+            done.result(timeout=30)
+    return meeting
+
+
+@st.composite
+def drawn_jobs(draw: Any) -> Any:
+    n = draw(st.integers(1, 3))
+    tensors = []
+    for _ in range(draw(st.integers(1, 3))):
+        shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 5, 8, 17, 40)), max_size=3)))
+        blocks = draw(st.sampled_from([(), *((d,) for d in range(len(shape)))]))
+        dim = draw(st.sampled_from([None, *range(len(shape))]))
+        at = () if dim is None else tuple(sorted(draw(st.integers(0, shape[dim])) for _ in range(n - 1)))
+        p = draw(st.sampled_from(("float32", "float32", "float64", "bfloat16")))
+        state = draw(st.sampled_from(("float64",) if p == "float64" else ("float32", "float32", "bfloat16")))
+        tensors.append((shape, blocks, Cut(dim, at), (p, p, state), draw(st.integers(0, 1000))))
+    return draw(st.integers(0, 10**6)), n, tensors
+
+
+@worlds
+@cases
+@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_jobs())
+def test_parts_make_the_whole(case, world, compiled, drawn):
+    seed, n, tensors = drawn
+    h = case.hyper(**well_posed(case.drawn(seed)))
+    jobs = [make_job(case, h, shape, blocks, own, dtypes) for shape, blocks, _, dtypes, own in tensors]
+    cuts = [cut for _, _, cut, _, _ in tensors]
+    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    for t in range(1, STEPS + 1):
+        jobs = [replace(job, now=now_of(h, t), g=new_gradient(job.p, t + 7, str(job.g.dtype))) for job in jobs]
+        parts = [in_parts(job, cut, n) for job, cut in zip(jobs, cuts, strict=True)]
+        per_seat = [list(seat) for seat in zip(*parts, strict=True)]
+        world.engine().step(alone := [mapped(job, world.array) for job in jobs])
+        step_parts(engine, per_seat, [job.p.shape for job in jobs], cuts, world.array)
+        # With a norm of all, the least exact of the tensors decides.
+        eps = max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
+        for own, part in zip(alone, parts, strict=True):
+            check(own, part, 8 * eps)
+
+
+def check(whole: Job, parts: list[Job], eps: float) -> None:
+    """The parts' arrays, joined where they were cut and the same with everybody where they were not."""
+    for expected, *found in zip(stored(whole), *map(stored, parts), strict=True):
+        expected = numbers(expected)
+        joined = joined_to(expected.shape, [numbers(one) for one in found])
+        room = eps * (np.abs(expected).max(initial=0) + 1e-30)
+        np.testing.assert_allclose(joined, expected, rtol=eps, atol=room)
+
+
+def joined_to(shape: Any, found: list[np.ndarray]) -> np.ndarray:
+    if all(one.shape == shape for one in found):
+        for one in found[1:]:
+            np.testing.assert_array_equal(one, found[0])
+        return found[0]
+    dim = next(d for d in range(len(shape)) if any(one.shape[d] != shape[d] for one in found))
+    return np.concatenate(found, dim)
+
+
+@worlds
+@cases
+@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+def test_alone_in_rounds_is_the_step(case, world, compiled):
+    """With nobody else there, stopping changes nothing, and the rounds are as few as the rule has."""
+    h = case.hyper()
+    jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,), (), (4, 3, 2)])]
+    alone, parted = [copied(job) for job in jobs], [copied(job) for job in jobs]
+    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    world.engine().step([mapped(job, world.array) for job in alone])
+    cuts = [Cut(None)] * len(jobs)
+    meeting = step_parts(engine, [parted], [job.p.shape for job in jobs], cuts, world.array)
+    assert meeting.rounds == (2 if case.name == "Adafactor" else 1)
+    if compiled:
+        assert bits(parted) == bits(alone)
+
+
+@worlds
+@cases
+@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_is_written_before_the_last_answer(case, world, compiled, busy):
+    options = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0} if busy else {}
+    h = case.hyper(**options)
+    jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,)])]
+    before = bits(jobs)
+    mine = [mapped(job, world.array) for job in jobs]
+    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    prepared = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in mine])
+    rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy
+    for stop in range(rounds):
+        with pytest.raises(ZeroDivisionError):
+            prepared.step([j.g for j in mine], [j.now for j in mine], None, Failing(stop))
+        assert bits(jobs) == before
+    prepared.step([j.g for j in mine], [j.now for j in mine], None, Failing(rounds))
+    assert bits(jobs) != before
+
+
+class Failing:
+    """Somebody who leaves at a certain round."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def add_up(self, questions: Any, sums: Any) -> Any:
+        if self.left == 0:
+            raise ZeroDivisionError
+        self.left -= 1
+        return sums
+
+
+@cases
+@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+def test_somebody_is_met_even_where_nothing_is_asked(case, compiled):
+    if case.name == "Adafactor":
+        pytest.skip("it always asks")
+    h = case.hyper(adapt=False)
+    job = make_job(case, h, (5, 3), (), 0)
+    engine = native.NativeEngine(None) if compiled else WORLDS[0].engine_of_rule
+    prepared = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)])
+    before = bits([job])
+    with pytest.raises(ZeroDivisionError):
+        prepared.step([job.g], [job.now], None, Failing(0))
+    assert bits([job]) == before
+
+
+def test_a_whole_of_other_dimensions_is_refused():
+    job = make_job(CASES[0], CASES[0].hyper(), (5, 3), (), 0)
+    prepared = native.NativeEngine(None).prepare([engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
+    with pytest.raises(EngineError, match="other dimensions"):
+        prepared.step([job.g], [job.now], None, Failing(9))
