@@ -101,10 +101,10 @@ class Seat:
 
 def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
     """What each of n holds of a job."""
-    grown = job.rule.shapes(job.h, tuple(size + 1 for size in job.p.shape))
+    grown = job.rule.shapes(job.h, tuple(size + 2 for size in job.p.shape))
     states = []
     for array, shape in zip(job.state, grown, strict=True):
-        kept = array is not None and cut.dim is not None and shape[cut.dim] == job.p.shape[cut.dim] + 1
+        kept = array is not None and cut.dim is not None and shape[cut.dim] == job.p.shape[cut.dim] + 2
         parts = [None] * n if array is None else (cut if kept else Cut(None)).parts(array, n)
         states.append(parts)
     columns = zip(cut.parts(job.p, n), cut.parts(job.g, n), zip(*states, strict=True), strict=True)
@@ -135,7 +135,7 @@ def drawn_jobs(draw: Any) -> Any:
     n = draw(st.integers(1, 3))
     tensors = []
     for _ in range(draw(st.integers(1, 3))):
-        shape = tuple(draw(st.lists(st.sampled_from((1, 2, 3, 5, 8, 17, 40)), max_size=3)))
+        shape = tuple(draw(st.lists(st.sampled_from((0, 1, 2, 3, 5, 8, 17, 40)), max_size=3)))
         blocks = draw(st.sampled_from([(), *((d,) for d in range(len(shape)))]))
         dim = draw(st.sampled_from([None, *range(len(shape))]))
         at = () if dim is None else tuple(sorted(draw(st.integers(0, shape[dim])) for _ in range(n - 1)))

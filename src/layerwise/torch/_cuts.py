@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,23 +135,31 @@ def _axis(mesh: Any, i: int) -> Axis:
     return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, mesh.device_type)
 
 
-def alike(name: str, p: Tensor, g: Tensor) -> Tensor:
-    """The gradient, laid out as its parameter is."""
+def check_alike(name: str, p: Tensor, g: Tensor) -> None:
+    """Raise unless the gradient is cut over the same processes as its parameter, in whichever way."""
     if is_dtensor(p) != is_dtensor(g):
-        ours, theirs = ("sharded", "not") if is_dtensor(p) else ("not sharded", "it")
+        ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
         raise GradientError(
-            f"{name} is {ours}, its gradient is {theirs}. Pass both as DTensors of one mesh, or both as plain tensors."
+            f"{name} {ours} a DTensor, its gradient {theirs}. Pass both as DTensors of one mesh, or both as tensors."
         )
     spec_p: Any = p
     spec_g: Any = g
-    if not is_dtensor(p) or (spec_g.placements == spec_p.placements and spec_g.device_mesh == spec_p.device_mesh):
-        return g
-    if spec_g.device_mesh != spec_p.device_mesh:
+    if is_dtensor(p) and spec_g.device_mesh != spec_p.device_mesh:
         raise GradientError(
             f"{name} lies on {spec_p.device_mesh}, its gradient on {spec_g.device_mesh}. Bring it to the parameter's."
         )
-    moved: Tensor = spec_g.redistribute(placements=spec_p.placements)
-    return moved
+
+
+def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """What of parameters and gradients is here, the gradients laid out as their parameters are."""
+    if "torch.distributed.tensor" not in sys.modules or not any(map(is_dtensor, params)):
+        return params, grads
+    return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
+
+
+def _alike(p: Any, g: Any) -> Tensor:
+    alike: Tensor = g if not is_dtensor(p) or g.placements == p.placements else g.redistribute(placements=p.placements)
+    return alike
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,7 @@ class Held:
     shape: Shape | None = None  # of the whole piece, if it is cut
     parts: int = 1
     along: slice | None = None  # the place of the block in what is here, if it is the blocks' axis that is cut
+    blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
 
     def view(self, array: Any, kept: bool = True) -> Any:
         """The piece's part of an array that extends along the blocks' axis, or has one entry a block."""
@@ -172,6 +182,16 @@ class Held:
         place = self.along if kept else slice(number, number + 1)
         return array[(slice(None),) * part.axis + (place,)]
 
+    def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Measurements of the blocks here among those of all blocks, which are nan."""
+        if not self.blocks:
+            return measured
+        found = {}
+        for key, x in measured.items():
+            found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
+            found[key][np.ix_(*self.blocks)] = np.reshape(x, tuple(map(len, self.blocks))) if np.ndim(x) else x
+        return found
+
 
 def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
     """A tensor's pieces as they are here. Blocks along an axis that is cut are here all of them, some of them empty."""
@@ -181,21 +201,23 @@ def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
 
 
 def _held(piece: Piece, cut: Cut) -> Held:
-    part, along = piece.part, None
-    axes = cut.axes
+    part, axes, along = piece.part, cut.axes, None
+    blocks: tuple[list[int], ...] = ()
     if part is not None and part.one is not None and cut.cuts(part.axis):
         _, start, end, length = part.one
         here = [i for i, at in enumerate(cut.here(part.axis, length)) if start <= at < end]
         along = slice(here[0], here[-1] + 1) if here else slice(0, 0)
+    elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
+        blocks = tuple(cut.here(d, piece.shape[d]) for d in sorted(part.dims()))
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
-    return Held(piece, axes, piece.shape, cut.parts, along)
+    return Held(piece, axes, piece.shape, cut.parts, along, blocks)
 
 
 def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     """For each of the rule's states along which of the tensor's dimensions it extends."""
     piece = layout.pieces[0]
-    grown = tuple(n + 1 for n in piece.shape)  # so that a dimension of size 1 is told from one that was summed over
+    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
     found: list[Kept | None] = []
     for shape in rule.shapes(piece.h, grown):
         kept = None if shape is None else [n == m for n, m in zip(shape, grown, strict=True)]

@@ -60,7 +60,7 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
         if one != {}:
             p, name, group = by_id[key]
             plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
-            state[key] = _state.checked(name, one, plan.state_shapes, p.shape)
+            state[key] = _state.checked(plan, one)
     return {**loaded, "state": state}
 
 

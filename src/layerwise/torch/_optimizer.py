@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -15,12 +16,14 @@ from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Settings
-from layerwise.layout import lay_out
 from layerwise.names import ByName
+from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._namespace import DifferentiableTensors, Tensors
+from layerwise.torch._peers import Agreement, Skipped
+from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import Groups, named
-from layerwise.torch._turn import Due, Plan, Turn, grads_of
+from layerwise.torch._turn import Due, Here, Turn, grads_of
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
@@ -60,6 +63,7 @@ class Optimizer(torch.optim.Optimizer):
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
         self._turns: dict[tuple[int, ...], Turn] = {}  # by their parameters, the last taken at the end
+        self._agreed: tuple[Agreement | None] | None = None
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -84,6 +88,7 @@ class Optimizer(torch.optim.Optimizer):
         self._groups.check({**self.defaults, **param_group})
         # A copy, because torch fills a group with defaults, which are not the caller's to see.
         super().add_param_group(dict(param_group))
+        self._agreed = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
@@ -130,25 +135,50 @@ class Optimizer(torch.optim.Optimizer):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def step_due(self, dues: Sequence[Due]) -> None:
         """Step these parameters together: all, or none if one of them cannot be."""
-        params = [p for due in dues for p in due.params]
-        if not params:
+        agreement = self._agreement()
+        if not dues and agreement is None:
             return
-        grads, key = grads_of(dues), tuple(map(id, params))
-        turn = self._turns.get(key)
-        if turn is not None and (self._groups.differentiable or not turn.holds(dues, grads, self.state)):
-            turn = None
-        plans = list(self._planned(dues)) if turn is None else turn.plans
         with torch.set_grad_enabled(self._groups.differentiable):
-            skip = _to_skip(grads, getattr(self, "found_inf", None), self._skip_nonfinite)
-            if isinstance(skip, bool):
+            with nullcontext() if agreement is None else agreement.told_of_errors():
+                key, turn, plans = self._kept_turn(dues)
+                here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
+                skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
+                skips = skip is not None and agreement is not None and bool(skip)
+                if agreement is not None:
+                    skip = None  # what the others say decides as well, and they are waited for anyway
+                elif isinstance(skip, bool):
+                    self.skipped = self.skipped + 1
+                    return
+                if turn is None or turn.on_device != (skip is not None):
+                    turn = self._prepare(dues, here, plans, skip is not None)
+            try:
+                turn.step(dues, here[1], skip, getattr(self, "grad_scale", None), skips)
+            except Skipped:
                 self.skipped = self.skipped + 1
                 return
-            if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, plans, skip is not None)
-            turn.step(dues, grads, skip, getattr(self, "grad_scale", None))
             self._remember(key, turn)
             if skip is not None:
                 self.skipped = self.skipped + skip.long()
+
+    def _kept_turn(self, dues: Sequence[Due]) -> tuple[tuple[int, ...], Turn | None, Sequence[Plan]]:
+        """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
+        key = tuple(id(p) for due in dues for p in due.params)
+        turn = self._turns.get(key)
+        if turn is not None and not self._groups.differentiable and turn.holds(dues, self.state):
+            return key, turn, turn.plans
+        return key, None, list(self._planned(dues))
+
+    def _agreement(self) -> Agreement | None:
+        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
+        if self._agreed is None:
+            members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
+            axes = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
+            if axes and self._groups.differentiable:
+                raise ContradictionError(
+                    sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
+                )
+            self._agreed = (Agreement(axes) if axes else None,)
+        return self._agreed[0]
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
@@ -164,35 +194,33 @@ class Optimizer(torch.optim.Optimizer):
             raise ParameterError(
                 f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
             )
+        cuts.check_alike(name, p, g)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make the optimizer anew."
             )
-        if plan is None or (plan.name, plan.h, plan.dtype) != (name, due.h, p.dtype):
+        if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self.plan_for(p, due.h, name)
         _state.check_shapes(name, self.state.get(p, {}), plan.state_shapes)
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
         """How this parameter is to be stepped with these settings."""
-        layout = lay_out(name, self._rule, h, tuple(p.shape), self._by_name(name), torch.finfo(p.dtype).eps)
-        shapes = dict(zip(self._rule.State._fields, layout.state_shapes(), strict=True))
-        return Plan(name, h, p.shape, p.dtype, layout, shapes)
+        return plan_of(self._rule, p, h, name, self._by_name(name))
 
-    def _prepare(self, dues: Sequence[Due], plans: Sequence[Plan], on_device: bool) -> Turn:
+    def _prepare(self, dues: Sequence[Due], here: Here, plans: Sequence[Plan], on_device: bool) -> Turn:
         differentiable = self._groups.differentiable
         each = iter(plans)
         for due in dues:
             where = on_device or due.group["capturable"]
             for p in due.params:
                 self._plans[p] = plan = next(each)
-                dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
-                _state.ready(self.state[p], p, plan.state_shapes, dtypes, due.group["master_weights"], where)
+                _state.ready(self.state[p], p, plan, due.group["master_weights"], where)
                 if differentiable:
                     _state.apart(self.state[p])
         engine = DIFFERENTIABLE if differentiable else choose(self._engine, ENGINES)
-        return Turn(dues, plans, self.state, on_device, self._rule, engine)
+        return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self._agreement())
 
     def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
@@ -264,7 +292,7 @@ def _engine_name(fused: Any) -> str | None:
 
 def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
     """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
-    found = [] if found_inf is None else [found_inf.reshape(()) > 0]
+    found = [] if found_inf is None else [cuts.local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
         found += [~torch.isfinite(g).all() for g in grads]
     if not found:

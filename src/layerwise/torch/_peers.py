@@ -9,7 +9,8 @@ says so in the old one, which everybody still understands; if all say the same, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.drive import Question
-from layerwise.errors import SynchronizationError
+from layerwise.errors import LayerwiseError, SynchronizationError
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch._cuts import Axis
 
@@ -46,6 +47,18 @@ class Agreement:
         self.axes = tuple(axes)
         self._layout = b""
         self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
+
+    @contextmanager
+    def told_of_errors(self) -> Iterator[None]:
+        """Where this process cannot take the step, the others are told why, and do not take it either."""
+        try:
+            yield
+        except LayerwiseError as problem:
+            words = {"what stands in the way": str(problem)}
+            said = Said(hashlib.sha256(str(problem).encode()).digest(), False, lambda: words)
+            with suppress(SynchronizationError):
+                self._exchange(said, [torch.zeros(n, dtype=torch.float64) for n in self._lengths])
+            raise
 
     def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor]) -> None:
         """Complete the first sums of a step, if everybody takes it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.checks import Refused, integer
 from layerwise.engines import native
 from layerwise.errors import StateError
+from layerwise.torch._plan import Plan
 from layerwise.torch._tensors import LOW, computing
 
 State = dict[str, Any]
@@ -30,29 +31,17 @@ def as_step(name: str, value: Any) -> Tensor:
     return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
 
 
-def ready(
-    state: State,
-    p: Tensor,
-    shapes: Mapping[str, tuple[int, ...] | None],
-    dtypes: Mapping[str, torch.dtype],
-    master_weights: bool,
-    on_device: bool,
-) -> None:
+def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: bool) -> None:
     """Make what of the parameter's state is not there yet."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    for key, shape in shapes.items():
+    dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
+    for key, shape in plan.state_shapes.items():
         if shape is not None and key not in state:
-            dtype = dtypes.get(key, computing(p.dtype))
-            alike = shape == tuple(p.shape)
-            state[key] = (
-                torch.zeros_like(p, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
-                if alike
-                else torch.zeros(shape, dtype=dtype, device=p.device)
-            )
+            state[key] = plan.zeros(key, p, dtypes.get(key, computing(p.dtype)))
     if not master_weights:
         state.pop("master", None)
     elif p.dtype in LOW and "master" not in state:
@@ -87,11 +76,12 @@ def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple
             )
 
 
-def checked(name: str, state: Any, shapes: Mapping[str, tuple[int, ...] | None], whole: Sequence[int]) -> State:
-    """A loaded state, if it fits a parameter of the shape `whole`."""
+def checked(plan: Plan, state: Any) -> State:
+    """A loaded state, if it fits its parameter."""
+    name = plan.name
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
-    wanted = {key: shape for key, shape in shapes.items() if shape is not None}
+    wanted = {key: shape for key, shape in plan.state_shapes.items() if shape is not None}
     unknown, missing = state.keys() - wanted.keys() - {*OTHERS}, {"step", *wanted} - state.keys()
     if unknown or missing:
         raise StateError(
@@ -101,5 +91,6 @@ def checked(name: str, state: Any, shapes: Mapping[str, tuple[int, ...] | None],
     for key in state.keys() - {"step"}:
         if not isinstance(state[key], Tensor) or not state[key].is_floating_point():
             raise StateError(f"{key!r} of {name} must be a floating tensor, but is {state[key]!r}. {WAY_OUT}")
-    check_shapes(name, state, {**wanted, "master": tuple(whole)})
-    return {**state, "step": as_step(name, state["step"])}
+    check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
+    placed = {key: plan.placed(key, value) for key, value in state.items() if key != "step"}
+    return {**placed, "step": as_step(name, state["step"])}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from layerwise.engines import Engine, Job, Prepared
+from layerwise.engines import Job, Prepared
 from layerwise.hyper import Settings
-from layerwise.layout import Layout
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
+from layerwise.torch._cuts import local
+from layerwise.torch._peers import Agreement, Peers
+from layerwise.torch._plan import Plan
+from layerwise.torch._tensors import written
 from layerwise.torch._watch import States, watch
+
+Here = tuple[list[Tensor], list[Tensor]]  # what of parameters and gradients is here
 
 
 class Due(NamedTuple):
@@ -26,18 +30,6 @@ class Due(NamedTuple):
     h: Settings
     params: list[Tensor]
     grads: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How one parameter is stepped."""
-
-    name: str
-    h: Settings
-    shape: torch.Size
-    dtype: torch.dtype
-    layout: Layout
-    state_shapes: dict[str, tuple[int, ...] | None]
 
 
 def grads_of(dues: Sequence[Due]) -> list[Tensor]:
@@ -51,50 +43,70 @@ def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
 
 
 class Turn:
-    """A prepared step of these parameters."""
+    """A prepared step of these parameters, of which others may hold parts."""
 
     def __init__(
         self,
         dues: Sequence[Due],
+        here: Here,
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
+        prepare: Callable[[Sequence[Job]], Prepared],
         rule: Any,
-        engine: Engine,
+        agreement: Agreement | None = None,
     ) -> None:
-        self.params = [p for due in dues for p in due.params]
+        self.params, self._here = [p for due in dues for p in due.params], here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
         self._steps = [state["step"] for state in self.states]
-        self._whole = all(plan.layout.pieces[0].part is None for plan in plans)
+        self._whole = all(len(plan.held) == 1 and plan.layout.pieces[0].part is None for plan in plans)
         self._masters = [i for i, state in enumerate(self.states) if "master" in state]
+        self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
-        self._prepared: Prepared = engine.prepare(
-            [
-                job
-                for p, plan, state in zip(self.params, plans, self.states, strict=True)
-                for job in _jobs(rule, p, plan, state)
-            ]
-        )
+        each = zip(self.params, plans, self.states, strict=True)
+        self._prepared = prepare([job for p, plan, state in each for job in plan.jobs(rule, p, state)])
+        axes = [one.axes for plan in plans for one in plan.held]
+        self._peers = None if agreement is None else Peers(agreement, axes, self._described())
 
-    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States) -> bool:
+    def holds(self, dues: Sequence[Due], states: States) -> bool:
         """Whether everything is as it was when this was prepared."""
-        return self._options == _options(dues) and self._watch.same(self.params, grads, states)
+        return self._options == _options(dues) and self._watch.same(self.params, grads_of(dues), states)
 
-    def step(self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any) -> None:
-        """Carry it out, count it, and round master weights into their parameters."""
+    def step(
+        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool = False
+    ) -> None:
+        """Carry it out, count it, and round master weights into their parameters.
+
+        `skip` is known on the device alone; that this process `skips` is told to its peers.
+        """
         nows = list(self._nows(dues, scale))
-        if self._whole:
-            self._prepared.step(grads, nows, skip)
-        else:
-            pieces = [
-                (g, now, piece)
-                for g, now, plan in zip(grads, nows, self.plans, strict=True)
-                for piece in plan.layout.pieces
-            ]
-            self._prepared.step([piece.view(g) for g, _, piece in pieces], [now for _, now, _ in pieces], skip)
+        given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
+        if self._peers is not None:
+            self._peers.begin(nows, skips, partial(self._words, dues, nows))
+        self._prepared.step(*given, skip, self._peers)
         _state.count(self._steps, skip)
         for i in self._masters:
-            self.params[i].copy_(self.states[i]["master"])
+            self._here[i].copy_(local(self.states[i]["master"]))
+        if self._wrappers:
+            written(self._wrappers)
+
+    def _of_pieces(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> tuple[list[Tensor], list[Now]]:
+        each = [(g, now, one) for g, now, plan in zip(grads, nows, self.plans, strict=True) for one in plan.held]
+        return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
+
+    def _described(self) -> str:
+        """All that makes the step what it is and does not change from step to step."""
+        return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
+
+    def _words(self, dues: Sequence[Due], nows: Sequence[Now]) -> dict[str, Any]:
+        """The same in words, with what changes, to find what is not the same on another process."""
+        said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in self.plans}
+        for plan, now in zip(self.plans, nows, strict=True):
+            said[f"the step of {plan.name!r}"] = now.t
+            said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+            said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
+            said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+        return said
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> Iterator[Now]:
         start = 0
@@ -114,15 +126,8 @@ class Turn:
         """Each parameter with its name and what its step measured."""
         measured = iter(self._prepared.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
-            pieces = plan.layout.pieces
-            yield p, plan.name, summary([_on_host(next(measured)) for _ in pieces], pieces)
-
-
-def _jobs(rule: Any, p: Tensor, plan: Plan, state: Mapping[str, Any]) -> Iterator[Job]:
-    stored = [state.get(key) if shape is not None else None for key, shape in plan.state_shapes.items()]
-    for piece in plan.layout.pieces:
-        fields = rule.State(*(None if s is None else piece.view(s) for s in stored))
-        yield Job(rule, piece.h, piece.view(state.get("master", p)), fields, piece.block_dims)
+            found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
+            yield p, plan.name, summary(found, plan.layout.pieces)
 
 
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:

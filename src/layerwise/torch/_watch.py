@@ -9,13 +9,14 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from layerwise.engines import native
+from layerwise.torch._cuts import local
 
 States = Mapping[Tensor, Mapping[str, Any]]
 
 # Compared at every step, so each is read by a function written in C.
 OF_PARAMETER = (type, attrgetter("shape"), attrgetter("dtype"), Tensor.data_ptr, Tensor.stride)
 OF_GRADIENT = (attrgetter("layout"), attrgetter("shape"), attrgetter("dtype"), attrgetter("device"))
-OF_STATE = (id, Tensor.data_ptr)
+OF_STATE = (Tensor.data_ptr,)
 
 
 class Watch(Protocol):
@@ -26,7 +27,7 @@ class Watch(Protocol):
 
 
 class Marks:
-    """A watch over tensors of any kind."""
+    """A watch over tensors of any kind, or over what of them is here."""
 
     def __init__(self, params: list[Tensor], grads: list[Tensor], states: States) -> None:
         self._seen = _marks(params, grads, states)
@@ -38,8 +39,9 @@ class Marks:
 def _marks(params: list[Tensor], grads: list[Tensor], states: States) -> list[list[Any]]:
     own = list(map(states.get, params))
     kept = [x for state in own if state for x in state.values()]
-    looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE), (own, (id,))
-    return [list(map(look, tensors)) for tensors, looks in looked_at for look in looks]
+    looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
+    marks = [list(map(look, map(local, tensors))) for tensors, looks in looked_at for look in looks]
+    return [*marks, list(map(id, own)), list(map(id, kept))]
 
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:

@@ -1,0 +1,98 @@
+"""How one parameter is stepped: its layout, where its parts are, and what state goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.blocks import Blocks
+from layerwise.engines import Job
+from layerwise.errors import StateError
+from layerwise.hyper import Settings
+from layerwise.layout import Layout, lay_out
+from layerwise.torch._cuts import Cut, Held, Kept, cut_of, held, is_dtensor, kept_dims, local
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one parameter is stepped."""
+
+    name: str
+    h: Settings
+    shape: torch.Size
+    dtype: torch.dtype
+    layout: Layout
+    cut: Cut | None
+    held: tuple[Held, ...]
+    state_shapes: dict[str, Shape | None]  # of the whole of it
+    kept: dict[str, Kept | None]
+
+    def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
+        """A state as it is at the start."""
+        shape, kept = self.state_shapes[key], self.kept[key]
+        if shape is None or kept is None:
+            raise KeyError(key)
+        alike, here = all(kept), local(p)
+        size = shape if self.cut is None else self.cut.shape_here(shape, kept, p)
+        made = (
+            torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+            if alike
+            else torch.zeros(size, dtype=dtype, device=here.device)
+        )
+        return made if self.cut is None else self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
+
+    def placed(self, key: str, value: Tensor) -> Tensor:
+        """A loaded state, laid out as it has to be."""
+        from torch.distributed.tensor import distribute_tensor
+
+        kept = (True,) * len(self.shape) if key == "master" else self.kept[key]
+        if self.cut is None or kept is None:
+            if is_dtensor(value):
+                raise StateError(
+                    f"{key!r} of {self.name} is sharded, and the parameter is not. Load it through "
+                    "torch.distributed.checkpoint, or pass the state's full_tensor()."
+                )
+            return value
+        placements, loaded = self.cut.along(kept), value
+        if not is_dtensor(value):
+            return distribute_tensor(value, self.cut.mesh, placements, src_data_rank=None)
+        spec: Any = value
+        if spec.device_mesh != self.cut.mesh:
+            raise StateError(
+                f"{key!r} of {self.name} lies on {spec.device_mesh}, the parameter on {self.cut.mesh}. "
+                "Load it through torch.distributed.checkpoint, which moves it."
+            )
+        if spec.placements != placements:
+            loaded = spec.redistribute(placements=placements)
+        return loaded
+
+    def jobs(self, rule: Any, p: Tensor, state: Mapping[str, Any]) -> Iterator[Job]:
+        """What an engine is given of the parameter."""
+        stored = {key: local(state[key]) for key, shape in self.state_shapes.items() if shape is not None}
+        stepped = local(state.get("master", p))
+        for one in self.held:
+            part = one.piece.part
+            fields = []
+            for key, kept in self.kept.items():
+                along = kept is None or part is None or kept[part.axis]
+                fields.append(None if kept is None else one.view(stored[key], along))
+            made = rule.State(*fields)
+            yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts)
+
+
+def plan_of(rule: Any, p: Tensor, h: Settings, name: str, blocks: Blocks | None) -> Plan:
+    """How a parameter is stepped with these settings."""
+    cut, shape = cut_of(name, p), tuple(p.shape)
+    layout = lay_out(
+        name, rule, h, shape, blocks, torch.finfo(p.dtype).eps, (lambda axis: False) if cut is None else cut.cuts
+    )
+    fields = rule.State._fields
+    shapes = dict(zip(fields, layout.state_shapes(), strict=True))
+    kept = dict(zip(fields, kept_dims(rule, layout, len(shape)), strict=True))
+    return Plan(name, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept)
