@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch.distributed as dist
@@ -17,7 +17,9 @@ Models = Sequence[nn.Module]
 Layout = Callable[[Models], None]
 
 
+@cache
 def mesh_of(*shape: int, names: tuple[str, ...] = ("outer", "inner")) -> DeviceMesh:
+    """The mesh of this process group; making one makes process groups of its own."""
     return init_device_mesh("cpu", shape, mesh_dim_names=names[: len(shape)])
 
 

@@ -22,6 +22,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+Group = tuple[str, int, float]  # a file for the ranks to meet at, how many they are, and seconds they wait
+
 TESTS = Path(__file__).parent.parent
 MOST = 4
 START = 120.0  # seconds for a rank to import what it needs, on a machine that may be busy
@@ -106,7 +108,8 @@ class Ranks:
     def __init__(self, folder: Path, start: float = START) -> None:
         self._folder, self._start = folder, start
         self._ranks: dict[int, Rank] = {}
-        self._calls = 0
+        self._group: Group | None = None
+        self._groups = 0
 
     def run(self, world: int, function: Callable[..., Any], *arguments: Any, timeout: float = CALL) -> list[Any]:
         """What the function returns on each of `world` ranks, if it returns on all of them."""
@@ -122,13 +125,20 @@ class Ranks:
         """What came of the function on each of `world` ranks. Ranks that hang are an error here, too."""
         assert 1 <= world <= MOST
         ranks = self._started(world)
-        self._calls += 1
-        store = self._folder / f"store{os.getpid()}-{self._calls}"
+        group = self._group_for(world, timeout / 2)
         for rank in ranks:
-            rank.line.send_bytes(pickle.dumps((function, arguments, rank.number, world, str(store), timeout / 2)))
+            rank.line.send_bytes(pickle.dumps((function, arguments, rank.number, group)))
         found = self._gather(ranks, time.monotonic() + timeout)
-        store.unlink(missing_ok=True)
+        if any(one.error for one in found):
+            self._group = None
         return found
+
+    def _group_for(self, world: int, timeout: float) -> Group:
+        """The process group of the last call where that will do: to make one takes longer than most calls."""
+        if self._group is None or self._group[1:] != (world, timeout):
+            self._groups += 1
+            self._group = str(self._folder / f"store{self._groups}"), world, timeout
+        return self._group
 
     def _gather(self, ranks: list[Rank], end: float) -> list[Outcome]:
         found: dict[int, Outcome] = {}
@@ -148,12 +158,14 @@ class Ranks:
     def _hung(self, ranks: list[Rank]) -> None:
         report = "\n".join(f"rank {rank.number} hangs.\n{rank.where()}" for rank in ranks)
         self._lose(ranks)
+        self._group = None
         raise RanksFailed(report)
 
     def _started(self, world: int) -> list[Rank]:
         wanted = range(world if self._ranks else MOST)  # to start together takes less time than one after the other
         new = [Rank(number, self._folder) for number in wanted if number not in self._ranks]
         self._ranks.update({rank.number: rank for rank in new})
+        self._group = None if new else self._group
         bad = [one.traceback for one in self._gather(new, time.monotonic() + self._start) if one.error]
         if bad:
             raise RanksFailed("\n".join(bad))

@@ -17,32 +17,53 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
+from sharding import layouts
+from sharding.ranks import Group
 
 import layerwise.torch
 
+joined: Group | None = None
 
-def outcome(function: Any, arguments: Any, rank: int, world: int, store: str, timeout: float) -> tuple[Any, str, str]:
+
+def join(rank: int, group: Group) -> None:
+    """Be in this process group, and in no other."""
+    global joined
+    if joined == group:
+        return
+    leave()
+    store, world, seconds = group
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+    )
+    joined = group
+
+
+def leave() -> None:
+    global joined
+    joined = None
+    layouts.mesh_of.cache_clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def outcome(function: Any, arguments: Any, rank: int, group: Group) -> tuple[Any, str, str]:
     """The fields of an `Outcome`."""
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
-        )
+        join(rank, group)
         value = function(*arguments)
-        dist.barrier()  # else whoever is done first takes the store and the connections with it
+        dist.barrier()  # whoever is late must not find others in the next call
     except Exception as problem:
-        return None, type(problem).__name__, traceback.format_exc()
-    else:
-        return value, "", ""
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        gc.collect()  # models and hooks are cycles, and hold process groups
+        answer = None, type(problem).__name__, traceback.format_exc()
+        leave()  # which tells the others, if they wait for this one
+        return answer
+    return value, "", ""
 
 
 def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     torch.set_num_threads(1)
+    gc.freeze()
     line = Connection(int(sys.argv[1]))
     line.send_bytes(pickle.dumps((layerwise.__version__, "", "")))
     while True:
@@ -57,6 +78,7 @@ def main() -> None:
         else:
             answer = outcome(function, arguments, *rest)
         line.send_bytes(pickle.dumps(answer))
+        gc.collect()  # models and their hooks are cycles
 
 
 if __name__ == "__main__":
