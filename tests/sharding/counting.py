@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from sharding import runs
 from sharding.layouts import mesh_of
-from sharding.models import Irregular, named
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,12 +38,10 @@ class Collectives(TorchDispatchMode):
 
 def per_step(front: Any, layout: str, options: Mapping[str, Any]) -> list[Seen]:
     """The collectives of each of some steps."""
-    model, grads = Irregular(0, torch.float32), runs.gradients(torch.float32, runs.STEPS)
-    runs.layout_of(layout)[1]([model, *grads])
-    params, found = named(model), []
-    opt = runs.made(front, params, options)
+    params, grads = runs.prepared(layout, torch.float32)
+    opt, found = runs.made(front, params, options), []
     for one in grads:
-        runs.give(params, named(one))
+        runs.give(params, one)
         with Collectives() as collectives:
             opt.step()
         found.append(collectives.seen)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from sharding import layouts
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
 from sharding.wrappings import WRAPPINGS, gathered
+from torch.distributed.tensor import DTensor
 
 STEPS = 4
+Params = dict[str, Any]
+ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer", "master")  # as large as the parameter
 
 
 def layout_of(name: str | int) -> tuple[int, layouts.Layout]:
@@ -30,20 +33,29 @@ def gradients(dtype: torch.dtype, steps: int) -> list[Irregular]:
     return [Irregular(1 + i, dtype) for i in range(steps)]
 
 
-def give(params: Mapping[str, Any], grads: Mapping[str, Any]) -> None:
+def give(params: Params, grads: Params, without: Sequence[str] = ()) -> None:
+    """Let each have its gradient, and those of these names none."""
     for name, p in params.items():
-        p.grad = grads[name].detach().to(p.dtype)
+        p.grad = None if name in without else grads[name].detach().clone()
 
 
-def stepped(front: Any, layout: str | int | None, dtype: torch.dtype, options: Mapping[str, Any]) -> Any:
-    """What all ranks have after some steps of a model that lies like this, or whole."""
-    model, grads = Irregular(0, dtype), gradients(dtype, STEPS)
+def prepared(layout: str | int | None, dtype: torch.dtype) -> tuple[Params, list[Params]]:
+    """Parameters, and gradients for some steps, that lie like this, or whole."""
+    models = [Irregular(0, dtype), *gradients(dtype, STEPS)]
     if layout is not None:
-        layout_of(layout)[1]([model, *grads])
-    params = named(model)
+        layout_of(layout)[1](models)
+    params, *grads = map(named, models)
+    return params, grads
+
+
+def stepped(
+    front: Any, layout: str | int | None, dtype: torch.dtype, options: Mapping[str, Any], without: Sequence[str] = ()
+) -> Any:
+    """What a rank has after some steps, in the second of which some parameters had no gradient."""
+    params, grads = prepared(layout, dtype)
     opt = made(front, params, options)
-    for one in grads:
-        give(params, named(one))
+    for i, one in enumerate(grads):
+        give(params, one, without if i == 1 else ())
         opt.step()
     return everything(opt, params)
 
@@ -86,3 +98,22 @@ def replayed(front: Any, dtype: torch.dtype, grads: Any, options: Mapping[str, A
             p.grad = torch.tensor(one[name]).to(dtype)
         opt.step()
     return {"weights": gathered(model, lambda p: p)}
+
+
+def layout_of_state(front: Any, layout: str) -> dict[tuple[str, str], tuple[bool, bool]]:
+    """By the names of a parameter and of a part of its state: whether that lies on the same mesh, and is cut alike."""
+    params, grads = prepared(layout, torch.float32)
+    opt = made(front, params, {})
+    give(params, grads[0])
+    opt.step()
+    sharded = {name: p for name, p in params.items() if isinstance(p, DTensor)}
+    return {
+        (name, key): (_on_the_mesh_of(p, x), key not in ALIKE or x.placements == p.placements)
+        for name, p in sharded.items()
+        for key, x in opt.state[p].items()
+        if key != "step"
+    }
+
+
+def _on_the_mesh_of(p: DTensor, x: Any) -> bool:
+    return isinstance(x, DTensor) and x.device_mesh == p.device_mesh

@@ -84,8 +84,3 @@ def test_a_relative_step(ranks, saved):
     """To have a state to load into, PyTorch takes a step at lr=0: options that do not go with an lr must bear it."""
     options = {"lr": None, "warmup_init": True, "factored": "largest"}
     same(*resumed(ranks, saved, Adafactor, ("fsdp on 3", "fsdp on 3"), torch.float32, **options))
-
-
-def test_a_decay_that_lr_has_no_part_in(ranks, saved):
-    """The same step must not decay weights that were loaded before it."""
-    same(*resumed(ranks, saved, Adafactor, ("fsdp on 3", "fsdp on 3"), torch.float32, decay_scale="none"))

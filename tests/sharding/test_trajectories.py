@@ -22,14 +22,16 @@ MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole mode
 
 
 @cache
-def _alone(front: Any, dtype: torch.dtype, options: str) -> Any:
-    return runs.stepped(front, None, dtype, eval(options))  # noqa: S307
+def _alone(front: Any, dtype: torch.dtype, options: str, without: tuple[str, ...]) -> Any:
+    return runs.stepped(front, None, dtype, eval(options), without)  # noqa: S307
 
 
-def check(ranks: Any, front: Any, layout: str | int, dtype: torch.dtype, **options: Any) -> None:
+def check(
+    ranks: Any, front: Any, layout: str | int, dtype: torch.dtype, without: tuple[str, ...] = (), **options: Any
+) -> None:
     world = runs.layout_of(layout)[0]
-    found = ranks.run(world, runs.stepped, front, layout, dtype, options)
-    close(found[0], _alone(front, dtype, repr(options)), TOLERANCE[dtype], (layout, options))
+    found = ranks.run(world, runs.stepped, front, layout, dtype, options, without)
+    close(found[0], _alone(front, dtype, repr(options), without), TOLERANCE[dtype], (layout, options))
     for other in found[1:]:
         same(other, found[0])
 
@@ -64,6 +66,23 @@ def test_by_the_rule(ranks, front, layout):
 @fronts
 def test_the_norm_of_all_gradients(ranks, front, layout, fused):
     check(ranks, front, layout, torch.float64, fused=fused, max_grad_norm=0.5)
+
+
+@pytest.mark.parametrize("layout", MANY)
+@fronts
+def test_parameters_without_gradients(ranks, front, layout):
+    """They wait, and count no step, as long as no rank has one."""
+    check(ranks, front, layout, torch.float64, without=("first.embed", "second.narrow", "bare.scalar"))
+
+
+@pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
+@fronts
+def test_state_lies_as_its_parameter_does(ranks, front, layout):
+    """So that torch.distributed.checkpoint can cut it anew."""
+    for found in ranks.run(runs.layout_of(layout)[0], runs.layout_of_state, front, layout):
+        assert any(key != "step" for _, key in found)
+        assert [where for where, (alike, _) in found.items() if not alike] == []
+        assert [where for where, (_, cut) in found.items() if not cut] == []
 
 
 @fronts
