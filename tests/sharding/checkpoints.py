@@ -1,0 +1,77 @@
+"""Saving and loading as `torch.distributed.checkpoint` has it, in all of its ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from sharding import runs
+from sharding.models import Irregular, everything, named
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+BEFORE, AFTER = 2, 2  # steps before the checkpoint, and after it
+
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+OPTIONS = {
+    "dcp": StateDictOptions(),
+    "flat": StateDictOptions(flatten_optimizer_state_dict=True),
+    "full": FULL,
+    "from rank 0": StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True),
+}
+FILE = "full.pt"
+
+
+def save(how: str, path: str, model: nn.Module, opt: torch.optim.Optimizer) -> None:
+    options = FULL if how == "from rank 0" else OPTIONS[how]
+    parts = {
+        "model": get_model_state_dict(model, options=options),
+        "optim": get_optimizer_state_dict(model, opt, options=options),
+    }
+    if not options.full_state_dict:
+        dcp.save(parts, checkpoint_id=path)
+    elif dist.get_rank() == 0:
+        torch.save(parts, Path(path, FILE))
+
+
+def load(how: str, path: str, model: nn.Module, opt: torch.optim.Optimizer) -> None:
+    options = OPTIONS[how]
+    if options.full_state_dict:
+        reads = dist.get_rank() == 0 or not options.broadcast_from_rank0
+        parts = torch.load(Path(path, FILE), weights_only=False) if reads else {"model": {}, "optim": {}}
+    else:
+        parts = {
+            "model": get_model_state_dict(model, options=options),
+            "optim": get_optimizer_state_dict(model, opt, options=options),
+        }
+        dcp.load(parts, checkpoint_id=path)
+    set_model_state_dict(model, parts["model"], options=options)
+    set_optimizer_state_dict(model, opt, parts["optim"], options=options)
+
+
+def trained(
+    front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, Any], how: str, path: str, resume: bool
+) -> Any:
+    """What comes of some steps, a checkpoint after half of them, and the rest; or of the rest, from the checkpoint."""
+    model, grads = Irregular(99 if resume else 0, dtype), runs.gradients(dtype, BEFORE + AFTER)
+    runs.layout_of(layout)[1]([model, *grads])
+    params = named(model)
+    opt = runs.made(front, params, options)
+    for i, one in enumerate(grads):
+        if i == BEFORE:
+            (load if resume else save)(how, path, model, opt)
+        if i >= BEFORE or not resume:
+            runs.give(params, named(one))
+            opt.step()
+            opt.zero_grad()
+    return everything(opt, params)

@@ -1,0 +1,63 @@
+"""Which collectives a step takes, as the dispatcher sees them, whoever calls them and by whichever interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharding import runs
+from sharding.layouts import mesh_of
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+WAITING = ("wait_tensor", "_wrap_tensor_autograd")
+Seen = list[tuple[str, int]]
+
+
+class Collectives(TorchDispatchMode):
+    """Notes the name of every collective, and how many numbers it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Seen = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented  # its own calls come by again, and collectives are among those
+        name = func.overloadpacket.__name__
+        if func.namespace in NAMESPACES and name not in WAITING:
+            size = sum(x.numel() for x in tree_leaves(args) if isinstance(x, Tensor))
+            self.seen.append((name, size))
+        return func(*args, **(kwargs or {}))
+
+
+def per_step(front: Any, layout: str, options: Mapping[str, Any]) -> list[Seen]:
+    """The collectives of each of some steps."""
+    params, grads = runs.prepared(layout, torch.float32)
+    opt, found = runs.made(front, params, options), []
+    for one in grads:
+        runs.give(params, one)
+        with Collectives() as collectives:
+            opt.step()
+        found.append(collectives.seen)
+    return found
+
+
+def known_ones() -> list[str]:
+    """The names of one collective each of what a step could call."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    x, group = torch.ones(2), dist.group.WORLD
+    sharded = distribute_tensor(torch.ones(2), mesh_of(2), [Shard(0)], src_data_rank=None)
+    with Collectives() as collectives:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        dist.all_gather_object([None] * dist.get_world_size(), 1)
+        assert all_reduce(x, "sum", group).sum() > 0
+        sharded.full_tensor()
+    return [name for name, _ in collectives.seen]

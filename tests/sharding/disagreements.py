@@ -1,0 +1,145 @@
+"""What can be otherwise on one rank than on the others, and what then comes of a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharding import counting, runs
+from sharding.models import everything
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from layerwise.errors import LayerwiseError
+
+ODD = 1  # the rank that is otherwise
+NAME = "first.qkv"
+Change = Callable[[Any, dict[str, Any]], None]
+
+
+def local(x: Any) -> Any:
+    """What this rank has of it."""
+    x = x.detach() if isinstance(x, Tensor) else x
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def no_gradient(opt: Any, params: dict[str, Any]) -> None:
+    params[NAME].grad = None
+
+
+def no_gradients(opt: Any, params: dict[str, Any]) -> None:
+    for p in params.values():
+        p.grad = None
+
+
+def another(option: str, value: Any) -> Change:
+    return lambda opt, params: opt.param_groups[0].update({option: value})
+
+
+def another_count(opt: Any, params: dict[str, Any]) -> None:
+    opt.state[params[NAME]]["step"] += 1
+
+
+def broken_state(opt: Any, params: dict[str, Any]) -> None:
+    """Which this rank alone finds out, before it asks the others anything."""
+    state = opt.state[params[NAME]]
+    key = next(key for key in state if key != "step")
+    state[key] = torch.zeros(3, 2, 1)
+
+
+CHANGES: dict[str, Change] = {
+    "no gradient": no_gradient,
+    "no gradients": no_gradients,
+    "lr": another("lr", 0.5),
+    "weight decay": another("weight_decay", 0.5),
+    "an option": another("max_grad_norm_per_tensor", 0.5),
+    "step count": another_count,
+    "broken state": broken_state,
+}
+
+
+@contextmanager
+def changed(change: Change, opt: Any, params: dict[str, Any]) -> Iterator[None]:
+    """While this is so on this rank."""
+    grads, group = {name: p.grad for name, p in params.items()}, dict(opt.param_groups[0])
+    state = {key: x.clone() for key, x in opt.state[params[NAME]].items()}
+    change(opt, params)
+    yield
+    opt.param_groups[0].update(group)
+    opt.state[params[NAME]] = state
+    for name, p in params.items():
+        p.grad = grads[name]
+
+
+def copies(opt: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What this rank has of weights and state."""
+    parts = {f"{name} {key}": x for name, p in params.items() for key, x in opt.state[p].items()}
+    return {name: local(x).clone() for name, x in {**params, **parts}.items()}
+
+
+def disagreeing(front: Any, layout: str, change: str) -> tuple[str, str, bool, Any]:
+    """The error of a step about which ranks disagree, whether it changed anything, and what comes of going on."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt, error = runs.made(front, params, {}), None
+    for i, one in enumerate(grads):
+        runs.give(params, one)
+        if i == 2:
+            with changed(CHANGES[change], opt, params) if dist.get_rank() == ODD else nullcontext():
+                before = copies(opt, params)
+                try:
+                    opt.step()
+                except LayerwiseError as problem:
+                    error = problem
+                after = copies(opt, params)
+        opt.step()
+    untouched = before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
+    return type(error).__name__, str(error), untouched, everything(opt, params)
+
+
+def skipping(front: Any, layout: str, spoil: Callable[[Any, dict[str, Any], bool], None] | None) -> tuple[int, Any]:
+    """How many steps were skipped, and what came of the others; the third is spoiled on one rank."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {"skip_nonfinite": True})
+    for i, one in enumerate(grads):
+        runs.give(params, one)
+        if i == 2:
+            if spoil is None:
+                continue
+            spoil(opt, params, dist.get_rank() == ODD)
+        opt.step()
+        for name in ("found_inf", "grad_scale"):
+            opt.__dict__.pop(name, None)
+    return int(opt.skipped), everything(opt, params)
+
+
+def with_nan(opt: Any, params: dict[str, Any], here: bool) -> None:
+    if here:
+        local(params[NAME].grad).view(-1)[0] = torch.nan
+
+
+def with_inf_found(opt: Any, params: dict[str, Any], here: bool) -> None:
+    """As a GradScaler says it: each rank what it has found in its own part."""
+    opt.grad_scale, opt.found_inf = torch.tensor(2.0), torch.tensor(float(here))
+
+
+class Dying(TorchDispatchMode):
+    """Ends the process when it is about to send something."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace in counting.NAMESPACES:
+            os._exit(7)
+        return func(*args, **(kwargs or {}))
+
+
+def dying(front: Any, layout: str) -> None:
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {})
+    for i, one in enumerate(grads):
+        runs.give(params, one)
+        with Dying() if i == 2 and dist.get_rank() == ODD else nullcontext():
+            opt.step()

@@ -1,0 +1,195 @@
+"""A pool of processes that stand for the ranks of a job, started once and used by many tests.
+
+    ranks.run(3, some_function, *arguments)      # [what rank 0 returned, rank 1, rank 2], or RanksFailed
+    ranks.outcomes(3, some_function, *arguments)  # an Outcome each, also of ranks that raised or died
+
+The function belongs to a module that every rank can import by name. It finds a process group of its own over Gloo.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+Group = tuple[str, int, float]  # a file for the ranks to meet at, how many they are, and seconds they wait
+
+TESTS = Path(__file__).parent.parent
+MOST = 4
+START = 120.0  # seconds for a rank to import what it needs, on a machine that may be busy
+CALL = 60.0  # seconds for a call
+ALONE = 10.0  # seconds that the others get once a rank is dead
+LAST = 5.0  # seconds for a rank to say where it hangs, or to go
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "LAYERWISE_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer has gone is said by an exception
+}
+
+
+class RanksFailed(Exception):
+    """A rank raised, died or hung; the message has what each had to say."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a call on one rank: a value, or the error's type and traceback."""
+
+    value: Any = None
+    error: str = ""
+    traceback: str = ""
+
+
+class Rank:
+    """One process, and the line to it."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number = number
+        self.stderr = folder / f"rank{number}.stderr"
+        self.line, theirs = Pipe()
+        path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+        with self.stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-m", "sharding.worker", str(theirs.fileno())],
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                pass_fds=[theirs.fileno()],
+                stdout=stderr,
+                stderr=stderr,
+            )
+        theirs.close()
+
+    def said(self) -> str:
+        return self.stderr.read_text("utf-8", "replace")[-4000:]
+
+    def where(self) -> str:
+        """Where it hangs, as it says itself."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGUSR1)
+        end = time.monotonic() + LAST
+        while "most recent call first" not in self.said() and self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        return self.said()
+
+    def died(self) -> Outcome:
+        code = self.process.wait(LAST)
+        return Outcome(error="died", traceback=f"rank {self.number} died with exit code {code}.\n{self.said()}")
+
+    def kill(self) -> None:
+        self.line.close()
+        self.process.kill()
+        self.process.wait()
+
+    def leave(self) -> None:
+        """Go by itself, as the end of the line asks it to."""
+        try:
+            code = self.process.wait(LAST)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RanksFailed(f"rank {self.number} did not leave.\n{self.said()}") from None
+        if code:
+            raise RanksFailed(f"rank {self.number} left with exit code {code}.\n{self.said()}")
+
+
+class Ranks:
+    """The pool. A process starts when it is first needed, and anew after it died or hung."""
+
+    def __init__(self, folder: Path, start: float = START) -> None:
+        self._folder, self._start = folder, start
+        self._ranks: dict[int, Rank] = {}
+        self._group: Group | None = None
+        self._groups = 0
+
+    def run(self, world: int, function: Callable[..., Any], *arguments: Any, timeout: float = CALL) -> list[Any]:
+        """What the function returns on each of `world` ranks, if it returns on all of them."""
+        found = self.outcomes(world, function, *arguments, timeout=timeout)
+        bad = [f"rank {i}: {one.traceback}" for i, one in enumerate(found) if one.error]
+        if bad:
+            raise RanksFailed(f"{function.__name__}{arguments} on {world} ranks\n" + "\n".join(bad))
+        return [one.value for one in found]
+
+    def outcomes(
+        self, world: int, function: Callable[..., Any], *arguments: Any, timeout: float = CALL
+    ) -> list[Outcome]:
+        """What came of the function on each of `world` ranks. Ranks that hang are an error here, too."""
+        assert 1 <= world <= MOST
+        ranks = self._started(world)
+        group = self._group_for(world, timeout / 2)
+        for rank in ranks:
+            rank.line.send_bytes(pickle.dumps((function, arguments, rank.number, group)))
+        found = self._gather(ranks, time.monotonic() + timeout)
+        if any(one.error for one in found):
+            self._group = None
+        return found
+
+    def _group_for(self, world: int, timeout: float) -> Group:
+        """The process group of the last call where that will do: to make one takes longer than most calls."""
+        if self._group is None or self._group[1:] != (world, timeout):
+            self._groups += 1
+            self._group = str(self._folder / f"store{self._groups}"), world, timeout
+        return self._group
+
+    def _gather(self, ranks: list[Rank], end: float) -> list[Outcome]:
+        found: dict[int, Outcome] = {}
+        while len(found) < len(ranks):
+            lines = {rank.line: rank for rank in ranks if rank.number not in found}
+            ready = wait(list(lines), max(0.0, end - time.monotonic()))
+            if not ready:
+                self._hung([lines[line] for line in lines])
+            for line in ready:
+                assert isinstance(line, Connection)
+                found[lines[line].number] = one = _received(lines[line])
+                if one.error == "died":
+                    self._lose([lines[line]])
+                    end = min(end, time.monotonic() + ALONE)
+        return [found[rank.number] for rank in ranks]
+
+    def _hung(self, ranks: list[Rank]) -> None:
+        report = "\n".join(f"rank {rank.number} hangs.\n{rank.where()}" for rank in ranks)
+        self._lose(ranks)
+        self._group = None
+        raise RanksFailed(report)
+
+    def _started(self, world: int) -> list[Rank]:
+        wanted = range(world if self._ranks else MOST)  # to start together takes less time than one after the other
+        new = [Rank(number, self._folder) for number in wanted if number not in self._ranks]
+        self._ranks.update({rank.number: rank for rank in new})
+        self._group = None if new else self._group
+        bad = [one.traceback for one in self._gather(new, time.monotonic() + self._start) if one.error]
+        if bad:
+            raise RanksFailed("\n".join(bad))
+        return [self._ranks[number] for number in range(world)]
+
+    def _lose(self, ranks: list[Rank]) -> None:
+        for rank in ranks:
+            self._ranks.pop(rank.number).kill()
+
+    def close(self) -> None:
+        """Let all of them go, and complain if one does not go well."""
+        ranks, self._ranks = list(self._ranks.values()), {}
+        for rank in ranks:
+            rank.line.close()
+        try:
+            for rank in ranks:
+                rank.leave()
+        finally:
+            for rank in ranks:
+                rank.kill()
+
+
+def _received(rank: Rank) -> Outcome:
+    try:
+        return Outcome(*pickle.loads(rank.line.recv_bytes()))
+    except (EOFError, ConnectionResetError):
+        return rank.died()

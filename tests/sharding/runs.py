@@ -1,0 +1,119 @@
+"""What the ranks do with a model: steps with gradients given, and training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from sharding import layouts
+from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
+from sharding.wrappings import WRAPPINGS, gathered
+from torch.distributed.tensor import DTensor
+
+STEPS = 4
+Params = dict[str, Any]
+ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer", "master")  # as large as the parameter
+
+
+def layout_of(name: str | int) -> tuple[int, layouts.Layout]:
+    """The layout of that name, or the drawn one of that number."""
+    return (4, lambda models: layouts.drawn(name, models)) if isinstance(name, int) else layouts.LAYOUTS[name]
+
+
+def made(front: Any, params: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """An optimizer of these parameters, with blocks where it knows of any."""
+    more = {} if front.__module__.startswith("torch.") else {"blocks": BLOCKS}
+    return front(list(params.items()), **{**BUSY[front], **more, **options})
+
+
+def gradients(dtype: torch.dtype, steps: int) -> list[Irregular]:
+    """A model for every step, whose numbers are the gradients, so that whatever shards a model shards them too."""
+    return [Irregular(1 + i, dtype) for i in range(steps)]
+
+
+def give(params: Params, grads: Params, without: Sequence[str] = ()) -> None:
+    """Let each have its gradient, and those of these names none."""
+    for name, p in params.items():
+        p.grad = None if name in without else grads[name].detach().clone()
+
+
+def prepared(layout: str | int | None, dtype: torch.dtype) -> tuple[Params, list[Params]]:
+    """Parameters, and gradients for some steps, that lie like this, or whole."""
+    models = [Irregular(0, dtype), *gradients(dtype, STEPS)]
+    if layout is not None:
+        layout_of(layout)[1](models)
+    params, *grads = map(named, models)
+    return params, grads
+
+
+def stepped(
+    front: Any, layout: str | int | None, dtype: torch.dtype, options: Mapping[str, Any], without: Sequence[str] = ()
+) -> Any:
+    """What a rank has after some steps, in the second of which some parameters had no gradient."""
+    params, grads = prepared(layout, dtype)
+    opt = made(front, params, options)
+    for i, one in enumerate(grads):
+        give(params, one, without if i == 1 else ())
+        opt.step()
+    return everything(opt, params)
+
+
+def batches(steps: int) -> list[torch.Tensor]:
+    return [torch.randint(13, (4, 6), generator=torch.Generator().manual_seed(i)) for i in range(steps)]
+
+
+def trained(front: Any, wrapping: str, dtype: torch.dtype, options: Mapping[str, Any], zero: bool = False) -> Any:
+    """What ranks that train have in the end, and the gradients they had on the way."""
+    model = WRAPPINGS[wrapping][1](Small(dtype))
+    opt, grads = optimizer_of(front, model, options, zero), []
+    for batch in batches(STEPS):
+        opt.zero_grad()
+        model(batch).backward()
+        grads.append(gathered(model, lambda p: p.grad))
+        opt.step()
+    return {"weights": gathered(model, lambda p: p)}, grads
+
+
+def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool = False) -> Any:
+    """With `zero`, each rank steps some of the parameters and sends them to all."""
+    params, more = list(named(model).items()), {**BUSY[front], **options}
+    return zero_redundancy()([p for _, p in params], front, **more) if zero else front(params, **more)
+
+
+def zero_redundancy() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its neighbours use torch.jit
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
+
+
+def replayed(front: Any, dtype: torch.dtype, grads: Any, options: Mapping[str, Any]) -> Any:
+    """The weights of one process that has everything whole and is given these gradients."""
+    model = Small(dtype)
+    opt = optimizer_of(front, model, options)
+    for one in grads:
+        for name, p in named(model).items():
+            p.grad = torch.tensor(one[name]).to(dtype)
+        opt.step()
+    return {"weights": gathered(model, lambda p: p)}
+
+
+def layout_of_state(front: Any, layout: str) -> dict[tuple[str, str], tuple[bool, bool]]:
+    """By the names of a parameter and of a part of its state: whether that lies on the same mesh, and is cut alike."""
+    params, grads = prepared(layout, torch.float32)
+    opt = made(front, params, {})
+    give(params, grads[0])
+    opt.step()
+    sharded = {name: p for name, p in params.items() if isinstance(p, DTensor)}
+    return {
+        (name, key): (_on_the_mesh_of(p, x), key not in ALIKE or x.placements == p.placements)
+        for name, p in sharded.items()
+        for key, x in opt.state[p].items()
+        if key != "step"
+    }
+
+
+def _on_the_mesh_of(p: DTensor, x: Any) -> bool:
+    return isinstance(x, DTensor) and x.device_mesh == p.device_mesh

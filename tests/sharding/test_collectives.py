@@ -1,0 +1,77 @@
+"""What a step sends: sums, all of them together, as many times as the formula asks for some."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from sharding import counting, runs
+from sharding.counting import Collectives
+from sharding.models import Irregular, named
+
+from layerwise.torch import Adafactor, Lamb, Lars
+
+pytestmark = pytest.mark.heavy
+ROUNDS = {Lamb: 1, Lars: 1, Adafactor: 2}
+fronts = pytest.mark.parametrize("front", ROUNDS)
+ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}
+NUMBERS = sum(p.numel() for p in Irregular(0, torch.float32).parameters())
+
+
+def steady(ranks, front, layout, **options):
+    """The collectives of a step that is like the one before it, the same on every rank."""
+    found = ranks.run(runs.layout_of(layout)[0], counting.per_step, front, layout, options)
+    for steps in found:
+        assert [len(one) for one in steps[1:]] == [len(found[0][1])] * (len(steps) - 1), found
+    assert {name for steps in found for one in steps[1:] for name, _ in one} <= ALL_REDUCE, found
+    return found[0][1]
+
+
+def test_collectives_are_seen(ranks):
+    """Whichever way they are called: what sees none proves nothing."""
+    wanted = ["allreduce_", "broadcast_", "allgather_", "allgather_", "all_reduce", "all_gather_into_tensor"]
+    assert ranks.run(2, counting.known_ones)[0] == wanted
+
+
+@pytest.mark.parametrize("layout", ["fsdp on 2", "fsdp on 4", "nested", "hybrid", "part of the model"])
+@pytest.mark.parametrize("fused", [None, False])
+@fronts
+def test_one_for_each_round(ranks, front, layout, fused):
+    assert len(steady(ranks, front, layout, fused=fused)) == ROUNDS[front]
+
+
+@fronts
+def test_one_for_each_dimension_of_the_mesh(ranks, front):
+    assert len(steady(ranks, front, "two-dimensional")) == 2 * ROUNDS[front]
+
+
+@fronts
+def test_meshes_share_what_they_have_in_common(ranks, front):
+    """A mesh of two dimensions, each of its dimensions, and one that is all ranks: three groups of ranks."""
+    assert len(steady(ranks, front, "several meshes")) <= 3 * ROUNDS[front]
+
+
+@fronts
+def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
+    assert ROUNDS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ROUNDS[front] + 1
+
+
+@pytest.mark.parametrize("front", [Lamb, Lars])
+def test_tensors_do_not_travel(ranks, front):
+    assert sum(size for _, size in steady(ranks, front, "fsdp on 2")) < NUMBERS / 4
+
+
+@fronts
+def test_whole_tensors_send_nothing(ranks, front):
+    assert steady(ranks, front, "plain", max_grad_norm=0.5) == []
+
+
+@fronts
+def test_nothing_is_sent_where_there_is_nobody(front):
+    assert not dist.is_initialized()
+    model, grads = Irregular(0, torch.float32), Irregular(1, torch.float32)
+    opt = runs.made(front, named(model), {"max_grad_norm": 0.5})
+    runs.give(named(model), named(grads))
+    with Collectives() as collectives:
+        opt.step()
+    assert collectives.seen == []

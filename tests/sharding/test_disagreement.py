@@ -1,0 +1,58 @@
+"""Ranks that disagree find it out together: all of them raise, or all skip, and none waits for ever."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sharding import disagreements, runs
+from sharding.models import TOLERANCE, close, same
+
+from layerwise.torch import Adafactor, Lamb, Lars
+
+pytestmark = pytest.mark.heavy
+FRONTS = [Lamb, Lars, Adafactor]
+fronts = pytest.mark.parametrize("front", FRONTS)
+TOGETHER = "SynchronizationError"
+OWN = {"broken state": "StateError"}  # what the odd rank has to say of itself; the others say it was that rank
+SOON = 30.0  # seconds
+
+
+@pytest.mark.parametrize("change", disagreements.CHANGES)
+@pytest.mark.parametrize(("front", "layout"), [*((front, "fsdp on 2") for front in FRONTS), (Lamb, "two-dimensional")])
+def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
+    world = runs.layout_of(layout)[0]
+    found = ranks.run(world, disagreements.disagreeing, front, layout, change, timeout=SOON)
+    wanted = [TOGETHER] * world
+    wanted[disagreements.ODD] = OWN.get(change, TOGETHER)
+    assert [error for error, *_ in found] == wanted
+    assert all(untouched for _, _, untouched, _ in found)
+    agreed = runs.stepped(front, None, torch.float64, {})
+    for *_, outcome in found:
+        close(outcome, agreed, TOLERANCE[torch.float64])
+
+
+def test_the_message_says_what_and_where(ranks):
+    found = ranks.run(2, disagreements.disagreeing, Lamb, "fsdp on 2", "no gradient", timeout=SOON)
+    assert all(disagreements.NAME in message for _, message, *_ in found)
+
+
+@pytest.mark.parametrize("spoil", [disagreements.with_nan, disagreements.with_inf_found])
+@pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional", "several meshes"])
+@fronts
+def test_all_skip(ranks, front, layout, spoil):
+    world = runs.layout_of(layout)[0]
+    found = ranks.run(world, disagreements.skipping, front, layout, spoil, timeout=SOON)
+    assert [skipped for skipped, _ in found] == [1] * world
+    never = ranks.run(world, disagreements.skipping, front, layout, None)
+    for (_, outcome), (skipped, wanted) in zip(found, never, strict=True):
+        assert skipped == 0
+        same(outcome, wanted)
+
+
+@fronts
+def test_a_rank_that_dies_in_a_step(ranks, front):
+    found = ranks.outcomes(3, disagreements.dying, front, "fsdp on 3", timeout=SOON)
+    assert found[disagreements.ODD].error == "died"
+    assert "exit code 7" in found[disagreements.ODD].traceback
+    assert all(one.error for one in found)
+    assert not any(one.error == "died" for i, one in enumerate(found) if i != disagreements.ODD)

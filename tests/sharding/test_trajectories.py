@@ -1,0 +1,105 @@
+"""However the parameters lie on ranks, the steps are those of one process that has them whole."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES
+from sharding import runs
+from sharding.layouts import LAYOUTS
+from sharding.models import TOLERANCE, close, same
+
+import layerwise.torch
+from layerwise.torch import Adafactor, Lamb, Lars
+
+pytestmark = pytest.mark.heavy
+fronts = pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
+MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole model is easily counted twice
+
+
+@cache
+def _alone(front: Any, dtype: torch.dtype, options: str, without: tuple[str, ...]) -> Any:
+    return runs.stepped(front, None, dtype, eval(options), without)  # noqa: S307
+
+
+def check(
+    ranks: Any, front: Any, layout: str | int, dtype: torch.dtype, without: tuple[str, ...] = (), **options: Any
+) -> None:
+    world = runs.layout_of(layout)[0]
+    found = ranks.run(world, runs.stepped, front, layout, dtype, options, without)
+    close(found[0], _alone(front, dtype, repr(options), without), TOLERANCE[dtype], (layout, options))
+    for other in found[1:]:
+        same(other, found[0])
+
+
+@each_layout
+def test_the_layouts_hold_what_they_are_given(ranks, layout):
+    """An elementwise optimizer does not notice how parameters lie: what differs here is the tests' own doing."""
+    check(ranks, torch.optim.AdamW, layout, torch.float64)
+
+
+@each_layout
+@fronts
+def test_layouts(ranks, front, layout):
+    check(ranks, front, layout, torch.float64)
+
+
+@pytest.mark.parametrize("layout", ["fsdp on 4", "strided", "several meshes"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@fronts
+def test_dtypes(ranks, front, layout, dtype):
+    check(ranks, front, layout, dtype)
+
+
+@pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
+@fronts
+def test_by_the_rule(ranks, front, layout):
+    check(ranks, front, layout, torch.float64, fused=False)
+
+
+@pytest.mark.parametrize("layout", MANY)
+@pytest.mark.parametrize("fused", [None, False])
+@fronts
+def test_the_norm_of_all_gradients(ranks, front, layout, fused):
+    check(ranks, front, layout, torch.float64, fused=fused, max_grad_norm=0.5)
+
+
+@pytest.mark.parametrize("layout", MANY)
+@fronts
+def test_parameters_without_gradients(ranks, front, layout):
+    """They wait, and count no step, as long as no rank has one."""
+    check(ranks, front, layout, torch.float64, without=("first.embed", "second.narrow", "bare.scalar"))
+
+
+@pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
+@fronts
+def test_state_lies_as_its_parameter_does(ranks, front, layout):
+    """So that torch.distributed.checkpoint can cut it anew."""
+    for found in ranks.run(runs.layout_of(layout)[0], runs.layout_of_state, front, layout):
+        assert any(key != "step" for _, key in found)
+        assert [where for where, (alike, _) in found.items() if not alike] == []
+        assert [where for where, (_, cut) in found.items() if not cut] == []
+
+
+@fronts
+def test_master_weights(ranks, front):
+    check(ranks, front, "fsdp on 3", torch.bfloat16, master_weights=True)
+
+
+@pytest.mark.parametrize("factored", ["largest", "matrix", (0, 1), ((0,), (1, 2)), False], ids=str)
+def test_factoring(ranks, factored):
+    check(ranks, Adafactor, "two-dimensional", torch.float64, factored=factored)
+
+
+def test_momentum_in_a_dtype_of_its_own(ranks):
+    check(ranks, Adafactor, "fsdp on 3", torch.float64, momentum_dtype="bfloat16")
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_drawn_layouts_and_options(ranks, case, seed):
+    check(ranks, getattr(layerwise.torch, case.name), seed, torch.float64, **case.drawn(seed))

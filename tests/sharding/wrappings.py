@@ -1,0 +1,100 @@
+"""What people wrap a model in to train it on many ranks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharding.layouts import mesh_of
+from sharding.models import named, whole
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+Wrap = Callable[[Any], Any]
+
+
+def fsdp2(model: Any, mesh: DeviceMesh | None = None, **options: Any) -> Any:
+    """Each block by itself, then the rest, as the documentation of FSDP2 has it."""
+    mesh = mesh_of(dist.get_world_size()) if mesh is None else mesh
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def low_precision(model: Any) -> Any:
+    return fsdp2(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+
+
+def offloaded(model: Any) -> Any:
+    """To the host's memory; without an accelerator it is there already, and cannot be pinned."""
+    policy: OffloadPolicy = CPUOffloadPolicy(pin_memory=False)
+    return fsdp2(model, offload_policy=policy)
+
+
+def tensor_parallel(model: Any, mesh: DeviceMesh | None = None) -> Any:
+    """The blocks' first matrices by columns of the product, the second ones by rows; the rest is not touched."""
+    mesh = mesh_of(dist.get_world_size()) if mesh is None else mesh
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model
+
+
+def both(model: Any) -> Any:
+    mesh = mesh_of(2, dist.get_world_size() // 2)
+    return fsdp2(tensor_parallel(model, mesh["inner"]), mesh["outer"])
+
+
+def replicated(model: Any) -> Any:
+    return DistributedDataParallel(model)
+
+
+def fsdp1(model: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # that it is to be replaced by FSDP2
+        return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+
+
+@contextmanager
+def unsharded(model: nn.Module) -> Iterator[None]:
+    """While parameters and gradients of FSDP1 are whole; all others know by themselves that they are not."""
+    if not isinstance(model, FullyShardedDataParallel):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        with FullyShardedDataParallel.summon_full_params(model, with_grads=True, writeback=False):
+            yield
+
+
+def gathered(model: nn.Module, of: Callable[[Any], Any]) -> dict[str, Any]:
+    """Weights or gradients by name, whole."""
+    with unsharded(model):
+        return {name: whole(of(p)) for name, p in named(model).items()}
+
+
+# The number of ranks and how they wrap a model, by name.
+WRAPPINGS: dict[str, tuple[int, Wrap]] = {
+    "FSDP2": (3, fsdp2),
+    "FSDP2, resharded after forward": (2, lambda model: fsdp2(model, reshard_after_forward=True)),
+    "FSDP2, not resharded": (2, lambda model: fsdp2(model, reshard_after_forward=False)),
+    "FSDP2, mixed precision": (2, low_precision),
+    "FSDP2, offloaded": (2, offloaded),
+    "HSDP": (4, lambda model: fsdp2(model, mesh_of(2, 2))),
+    "TP": (2, tensor_parallel),
+    "TP and FSDP2": (4, both),
+    "DDP": (2, replicated),
+    "FSDP1": (2, fsdp1),
+}
