@@ -57,40 +57,40 @@ class Agreement:
             words = {"what stands in the way": str(problem)}
             said = Said(hashlib.sha256(str(problem).encode()).digest(), False, lambda: words)
             with suppress(SynchronizationError):
-                self._exchange(said, [torch.zeros(n, dtype=torch.float64) for n in self._lengths])
+                self._exchange_nothing(said, torch.device("cpu"))
             raise
 
     def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor]) -> None:
         """Complete the first sums of a step, if everybody takes it."""
         if layout != self._layout:
-            nothing = [sums.new_zeros(n) for n in self._lengths]
-            self._exchange(said, nothing)
+            self._exchange_nothing(said, sums.device)
             self._layout, self._lengths = layout, list(map(len, places))
-        completed = self._exchange(said, [sums[where] for where in places])
-        for where, total in zip(places, completed, strict=True):
-            sums[where] = total
+        self._exchange(said, sums, places)
 
-    def _exchange(self, said: Said, parts: Sequence[Tensor]) -> list[Tensor]:
+    def _exchange_nothing(self, said: Said, device: torch.device) -> None:
+        nothing = torch.zeros(max(self._lengths), dtype=torch.float64, device=device)
+        self._exchange(said, nothing, [slice(n) for n in self._lengths])
+
+    def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor | slice]) -> None:
         # On every axis goes what was heard on those before it, so that in the end all have heard of all.
-        skip, differing, totals = float(said.skip), "", []
+        skip, differing = float(said.skip), ""
         chunks = _chunks(said.fingerprint)
-        for axis, part in zip(self.axes, parts, strict=True):
+        for axis, where in zip(self.axes, places, strict=True):
             header = [*chunks, *(x * x for x in chunks), skip, float(bool(differing))]
-            found = all_reduced(axis, torch.cat([part.new_tensor(header), part]))
-            *sums, skip, heard = found[:HEADER].tolist()
+            found = all_reduced(axis, torch.cat([sums.new_tensor(header), sums[where]]))
+            sums[where] = found[HEADER:]
+            *prints, skip, heard = found[:HEADER].tolist()
             n = len(axis.ranks)
-            if any(n * xx != x * x for x, xx in zip(sums[:CHUNKS], sums[CHUNKS:], strict=True)):
+            if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
                 differing = _difference(axis, said.words())
             elif heard and not differing:
                 differing = "other processes of the model disagree about the step"
-            totals.append(found[HEADER:])
         if differing:
             raise SynchronizationError(
                 f"{differing}. Give all of them the same parameters, settings and backward passes; nothing was stepped."
             )
         if skip:
             raise Skipped
-        return totals
 
 
 class Peers:

@@ -69,7 +69,7 @@ class Groups:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and self._hyper.lr is None)
-        relative = group["lr"] is None
+        relative = group["lr"] is None or self._is_muted(group)
         static = {name: group[name] for name in self.options if name not in RATES}
         key = (relative, *map(_hashable, static.values()))
         if key not in self._made:
@@ -78,6 +78,11 @@ class Groups:
                 self._made.clear()
             self._made[key] = made(lr=None if relative else 0.0, **static)
         return self._made[key]
+
+    def _is_muted(self, group: Mapping[str, Any]) -> bool:
+        """Whether a relative step is held at 0, as torch.distributed.checkpoint does for the step that makes state."""
+        asked = self._hyper.lr is None and (group["relative_step"] or group["warmup_init"])
+        return bool(asked) and not isinstance(group["lr"], Tensor) and group["lr"] == 0
 
     def counted(self, h: Settings) -> Settings:
         """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
@@ -39,11 +40,22 @@ def check_parameter(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
+    if _is_flattened(p):
+        raise ParameterError(
+            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be told. "
+            "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead."
+        )
     if p.is_meta:
         raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
     reached = 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
     if p.numel() and reached < p.numel():
         raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
+
+
+def _is_flattened(p: Tensor) -> bool:
+    # Where it has no other processes to divide among, it leaves parameters the shape they had, if it leaves them.
+    alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
+    return hasattr(p, "_is_flat_param") or (not alone and getattr(p, "_fsdp_flattened", False))
 
 
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
