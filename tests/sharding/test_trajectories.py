@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES
-from sharding import runs
 from sharding.layouts import LAYOUTS
-from sharding.models import TOLERANCE, close, same
+from sharding.models import FRONTS, TOLERANCE, close, same
 
 import layerwise.torch
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch import Adafactor
+from sharding import runs
 
 pytestmark = pytest.mark.heavy
-fronts = pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
+fronts = pytest.mark.parametrize("front", FRONTS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole model is easily counted twice
 
