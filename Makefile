@@ -62,6 +62,7 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
 	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
+	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
 sanitize: $(VENV)/.dev $(VENV)/.package

@@ -35,11 +35,18 @@ class Timing:
         return low, high
 
 
-def alternately(steps: Mapping[str, Callable[[], None]], rounds: int, warmup: int = 2) -> dict[str, Timing]:
-    """Time all of them in turns, so that whatever else the machine does meets them alike."""
+def alternately(
+    steps: Mapping[str, Callable[[], None]], rounds: int, warmup: int = 2, together: Callable[[], None] | None = None
+) -> dict[str, Timing]:
+    """Time all of them in turns, so that whatever else the machine does meets them alike.
+
+    Processes that take their steps together wait for one another in `together`, which is not timed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(-warmup, rounds):
         for name, step in steps.items():
+            if together is not None:
+                together()
             start = time.perf_counter()
             step()
             if round_ >= 0:

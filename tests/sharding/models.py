@@ -22,6 +22,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 BLOCKS = {"second.experts": "each", "first.qkv*": 3}
 # By how much numbers may differ that were rounded in another order, as a part of the largest of a tensor.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
+FRONTS = [Lamb, Lars, Adafactor]
 # Every part of the state matters, and the first moment is not what a single step makes of it.
 BUSY: dict[Any, dict[str, Any]] = {
     Lamb: {"lr": 0.1, "weight_decay": 0.01},

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from sharding import checkpoints, runs
-from sharding.models import TOLERANCE, close, same
+from sharding.models import FRONTS, TOLERANCE, close, same
 
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch import Adafactor
+from sharding import checkpoints, runs
 
 pytestmark = pytest.mark.heavy
-FRONTS = [Lamb, Lars, Adafactor]
 fronts = pytest.mark.parametrize("front", FRONTS)
 with_control = pytest.mark.parametrize("front", [torch.optim.AdamW, *FRONTS])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from sharding import counting, runs
 from sharding.counting import Collectives
 from sharding.models import Irregular, named
 
 from layerwise.torch import Adafactor, Lamb, Lars
+from sharding import counting, runs
 
 pytestmark = pytest.mark.heavy
 ROUNDS = {Lamb: 1, Lars: 1, Adafactor: 2}
@@ -34,10 +34,14 @@ def test_collectives_are_seen(ranks):
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "fsdp on 4", "nested", "hybrid", "part of the model"])
-@pytest.mark.parametrize("fused", [None, False])
 @fronts
-def test_one_for_each_round(ranks, front, layout, fused):
-    assert len(steady(ranks, front, layout, fused=fused)) == ROUNDS[front]
+def test_one_for_each_round(ranks, front, layout):
+    assert len(steady(ranks, front, layout)) == ROUNDS[front]
+
+
+@fronts
+def test_by_the_rule_too(ranks, front):
+    assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]
 
 
 @fronts

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sharding import disagreements, runs
-from sharding.models import TOLERANCE, close, same
+from sharding.models import FRONTS, TOLERANCE, close, same
 
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch import Lamb
+from sharding import disagreements, runs
 
 pytestmark = pytest.mark.heavy
-FRONTS = [Lamb, Lars, Adafactor]
 fronts = pytest.mark.parametrize("front", FRONTS)
 TOGETHER = "SynchronizationError"
 OWN = {"broken state": "StateError"}  # what the odd rank has to say of itself; the others say it was that rank

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sharding import runs
-from sharding.models import TOLERANCE, close, same
+from sharding.models import FRONTS, TOLERANCE, close, same
 from sharding.wrappings import WRAPPINGS
 
-from layerwise.torch import Adafactor, Lamb, Lars
+from sharding import runs
 
 pytestmark = pytest.mark.heavy
-fronts = pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
+fronts = pytest.mark.parametrize("front", FRONTS)
 each_wrapping = pytest.mark.parametrize("wrapping", WRAPPINGS)
 
 # FSDP1 shows an optimizer flat pieces of its parameters and does not say whose. To take them for whole tensors is the

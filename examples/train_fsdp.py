@@ -1,0 +1,271 @@
+"""Train a small character transformer whose parameters are sharded by FSDP2, on sums in words.
+
+    torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
+    torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py --optimizer lars --save checkpoint
+    torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py --optimizer lars --resume checkpoint --steps 600
+
+It runs on CPUs, in one process or several, from `torchrun` or from `python`. A batch is the same whatever the number
+of processes, each taking its part of it, and so are the steps: norms are those of whole tensors. A checkpoint can be
+resumed by another number of processes. Needs: pip install 'layerwise[torch,demo]'
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from layerwise.torch import Adafactor, Lamb, Lars, param_groups
+
+SMALL = ["bias", "norm"]  # what the trust ratio was not made for
+# The class, its options, and what its groups leave out.
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "lamb": (Lamb, {"lr": 0.01, "weight_decay": 0.01}, {"no_decay": SMALL, "no_adapt": SMALL}),
+    "lars": (Lars, {"lr": 10.0, "weight_decay": 1e-4}, {"no_decay": SMALL, "no_adapt": SMALL}),
+    "adafactor": (Adafactor, {"lr": 0.02, "beta1": 0.9, "weight_decay": 0.01}, {"no_decay": SMALL}),
+}
+ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+TENS = "twenty thirty"
+MOST = 19  # to be added
+CHARACTERS = "\n -abcdefghijklmnopqrstuvwxyz"
+CONTEXT, WIDTH, HEADS, LAYERS = 64, 64, 4, 2
+WARM_UP = 30
+ASKED = "\nfifteen plus twelve is "
+
+
+# ---- the text
+
+
+def in_words(n: int) -> str:
+    """A number below 40."""
+    ones = [*ONES.split(), "eighteen", "nineteen"]
+    if n < len(ones):
+        return ones[n]
+    tens = TENS.split()[n // 10 - 2]
+    return f"{tens}-{ones[n % 10]}" if n % 10 else tens
+
+
+def text(draw: torch.Generator, length: int) -> str:
+    """Sums in words, one a line."""
+    lines = "\n"
+    while len(lines) <= length:
+        a, b = torch.randint(MOST + 1, (2,), generator=draw).tolist()
+        lines += f"{in_words(a)} plus {in_words(b)} is {in_words(a + b)}\n"
+    return lines[: length + 1]
+
+
+def batch(number: int, size: int) -> Tensor:
+    """The batch of this number, the same on every process."""
+    draw = torch.Generator().manual_seed(number)
+    return torch.tensor([encoded(text(draw, CONTEXT)) for _ in range(size)])
+
+
+def encoded(line: str) -> list[int]:
+    return [CHARACTERS.index(c) for c in line]
+
+
+# ---- the model
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        heads = scaled_dot_product_attention(*qkv, is_causal=True)
+        x = x + self.out(heads.transpose(1, 2).flatten(2))
+        moved: Tensor = x + self.mlp(self.norm2(x))
+        return moved
+
+
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(len(CHARACTERS), WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, len(CHARACTERS))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The logits of every character's successor, one a row."""
+        x = self.embed(tokens) + self.places.weight[: tokens.shape[1]]
+        logits: Tensor = self.head(self.norm(self.blocks(x)).flatten(0, 1))
+        return logits
+
+
+def sharded_model() -> Transformer:
+    """Each block by itself, so that only one is whole at a time."""
+    torch.manual_seed(0)
+    model, mesh = Transformer(), init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def make_optimizer(name: str, model: nn.Module) -> Any:
+    cls, options, rules = OPTIMIZERS[name]
+    # Queries, keys and values are three layers in one tensor; each has norms of its own.
+    return cls(param_groups(model, **rules), blocks={"*.qkv.*": 3}, **options)
+
+
+# ---- training
+
+
+def mean_loss(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Of this process's part of the batch."""
+    part = tokens[dist.get_rank() :: dist.get_world_size()]
+    return cross_entropy(model(part[:, :-1]), part[:, 1:].flatten())
+
+
+def train(model: nn.Module, opt: Any, steps: range, size: int) -> Iterator[float]:
+    """Take these steps, each giving the loss before it, of all processes together."""
+    for step in steps:
+        for group in opt.param_groups:
+            group["lr"] = opt.defaults["lr"] * min(1.0, (step + 1) / WARM_UP)
+        loss = mean_loss(model, batch(step, size))
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        yield overall(loss)
+
+
+def overall(loss: Tensor) -> float:
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+@torch.no_grad()
+def answer(model: nn.Module, asked: str) -> str:
+    """What the model goes on with, until the end of the line. All processes take part, as each has a part of it."""
+    line = asked
+    while len(line) < CONTEXT and (line == asked or line[-1] != "\n"):
+        logits = model(torch.tensor([encoded(line)]))
+        line += CHARACTERS[int(logits[-1].argmax())]
+    return line.strip()
+
+
+# ---- checkpoints
+
+
+def save(folder: Path, model: nn.Module, opt: Any, name: str, step: int) -> None:
+    weights, state = get_state_dict(model, opt)
+    dcp.save({"model": weights, "optim": state, "run": {"optimizer": name, "step": step}}, checkpoint_id=folder)
+
+
+def resume(folder: Path, model: nn.Module, opt: Any) -> None:
+    weights, state = get_state_dict(model, opt)
+    dcp.load({"model": weights, "optim": state}, checkpoint_id=folder)
+    set_state_dict(model, opt, model_state_dict=weights, optim_state_dict=state)
+
+
+def run_of(folder: Path) -> dict[str, Any]:
+    """Which optimizer wrote the checkpoint, after how many steps."""
+    found = {"run": {"optimizer": "", "step": 0}}
+    dcp.load(found, checkpoint_id=folder)
+    return found["run"]
+
+
+# ---- the command
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong once, and not once a process."""
+
+    def error(self, message: str) -> NoReturn:
+        if os.environ.get("RANK", "0") == "0":
+            super().error(message)
+        sys.exit(2)
+
+
+def arguments(parser: Parser, given: Sequence[str] | None) -> argparse.Namespace:
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="lamb")
+    parser.add_argument("--steps", type=int, default=400, help="in all, with those before a checkpoint")
+    parser.add_argument("--batch", type=int, default=32, help="lines of text a step, of all processes together")
+    parser.add_argument("--save", type=Path, metavar="FOLDER", help="write a checkpoint there in the end")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on from the checkpoint there")
+    found = parser.parse_args(given)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if found.steps < 1:
+        parser.error(f"--steps must be at least 1, but is {found.steps}")
+    if found.batch < 1 or found.batch % world:
+        parser.error(f"--batch must be a multiple of the {world} processes, but is {found.batch}")
+    if found.resume and not (found.resume / ".metadata").is_file():
+        parser.error(f"--resume: there is no checkpoint in {found.resume}")
+    if found.save and found.save.exists() and not found.save.is_dir():
+        parser.error(f"--save: {found.save} is not a folder")
+    return found
+
+
+def join() -> None:
+    """The processes that torchrun has started, or this one alone."""
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def show(console: Console, losses: Iterator[float], steps: range) -> None:
+    """A bar in a terminal, else a line now and then; on the first process alone."""
+    first, every = dist.get_rank() == 0, max(1, steps.stop // 10)
+    bar = BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"), TimeElapsedColumn()
+    with Progress(*bar, console=console, disable=not (first and console.is_terminal)) as progress:
+        task = progress.add_task("", total=steps.stop, completed=steps.start, loss=float("nan"))
+        for step, loss in zip(steps, losses, strict=True):
+            progress.update(task, advance=1, loss=loss)
+            if first and not console.is_terminal and ((step + 1) % every == 0 or step + 1 == steps.stop):
+                print(f"step {step + 1:4}  loss {loss:.6f}", flush=True)
+
+
+def work(parser: Parser, given: argparse.Namespace) -> None:
+    model = sharded_model()
+    opt, start = make_optimizer(given.optimizer, model), 0
+    if given.resume:
+        run = run_of(given.resume)
+        if run["optimizer"] != given.optimizer:
+            parser.error(f"--optimizer: the checkpoint in {given.resume} is of {run['optimizer']}")
+        if (start := run["step"]) >= given.steps:
+            parser.error(f"--steps must be more than the {start} of the checkpoint in {given.resume}")
+        resume(given.resume, model, opt)
+    began, steps = time.monotonic(), range(start, given.steps)
+    show(Console(), train(model, opt, steps, given.batch), steps)
+    said = answer(model, ASKED)
+    if given.save:
+        save(given.save, model, opt, given.optimizer, given.steps)
+    if dist.get_rank() == 0:
+        seconds = time.monotonic() - began
+        print(f"{given.optimizer}, {dist.get_world_size()} processes, {len(steps)} steps in {seconds:.0f} s")
+        print(f"it says: {said}")
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = arguments(parser, given)
+    join()
+    try:
+        work(parser, found)
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
