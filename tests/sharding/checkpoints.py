@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from sharding import runs
 from sharding.models import Irregular, everything, named
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -19,6 +18,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+
+from sharding import runs
 
 BEFORE, AFTER = 2, 2  # steps before the checkpoint, and after it
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sharding import runs
 from sharding.layouts import mesh_of
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from sharding import runs
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")

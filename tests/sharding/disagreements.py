@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sharding import counting, runs
 from sharding.models import everything
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerwise.errors import LayerwiseError
+from sharding import counting, runs
 
 ODD = 1  # the rank that is otherwise
 NAME = "first.qkv"

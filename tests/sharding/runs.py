@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from sharding import layouts
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
 from sharding.wrappings import WRAPPINGS, gathered
 from torch.distributed.tensor import DTensor
+
+from sharding import layouts
 
 STEPS = 4
 Params = dict[str, Any]
@@ -79,6 +80,8 @@ def trained(front: Any, wrapping: str, dtype: torch.dtype, options: Mapping[str,
 def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool = False) -> Any:
     """With `zero`, each rank steps some of the parameters and sends them to all."""
     params, more = list(named(model).items()), {**BUSY[front], **options}
+    if zero and not front.__module__.startswith("torch."):
+        more["model_group"] = torch.distributed.group.WORLD
     return zero_redundancy()([p for _, p in params], front, **more) if zero else front(params, **more)
 
 

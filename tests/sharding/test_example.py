@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from sharding import example
 from sharding.ranks import ENVIRONMENT
+
+from sharding import example
 
 pytestmark = pytest.mark.heavy
 STEPS = 4

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sharding import behaviours
 from sharding.ranks import RanksFailed
+
+from sharding import behaviours
 
 pytestmark = pytest.mark.heavy
 

@@ -51,6 +51,7 @@ def test_options(ranks, front):
     check(ranks, front, "TP and FSDP2", torch.float64, max_grad_norm=0.1, maximize=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
 @fronts
-def test_zero_redundancy_optimizer(ranks, front):
-    check(ranks, front, "DDP", torch.float64, zero=True)
+def test_zero_redundancy_optimizer(ranks, front, options):
+    check(ranks, front, "DDP", torch.float64, zero=True, **options)

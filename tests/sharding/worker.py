@@ -17,10 +17,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.tensor.parallel
-from sharding import layouts
 from sharding.ranks import Group
 
 import layerwise.torch
+from sharding import layouts
 
 joined: Group | None = None
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
@@ -24,6 +24,9 @@ from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._groups import ParamGroups, param_groups
 from layerwise.torch._optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Rate = float | Tensor
 Split = Blocks | int | Literal["each"]
@@ -37,7 +40,8 @@ class Lamb(Optimizer):
 
     Every option of the formula can be set for a parameter group. For all groups alike: `blocks` says by name or
     pattern what counts as a layer (pass named_parameters); `master_weights` keeps float32 copies of bfloat16 and
-    float16 parameters; `skip_nonfinite` leaves out a step whose gradients hold nan or inf; `differentiable`,
+    float16 parameters; `skip_nonfinite` leaves out a step whose gradients hold nan or inf; `model_group` are processes
+    that have whole tensors of the model of their own, as in a pipeline, which clip and skip together; `differentiable`,
     `capturable` and `fused` mean what they mean in torch.optim.
     """
 
@@ -66,6 +70,7 @@ class Lamb(Optimizer):
         blocks: BlocksByName | None = None,
         master_weights: bool = False,
         skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -101,6 +106,7 @@ class Lars(Optimizer):
         blocks: BlocksByName | None = None,
         master_weights: bool = False,
         skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -142,6 +148,7 @@ class Adafactor(Optimizer):
         blocks: BlocksByName | None = None,
         master_weights: bool = False,
         skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +10,6 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Settings
-from layerwise.torch._cuts import is_dtensor
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._turn import Due
 
@@ -63,7 +61,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
         _refuse(optimizer.settings_of(group))
-    if any(map(is_dtensor, chain.from_iterable(group["params"] for group in optimizer.param_groups))):
+    if optimizer.agreement() is not None:
         raise ContradictionError(
             "step_in_backward is for parameters that are whole on one process: sharded ones would need a collective "
             "each. Call optimizer.step() after the backward pass, which needs one or two for all of them."

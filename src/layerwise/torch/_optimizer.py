@@ -22,7 +22,7 @@ from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._namespace import DifferentiableTensors, Tensors
 from layerwise.torch._peers import Agreement, Skipped
 from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import Groups, named
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, named
 from layerwise.torch._turn import Due, Here, Turn, grads_of
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
@@ -54,6 +54,8 @@ class Optimizer(torch.optim.Optimizer):
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = _engine_name(given["fused"])
+        self._model_group = _check_model_group(given)
+        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
         self._forget_plans()
         self._when_zeroed: list[Callable[[], None]] = []
         self.skipped: int | Tensor = 0
@@ -68,6 +70,7 @@ class Optimizer(torch.optim.Optimizer):
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "skipped")}
+        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group")}
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -84,10 +87,12 @@ class Optimizer(torch.optim.Optimizer):
         """Add parameters with settings of their own; what is not said is as for the others."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        self._groups.check_keys(param_group)
-        self._groups.check({**self.defaults, **param_group})
-        # A copy, because torch fills a group with defaults, which are not the caller's to see.
-        super().add_param_group(dict(param_group))
+        # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
+        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group.
+        group = {key: x for key, x in param_group.items() if key not in self._of_all or x is not self._of_all[key]}
+        self._groups.check_keys(group)
+        self._groups.check({**self.defaults, **group})
+        super().add_param_group(group)
         self._agreed = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
@@ -122,7 +127,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def settings_of(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, if all it says is right."""
-        return self._groups.check(group)
+        h = self._groups.check(group)
+        if self._model_group is not None and h.asks_of_model and h.max_grad_norm_per_tensor:
+            raise ContradictionError(
+                sentence(
+                    "max_grad_norm_per_tensor",
+                    "None with max_grad_norm and a model_group",
+                    h.max_grad_norm_per_tensor,
+                    "Drop one of them: the norm of all could not be had in the first round.",
+                )
+            )
+        return h
 
     def _due(self) -> list[Due]:
         groups = list(enumerate(self.param_groups))
@@ -135,7 +150,7 @@ class Optimizer(torch.optim.Optimizer):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def step_due(self, dues: Sequence[Due]) -> None:
         """Step these parameters together: all, or none if one of them cannot be."""
-        agreement = self._agreement()
+        agreement = self.agreement()
         if not dues and agreement is None:
             return
         with torch.set_grad_enabled(self._groups.differentiable):
@@ -168,16 +183,17 @@ class Optimizer(torch.optim.Optimizer):
             return key, turn, turn.plans
         return key, None, list(self._planned(dues))
 
-    def _agreement(self) -> Agreement | None:
+    def agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._agreed is None:
             members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
             axes = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
-            if axes and self._groups.differentiable:
+            shared = bool(axes) or self._model_group is not None
+            if shared and self._groups.differentiable:
                 raise ContradictionError(
                     sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
                 )
-            self._agreed = (Agreement(axes) if axes else None,)
+            self._agreed = (Agreement(axes, self._model_group) if shared else None,)
         return self._agreed[0]
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
@@ -220,7 +236,7 @@ class Optimizer(torch.optim.Optimizer):
                 if differentiable:
                     _state.apart(self.state[p])
         engine = DIFFERENTIABLE if differentiable else choose(self._engine, ENGINES)
-        return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self._agreement())
+        return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self.agreement())
 
     def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
@@ -288,6 +304,21 @@ def _engine_name(fused: Any) -> str | None:
     if fused:
         choose("cpu", ENGINES)
     return {None: None, True: "cpu", False: "rule"}[fused]
+
+
+def _check_model_group(given: Mapping[str, Any]) -> Any:
+    group, way_out = given["model_group"], "Pass what torch.distributed.new_group() gave."
+    if group is None:
+        return None
+    if not torch.distributed.is_available() or not isinstance(group, torch.distributed.ProcessGroup):
+        raise HyperparameterError(sentence("model_group", "a process group that this process is in", group, way_out))
+    if given["max_grad_norm_per_tensor"]:
+        raise ContradictionError(
+            sentence(
+                "max_grad_norm_per_tensor", "None with a model_group", given["max_grad_norm_per_tensor"], "Drop one."
+            )
+        )
+    return group
 
 
 def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:

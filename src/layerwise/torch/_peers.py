@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,9 @@ from layerwise.torch._cuts import Axis
 Axes = tuple[tuple[Axis, int], ...]  # of one job: who cuts it, and along which of its dimensions
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
 HEADER = 2 * CHUNKS + 2
+CPU = torch.device("cpu")
+NOTHING = torch.zeros(0, dtype=torch.long)
+ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -40,11 +43,22 @@ class Said(NamedTuple):
     words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
 
 
-class Agreement:
-    """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of."""
+class Heard(NamedTuple):
+    """What has become known of a step."""
 
-    def __init__(self, axes: Sequence[Axis]) -> None:
+    skip: bool  # somebody wants to
+    problem: str = ""
+
+
+class Agreement:
+    """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of.
+
+    `model_group` are processes with other tensors of the model: they need not take the same steps, but skip together.
+    """
+
+    def __init__(self, axes: Sequence[Axis], model_group: Any = None) -> None:
         self.axes = tuple(axes)
+        self._model = None if model_group is None else _axis_of(model_group)
         self._layout = b""
         self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
 
@@ -56,41 +70,56 @@ class Agreement:
         except LayerwiseError as problem:
             words = {"what stands in the way": str(problem)}
             said = Said(hashlib.sha256(str(problem).encode()).digest(), False, lambda: words)
-            with suppress(SynchronizationError):
-                self._exchange_nothing(said, torch.device("cpu"))
+            self._of_model(self._exchange_nothing(said, CPU)._replace(problem=str(problem)), torch.zeros(0), NOTHING)
             raise
 
-    def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor]) -> None:
+    def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
         """Complete the first sums of a step, if everybody takes it."""
+        heard = Heard(said.skip)
         if layout != self._layout:
-            self._exchange_nothing(said, sums.device)
+            heard = self._exchange_nothing(said, sums.device)
+        if not any(heard):
             self._layout, self._lengths = layout, list(map(len, places))
-        self._exchange(said, sums, places)
+            heard = self._exchange(said, sums, places)
+        heard = self._of_model(heard, sums, model)
+        if heard.problem:
+            raise SynchronizationError(
+                f"{heard.problem}. Give all of them the same parameters, settings and backward passes; nothing was "
+                "stepped."
+            )
+        if heard.skip:
+            raise Skipped
 
-    def _exchange_nothing(self, said: Said, device: torch.device) -> None:
-        nothing = torch.zeros(max(self._lengths), dtype=torch.float64, device=device)
-        self._exchange(said, nothing, [slice(n) for n in self._lengths])
+    def _exchange_nothing(self, said: Said, device: torch.device) -> Heard:
+        nothing = torch.zeros(max(self._lengths, default=0), dtype=torch.float64, device=device)
+        return self._exchange(said, nothing, [slice(n) for n in self._lengths])
 
-    def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor | slice]) -> None:
+    def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor | slice]) -> Heard:
         # On every axis goes what was heard on those before it, so that in the end all have heard of all.
-        skip, differing = float(said.skip), ""
+        skip, problem = float(said.skip), ""
         chunks = _chunks(said.fingerprint)
         for axis, where in zip(self.axes, places, strict=True):
-            header = [*chunks, *(x * x for x in chunks), skip, float(bool(differing))]
+            header = [*chunks, *(x * x for x in chunks), skip, float(bool(problem))]
             found = all_reduced(axis, torch.cat([sums.new_tensor(header), sums[where]]))
             sums[where] = found[HEADER:]
             *prints, skip, heard = found[:HEADER].tolist()
             n = len(axis.ranks)
             if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
-                differing = _difference(axis, said.words())
-            elif heard and not differing:
-                differing = "other processes of the model disagree about the step"
-        if differing:
-            raise SynchronizationError(
-                f"{differing}. Give all of them the same parameters, settings and backward passes; nothing was stepped."
-            )
-        if skip:
-            raise Skipped
+                problem = _difference(axis, said.words())
+            elif heard and not problem:
+                problem = ELSEWHERE
+        return Heard(skip > 0, problem)
+
+    def _of_model(self, heard: Heard, sums: Tensor, places: Tensor) -> Heard:
+        """The sum over the model, with what is heard from those who hold other tensors of it."""
+        total = sums[places].sum()
+        if self._model is not None:
+            said = [float(heard.skip), float(bool(heard.problem)), total.item()]
+            skip, problem, total = all_reduced(self._model, torch.tensor(said, dtype=torch.float64))
+            heard = Heard(bool(skip), heard.problem or (ELSEWHERE if problem else ""))
+        if len(places):
+            sums[places] = total.to(sums)
+        return heard
 
 
 class Peers:
@@ -113,14 +142,14 @@ class Peers:
         now = self._rounds[self._number]
         if self._number == 0:
             print_ = hashlib.sha256(now.layout + self._said.fingerprint).digest()
-            self._agreement.settle(now.layout, self._said._replace(fingerprint=print_), sums, now.places)
+            self._agreement.settle(now.layout, self._said._replace(fingerprint=print_), sums, now.places, now.model)
         else:
             for axis, places in zip(self._agreement.axes, now.places, strict=True):
                 if len(places):
                     sums[places] = all_reduced(axis, sums[places])
+            if len(now.model):
+                sums[now.model] = sums[now.model].sum()
         self._number += 1
-        if len(now.model):
-            sums[now.model] = sums[now.model].sum()
         return sums
 
     def _round(self, questions: Sequence[Question], device: torch.device) -> Round:
@@ -152,6 +181,11 @@ class Round(NamedTuple):
     places: list[Tensor]  # which of them are added up over each axis
     model: Tensor  # which make the model's sum
     layout: bytes
+
+
+def _axis_of(group: Any) -> Axis:
+    device_type = dist.get_backend_config(group).partition(":")[0]
+    return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
 
 
 def all_reduced(axis: Axis, sums: Tensor) -> Tensor:

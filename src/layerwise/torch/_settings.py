@@ -21,7 +21,7 @@ RATES = {
 RATE = checks.number(0)
 SWITCHES = ("master_weights", "differentiable", "capturable")
 # What is said once for all groups, and what one or another of the three optimizers takes.
-NOT_OF_A_GROUP = {"blocks", "skip_nonfinite", "fused", "foreach"}
+NOT_OF_A_GROUP = ("blocks", "skip_nonfinite", "model_group", "fused")
 ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
 MOST_SETTINGS = 64
 
@@ -38,7 +38,7 @@ class Groups:
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group says something that would go unheard."""
         for key in group.keys() - {*self.known, "params", "param_names"}:
-            if key in NOT_OF_A_GROUP:
+            if key in (*NOT_OF_A_GROUP, "foreach"):
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
                 )
