@@ -29,12 +29,9 @@ def local(x: Tensor) -> Tensor:
     if not is_dtensor(x):
         return x
     wrapper: Any = x
-    here = wrapper._local_tensor  # to_local() would be recorded by autograd
-    return here if isinstance(here, torch.nn.Parameter) or type(here) is Tensor else _arrived(here)
-
-
-def _arrived(here: Any) -> Any:
-    return here.wait() if hasattr(here, "wait") else here
+    here: Any = wrapper._local_tensor  # to_local() would be recorded by autograd
+    arrived: Tensor = here if type(here) is Tensor or not hasattr(here, "wait") else here.wait()
+    return arrived
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ def _marks(params: list[Tensor], grads: list[Tensor], states: States) -> list[li
     own = list(map(states.get, params))
     kept = [x for state in own if state for x in state.values()]
     looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
-    marks = [list(map(look, map(local, tensors))) for tensors, looks in looked_at for look in looks]
+    here = [(list(map(local, tensors)), looks) for tensors, looks in looked_at]
+    marks = [list(map(look, tensors)) for tensors, looks in here for look in looks]
     return [*marks, list(map(id, own)), list(map(id, kept))]
 
 
