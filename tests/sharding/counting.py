@@ -8,14 +8,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from sharding.layouts import mesh_of
+from sharding.models import everything
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import layerwise.torch
 from sharding import runs
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+BUCKETS_OF_40 = 5  # of the irregular model's parameters, a third of each
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")
 Seen = list[tuple[str, int]]
 
@@ -47,6 +50,21 @@ def per_step(front: Any, layout: str, options: Mapping[str, Any]) -> list[Seen]:
             opt.step()
         found.append(collectives.seen)
     return found
+
+
+def in_buckets(front: Any, layout: str, size: int) -> tuple[Seen, Any]:
+    """The collectives of the last of some steps by the rule, and what the steps made."""
+    layerwise.torch.set_bucket_size(size)
+    try:
+        params, grads = runs.prepared(layout, torch.float64)
+        opt = runs.made(front, params, {"fused": False})
+        for one in grads:
+            runs.give(params, one)
+            with Collectives() as collectives:
+                opt.step()
+        return collectives.seen, everything(opt, params)
+    finally:
+        layerwise.torch.set_bucket_size(1 << 27)
 
 
 def known_ones() -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from sharding.counting import Collectives
-from sharding.models import Irregular, named
+from sharding.models import TOLERANCE, Irregular, close, named
 
 from layerwise.torch import Adafactor, Lamb, Lars
 from sharding import counting, runs
@@ -42,6 +42,14 @@ def test_one_for_each_round(ranks, front, layout):
 @fronts
 def test_by_the_rule_too(ranks, front):
     assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]
+
+
+@fronts
+def test_the_rule_takes_what_it_can_hold(ranks, front):
+    """One more for every bucket; they have no say in what comes out."""
+    found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 40), strict=True)
+    assert len(found[0]) == counting.BUCKETS_OF_40 * ROUNDS[front]
+    close(outcomes[0], runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
 
 
 @fronts

@@ -36,6 +36,16 @@ ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
+def set_bucket_size(elements: int) -> None:
+    """How many elements of sharded tensors the rule steps side by side on one process; all have to say the same.
+
+    It holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a round. The
+    compiled engine holds none, and knows no buckets.
+    """
+    way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
+    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
+
+
 def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
