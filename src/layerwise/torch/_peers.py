@@ -75,7 +75,7 @@ class Agreement:
 
     def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
         """Complete the first sums of a step, if everybody takes it."""
-        heard = Heard(said.skip)
+        heard = Heard(skip=False)
         if layout != self._layout:
             heard = self._exchange_nothing(said, sums.device)
         if not any(heard):
