@@ -23,6 +23,7 @@ class Run(NamedTuple):
     block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
     together: bool = False  # whether the rules will ask for a sum over the whole model: h.asks_of_model
     cut: int | None = None  # the dimension along which the tensor is sliced
+    jobs: Dims = (0,)  # whose tensor it is: several are stacked along the last dimension
 
 
 class Asked(NamedTuple):
@@ -77,54 +78,77 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iter
     All questions of a round are answered at once. Every rule asks for nothing, `()`, before it writes anything, and is
     answered when nobody of its bucket has anything more to ask.
     """
-    job = iter(range(sum(map(len, buckets))))
-    numbered = [{next(job): run for run in bucket} for bucket in buckets]
-    told = _told_model_sum(xp, {i: run for bucket in numbered for i, run in bucket.items() if run.together}, others)
-    for k, runs in enumerate(numbered):
-        waiting = {i: _asking(xp, run, told.get(i)) for i, run in runs.items()}
+    runs = [run for bucket in buckets for run in bucket]
+    told = _told_model_sum(xp, {run.jobs: run for run in runs if run.together}, others)
+    for k, bucket in enumerate(buckets):
+        named = {run.jobs: run for run in bucket}
+        waiting = {jobs: _asking(xp, run, told.get(jobs)) for jobs, run in named.items()}
         if k == 0 and not told and not any(waiting.values()):
             others.add_up((), xp.asarray([], dtype=xp.float64))
         while any(waiting.values()):
-            asking = {i: asked for i, asked in waiting.items() if asked}
-            waiting |= {i: _asking(xp, runs[i], x) for i, x in _completed(xp, runs, asking, others).items()}
-        for run in runs.values():
+            asking = {jobs: asked for jobs, asked in waiting.items() if asked}
+            waiting |= {jobs: _asking(xp, named[jobs], x) for jobs, x in _completed(xp, named, asking, others).items()}
+        for run in bucket:
             end: Any = _advance(xp, run, run.rules[0], ())
             yield end.value
 
 
-def _told_model_sum(xp: Any, runs: Mapping[int, Run], others: Others) -> dict[int, Answer]:
+Runs = Mapping[Dims, Run]  # by their jobs
+
+
+def _told_model_sum(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     """What these rules are told of the whole model. They are left waiting for it."""
-    waiting = {i: _asking(xp, run, None) for i, run in runs.items()}
-    while asking := {i: asked for i, asked in waiting.items() if asked[0].ask is not ModelSum}:
-        waiting |= {i: _asking(xp, runs[i], x) for i, x in _completed(xp, runs, asking, others).items()}
+    waiting = {jobs: _asking(xp, run, None) for jobs, run in runs.items()}
+    while asking := {jobs: asked for jobs, asked in waiting.items() if asked[0].ask is not ModelSum}:
+        waiting |= {jobs: _asking(xp, runs[jobs], x) for jobs, x in _completed(xp, runs, asking, others).items()}
     return _completed(xp, runs, waiting, others) if waiting else {}
 
 
 def _asking(xp: Any, run: Run, answer: Answer | None) -> tuple[Asked, ...]:
-    return tuple(_asked(xp, run, ask) for ask in asks_of(run.rules[0], answer))
+    asks = asks_of(run.rules[0], answer)
+    if len(run.jobs) > 1 and asks and isinstance(asks[0], ModelSum):  # of each job, and not of all that are stacked
+        dims = tuple(range(len(run.shape) - 1))
+        return (Asked(ModelSum, dims, xp.sum(asks[0].terms, axis=dims) if dims else asks[0].terms),)
+    return tuple(_asked(xp, run, ask) for ask in asks)
 
 
-def _completed(
-    xp: Any, runs: Mapping[int, Run], asking: Mapping[int, Sequence[Asked]], others: Others
-) -> dict[int, Answer]:
+def _completed(xp: Any, runs: Runs, asking: Mapping[Dims, Sequence[Asked]], others: Others) -> dict[Dims, Answer]:
     """The answers to these requests, from all who hold parts."""
-    asks = [(i, one) for i, asked in asking.items() for one in asked]
-    sums = [xp.reshape(xp.asarray(one.part, dtype=xp.float64), (-1,)) for _, one in asks]
-    questions = [Question(i, one.ask, one.dims, len(x)) for (i, one), x in zip(asks, sums, strict=True)]
-    totals, at = others.add_up(questions, xp.concat(sums)), 0
-    answers: dict[int, list[Array]] = {i: [] for i in asking}
-    for question, (i, one) in zip(questions, asks, strict=True):
-        answers[i].append(_as_answer(xp, runs[i], one, totals[at : at + question.length]))
-        at += question.length
-    return {i: tuple(each) for i, each in answers.items()}
+    places, rows = [], []
+    for jobs, asked in asking.items():
+        for k, one in enumerate(asked):
+            for i, row in enumerate(_rows(xp, one.part, len(jobs))):
+                places.append((jobs[i], k))
+                rows.append((Question(jobs[i], one.ask, one.dims, len(row)), row))
+    # In an order that is the same for all, however each of them has stacked what is here.
+    order = sorted(range(len(places)), key=places.__getitem__)
+    totals, at = others.add_up([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order])), 0
+    found = {}
+    for i in order:
+        found[places[i]] = totals[at : at + rows[i][0].length]
+        at += rows[i][0].length
+    return {
+        jobs: tuple(_as_answer(xp, runs[jobs], one, [found[job, k] for job in jobs]) for k, one in enumerate(asked))
+        for jobs, asked in asking.items()
+    }
 
 
-def _as_answer(xp: Any, run: Run, asked: Asked, total: Array) -> Array:
+def _rows(xp: Any, part: Array, jobs: int) -> Sequence[Array]:
+    """The numbers of each job, in the order of its dimensions."""
+    numbers = xp.asarray(part, dtype=xp.float64)
+    if jobs == 1:
+        return [xp.reshape(numbers, (-1,))]
+    stacked = xp.reshape(numbers, (-1, jobs))
+    return [stacked[:, i] for i in range(jobs)]
+
+
+def _as_answer(xp: Any, run: Run, asked: Asked, totals: Sequence[Array]) -> Array:
+    if asked.ask is ModelSum and len(totals) > 1:
+        return xp.asarray(totals[0][0], dtype=asked.part.dtype)
     if isinstance(asked.part, (int, float)):
-        total = total.item()
-    else:
-        total = xp.reshape(xp.asarray(total, dtype=asked.part.dtype), asked.part.shape)
-    return _divided(run, asked, total)
+        return _divided(run, asked, totals[0].item())
+    total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
+    return _divided(run, asked, xp.reshape(xp.asarray(total, dtype=asked.part.dtype), asked.part.shape))
 
 
 def _added(terms: Sequence[Array]) -> Array:

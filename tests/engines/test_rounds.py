@@ -118,8 +118,10 @@ def step_parts(engine: Any, per_seat: list[list[Job]], shapes: list[Any], cuts: 
     def seated(i: int) -> None:
         jobs = [mapped(job, array) for job in per_seat[i]]
         made = [
-            engines.Job(job.rule, job.h, job.p, job.state, job.block_dims, shape, len(per_seat))
-            for job, shape in zip(jobs, shapes, strict=True)
+            engines.Job(
+                job.rule, job.h, job.p, job.state, job.block_dims, shape, 1 if cut.dim is None else len(per_seat), cut
+            )
+            for job, shape, cut in zip(jobs, shapes, cuts, strict=True)
         ]
         prepared = engine.prepare(made)
         prepared.step([job.g for job in jobs], [job.now for job in jobs], None, meeting.seat(i))
@@ -135,6 +137,9 @@ def drawn_jobs(draw: Any) -> Any:
     n = draw(st.integers(1, 3))
     tensors = []
     for _ in range(draw(st.integers(1, 3))):
+        if tensors and draw(st.booleans()):  # alike, for engines that take such together
+            tensors.append((*tensors[-1][:2], draw(st.sampled_from((tensors[-1][2], Cut(None)))), *tensors[-1][3:]))
+            continue
         shape = tuple(draw(st.lists(st.sampled_from((0, 1, 2, 3, 5, 8, 17, 40)), max_size=3)))
         blocks = draw(st.sampled_from([(), *((d,) for d in range(len(shape)))]))
         dim = draw(st.sampled_from([None, *range(len(shape))]))

@@ -98,7 +98,7 @@ class World:
 
 WORLDS = [
     World("numpy", RuleEngine(_arrays.Arrays()), lambda a: a, lambda a: a.copy(), LAYOUTS),
-    World("torch", RuleEngine(Tensors()), as_torch, lambda a: a.clone(), LAYOUTS[:4]),
+    World("torch", RuleEngine(Tensors(), None, 1 << 12), as_torch, lambda a: a.clone(), LAYOUTS[:4]),
 ]
 worlds = pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 

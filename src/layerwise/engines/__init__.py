@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ class Job(NamedTuple):
     block_dims: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None  # of the whole, where others have parts of it
     parts: int = 1  # how many there are
+    cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike with everybody
 
 
 Stats = Mapping[str, Array]

@@ -83,7 +83,7 @@ class PreparedRules:
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, jobs
-        self._groups = _alike(engine, jobs)
+        self._groups = _alike(engine, jobs, range(len(jobs)))
         self._together = any(job.h.asks_of_model for job in jobs)
         self._measured: list[tuple[tuple[int, ...], Stats]] = []
 
@@ -100,24 +100,31 @@ class PreparedRules:
         self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
 
     def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
-        each = zip(self._jobs, grads, nows, strict=True)
-        tasks = [Task((i,), (job,), (g,), now, skip, True) for i, (job, g, now) in enumerate(each)]
-        runs = iter([_run(self._engine, task, 0, [slice(None)]) for task in tasks])
-        buckets = [[next(runs) for _ in jobs] for jobs in _buckets(self._jobs, self._engine.bucket_size)]
-        done = in_rounds(self._engine.arrays.xp, buckets, others)
-        self._measured = [(task.places, stats) for task, stats in zip(tasks, done, strict=True)]
+        engine = self._engine
+        buckets = [
+            [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
+            for groups in (_alike(engine, self._jobs, bucket) for bucket in _buckets(self._jobs, engine.bucket_size))
+        ]
+        runs = [[_run(engine, task, 0, [slice(None)]) for task in tasks] for tasks in buckets]
+        done = in_rounds(engine.arrays.xp, runs, others)
+        self._measured = [(task.places, next(done)) for tasks in buckets for task in tasks]
 
     def _tasks(
-        self, group: Sequence[int], grads: Sequence[Array], nows: Sequence[Now], skip: Array | None
+        self,
+        group: Sequence[int],
+        grads: Sequence[Array],
+        nows: Sequence[Now],
+        skip: Array | None,
+        waits: bool = False,
     ) -> Iterator[Task]:
         by_now: dict[Now, list[int]] = {}
         for i in group:
             by_now.setdefault(nows[i], []).append(i)
-        most = max(1, STACKED // max(1, prod(self._jobs[group[0]].p.shape)))
+        most = max(1, STACKED // max(1, _size(self._jobs[group[0]])))
         for now, places in by_now.items():
             for start in range(0, len(places), most):
                 some = tuple(places[start : start + most])
-                yield Task(some, tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some), now, skip)
+                yield Task(some, tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some), now, skip, waits)
 
     def stats(self) -> list[Stats]:
         found: list[Stats] = [{}] * len(self._jobs)
@@ -131,29 +138,34 @@ def _entry(x: Array, k: int) -> Array:
     return x if isinstance(x, float) else x[..., k]
 
 
-def _alike(engine: RuleEngine, jobs: Sequence[Job]) -> list[list[int]]:
-    """The jobs by their places, those together that can be stacked."""
+def _size(job: Job) -> int:
+    """The elements of a job, or of its part: as many for all who hold one, so that they all do the same."""
+    return -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
+
+
+def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> list[list[int]]:
+    """Some of the jobs by their places, those together that can be stacked."""
     groups: dict[Hashable, list[int]] = {}
-    for i, job in enumerate(jobs):
+    for i in places:
+        job = jobs[i]
         key: Hashable = i
-        if engine.stack_size and prod(job.p.shape) <= engine.stack_size:
+        if engine.stack_size and _size(job) <= engine.stack_size:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
-            key = (job.rule, job.h, job.block_dims, kinds)
+            key = (job.rule, job.h, job.block_dims, job.shape, job.cut, kinds)
         groups.setdefault(key, []).append(i)
     return list(groups.values())
 
 
-def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[Job]]:
-    """The jobs in order, cut where everybody who holds a part of them cuts as well."""
-    bucket: list[Job] = []
+def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
+    """The places of all jobs in order, cut where everybody who holds parts of them cuts as well."""
+    bucket: list[int] = []
     size = 0
-    for job in jobs:
-        here = -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
-        if bucket and size + here > most:
+    for i, job in enumerate(jobs):
+        if bucket and size + _size(job) > most:
             yield bucket
             bucket, size = [], 0
-        bucket.append(job)
-        size += here
+        bucket.append(i)
+        size += _size(job)
     yield bucket
 
 
@@ -179,7 +191,8 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
     shape, block_dims = tuple(job.p.shape) if job.shape is None else job.shape, job.block_dims
     if task.stacked:
         shape, block_dims = (*shape, len(task.jobs)), (*block_dims, len(shape))
-    return Run(tuple(_stepping(engine, task, dim, cut) for cut in slices), shape, block_dims, job.h.asks_of_model, dim)
+    rules = tuple(_stepping(engine, task, dim, cut) for cut in slices)
+    return Run(rules, shape, block_dims, job.h.asks_of_model, dim, task.places)
 
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise.torch._tensors import computing
 
-PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "float64")
+PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
 
 
 def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:

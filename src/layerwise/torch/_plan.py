@@ -82,8 +82,8 @@ class Plan:
             for key, kept in self.kept.items():
                 along = kept is None or part is None or kept[part.axis]
                 fields.append(None if kept is None else one.view(stored[key], along))
-            made = rule.State(*fields)
-            yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts)
+            made, cut = rule.State(*fields), (one.axes, None if one.along is None else part)
+            yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts, cut)
 
 
 def plan_of(rule: Any, p: Tensor, h: Settings, name: str, blocks: Blocks | None) -> Plan:

@@ -96,7 +96,8 @@ class Turn:
 
     def _described(self) -> str:
         """All that makes the step what it is and does not change from step to step."""
-        return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
+        each = [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]
+        return f"{type(self._prepared).__name__} {each}"
 
     def _words(self, dues: Sequence[Due], nows: Sequence[Now]) -> dict[str, Any]:
         """The same in words, with what changes, to find what is not the same on another process."""
@@ -106,7 +107,7 @@ class Turn:
             said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
             said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
-        return said
+        return {**said, "the engine": type(self._prepared).__name__}
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> Iterator[Now]:
         start = 0
