@@ -57,6 +57,7 @@ class Batch {
   int64_t scratch_of(Layer& layer, char* at);
 
   static void work(void* self);
+  void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Kind kind);
   void carry_out(Layer& layer, Kind kind, int64_t stripe);
   void answer(Layer& layer, Kind kind);
@@ -74,6 +75,7 @@ class Batch {
   std::vector<std::array<double, 3>> stats_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // stripes of a layer that are still to do
   std::vector<std::unique_ptr<Stage>> stages_;
+  std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
   bool own_apart_ = false;  // each tensor's own norm is wanted before that of all
