@@ -1,14 +1,16 @@
 """Time the compiled engine against the peers that its speed was promised by, and against the memory of the machine.
 
-Four tables: whole optimizers in turns, on the same numbers; one tensor of growing size; one thread against several;
-bytes a second against a copy. `engine` is the engine alone, given jobs; the other rows include their Python.
+Four tables: whole optimizers, each in turns with ours, on the same weights and gradients; one tensor of growing size;
+one thread against several; bytes a second against copying. `engine` is the engine alone, given jobs; the other rows
+include their Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -21,11 +23,13 @@ import layerwise.torch
 from layerwise import _native
 from layerwise.rules.asks import Now
 from layerwise.torch import _optimizer
-from peers import Step, random_arrays, torch_peers
+from peers import Arrays, Step, random_arrays, torch_peers
 from rows import RESULTS, Timing, alternately, append, provenance
 from shapes import SETS, Shapes, parameters
 
 TABLE = "cpu_engine.csv"
+Names = Sequence[str]
+Frozen = tuple[tuple[str, tuple[int, ...]], ...]
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 OPTIONS = {"lr": 1e-3, "weight_decay": 0.01}
 BYTES = {"Lamb": 40, "Lars": 28, "Adafactor": 24}  # that each parameter moves if nothing is found in the cache
@@ -40,6 +44,7 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=("table", "scale", "sweep", "threads", "copy"), action="append", help="may be repeated"
     )
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, action="append", help="only this; may be repeated")
     parser.add_argument("--threads", type=int, default=min(2, layerwise.get_num_threads()))
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
@@ -48,7 +53,7 @@ def main() -> None:
     console = Console(width=120)
     tables = {"table": table, "scale": scale, "sweep": sweep, "threads": threads, "copy": copied}
     for name in ["table"] if given.quick else given.only or ["table", "sweep", "threads", "copy"]:
-        rows = list(tables[name](given.quick, given.threads))
+        rows = list(tables[name](given.quick, given.threads, given.optimizer or OPTIMIZERS))
         show(console, name, rows)
         if not (given.quick or given.no_write):
             append(RESULTS / TABLE, [{"table": name, **row, **origin} for row in rows])
@@ -62,8 +67,14 @@ def use_threads(n: int) -> None:
 # ---- what is timed
 
 
+@cache
+def numbers(shapes: Frozen) -> tuple[Arrays, Arrays]:
+    """Weights and gradients, which all share that are timed on these shapes: they need not fit in memory many times."""
+    return random_arrays(dict(shapes), 0.02, seed=0), random_arrays(dict(shapes), 1e-3, seed=1)
+
+
 def tensors(shapes: Shapes, dtype: torch.dtype) -> list[torch.nn.Parameter]:
-    weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
+    weights, grads = numbers(tuple(shapes.items()))
     found = [torch.nn.Parameter(torch.from_numpy(a).to(dtype)) for a in weights.values()]
     for p, g in zip(found, grads.values(), strict=True):
         p.grad = torch.from_numpy(g).to(dtype)
@@ -101,38 +112,45 @@ def yardstick(name: str, shapes: Shapes) -> tuple[str, Step]:
 # ---- tables
 
 
-def scale(quick: bool, n: int) -> Iterator[dict[str, object]]:
+def scale(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:
     """The table without the peers that take seconds."""
-    yield from table(quick, n, peers=False)
+    yield from table(quick, n, names, peers=False)
 
 
-def table(quick: bool, n: int, peers: bool = True) -> Iterator[dict[str, object]]:
+def table(quick: bool, n: int, names: Names, peers: bool = True) -> Iterator[dict[str, object]]:
     for set_name in ["tiny-1000"] if quick else ROUNDS:
         shapes = SETS[set_name]()
-        for name in OPTIMIZERS:
-            steps = {f"layerwise.torch.{name}": front(name, shapes), "engine": engine(name, shapes)}
-            steps["layerwise.torch, bfloat16"] = front(name, shapes, torch.bfloat16)
-            label, step = yardstick(name, shapes)
-            steps[label] = step
-            if peers and not quick:
-                weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
-                others = dict(torch_peers(name, weights, grads))
-                steps |= {key: step for key, step in others.items() if not key.startswith("layerwise") and key != label}
-            yield from as_rows(name, set_name, parameters(shapes), n, steps, 3 if quick else ROUNDS[set_name])
+        for name in names:
+            ours = {f"layerwise.torch.{name}": front(name, shapes)}
+            for label, step in rivals(name, shapes, peers and not quick):
+                steps = {**ours, label: step}
+                yield from as_rows(name, set_name, parameters(shapes), n, steps, 3 if quick else ROUNDS[set_name])
 
 
-def sweep(quick: bool, n: int) -> Iterator[dict[str, object]]:
+def rivals(name: str, shapes: Shapes, peers: bool) -> Iterator[tuple[str, Step]]:
+    """One at a time, since each has state of its own."""
+    yield yardstick(name, shapes)
+    if name == "Lars":
+        yield "torch.optim.Adam, fused", fused(torch.optim.Adam, shapes)
+    yield "engine", engine(name, shapes)
+    yield "layerwise.torch, bfloat16", front(name, shapes, torch.bfloat16)
+    if peers:
+        others = torch_peers(name, *numbers(tuple(shapes.items())))
+        yield from ((label, step) for label, step in others if not label.startswith(("layerwise", "torch.optim.SGD")))
+
+
+def sweep(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:
     for size in SIZES:
         shapes: Shapes = {"one": (size // 256, 256)}
-        for name in OPTIMIZERS:
+        for name in names:
             label, step = yardstick(name, shapes)
             steps = {"engine": engine(name, shapes), label: step}
             yield from as_rows(name, f"one of {size}", size, n, steps, 9 if size > 1 << 22 else 41)
 
 
-def threads(quick: bool, n: int) -> Iterator[dict[str, object]]:
+def threads(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:
     shapes = SETS["bert-base"]()
-    for name in OPTIMIZERS:
+    for name in names:
         for count in sorted({1, n}):
             use_threads(count)
             label, step = yardstick(name, shapes)
@@ -141,18 +159,18 @@ def threads(quick: bool, n: int) -> Iterator[dict[str, object]]:
     use_threads(n)
 
 
-def copied(quick: bool, n: int) -> Iterator[dict[str, object]]:
-    """The share of a copy's bytes a second that a step moves, of a tensor that no cache holds."""
-    to, source = torch.empty(COPIED), torch.randn(COPIED)
+def copied(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:
+    """The share of a copy's bytes a second that a step moves, of a tensor that no cache holds.
+
+    Of the faster of two: a copy elsewhere also reads what it writes over, and one in place does not.
+    """
+    to, source = torch.zeros(COPIED), torch.randn(COPIED)
     shapes: Shapes = {"one": (COPIED // 1024, 1024)}
-
-    def copy() -> None:
-        to.copy_(source)
-
-    for name in OPTIMIZERS:
-        rows = list(as_rows(name, "one of 64M", COPIED, n, {"engine": engine(name, shapes), "copy": copy}, 9))
-        step, bare = (float(str(row["median_ms"])) for row in rows)
-        rows[0]["share_of_copy"] = round(BYTES[name] / step / (8 / bare), 3)
+    copies = {"copy": lambda: to.copy_(source), "copy in place": lambda: to.mul_(1.0)}
+    for name in names:
+        rows = list(as_rows(name, "one of 64M", COPIED, n, {"engine": engine(name, shapes), **copies}, 9))
+        step, *bare = (float(str(row["median_ms"])) for row in rows)
+        rows[0]["share_of_copy"] = round(BYTES[name] / step / (8 / min(bare)), 3)
         yield from rows
 
 

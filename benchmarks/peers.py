@@ -50,9 +50,10 @@ def optax_jitted(name: str, weights: Arrays, grads: Arrays) -> Step:
 
 
 def _torch_step(make: Callable[[list[Any]], Any], weights: Arrays, grads: Arrays) -> Step:
+    """On the very arrays: all can share them, because the time of a step does not depend on their numbers."""
     import torch
 
-    params = [torch.nn.Parameter(torch.from_numpy(a.copy())) for a in weights.values()]
+    params = [torch.nn.Parameter(torch.from_numpy(a)) for a in weights.values()]
     for p, g in zip(params, grads.values(), strict=True):
         p.grad = torch.from_numpy(g)
     return make(params).step

@@ -310,30 +310,37 @@ void Batch::step() {
 }
 
 void Batch::carry_out(Stages& stages) {
+  const int threads = int(std::clamp<int64_t>(count_ / ALONE, 1, num_threads()));
   for (auto& stage : stages) {
-    stage->next.store(0, std::memory_order_relaxed);
+    if (int(stage->parts.size()) != threads) stage->parts = std::vector<Stage::Part>(size_t(threads));
+    for (auto& part : stage->parts) part.done.store(0, std::memory_order_relaxed);
     stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
     stage->over.store(0, std::memory_order_relaxed);
   }
   for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].stripes, std::memory_order_relaxed);
-  const int64_t useful = count_ / ALONE;
+  come_.store(0, std::memory_order_relaxed);
   running_ = &stages;
-  run_on(int(std::clamp<int64_t>(useful, 1, num_threads())), work, this);
+  run_on(threads, work, this);
 }
 
 void Batch::work(void* self) {
   Batch& batch = *static_cast<Batch*>(self);
-  for (auto& one : *batch.running_) {
-    Stage& stage = *one;
-    const int n = int(stage.tasks.size());
-    for (int i; (i = stage.next.fetch_add(1, std::memory_order_relaxed)) < n;) {
-      batch.carry_out(stage.tasks[size_t(stage.backwards ? n - 1 - i : i)], stage.kind);
-      if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        if (stage.kind == MODEL && !batch.stops_) batch.answer_model();
-        raise(stage.over);
-      }
+  const size_t own = size_t(batch.come_.fetch_add(1, std::memory_order_relaxed));
+  for (auto& stage : *batch.running_) {
+    for (size_t k = 0; k < stage->parts.size(); k++) batch.work_on(*stage, (own + k) % stage->parts.size());
+    wait_for(stage->over);
+  }
+}
+
+void Batch::work_on(Stage& stage, size_t part) {
+  const size_t n = stage.tasks.size(), parts = stage.parts.size();
+  const int first = int(n * part / parts), last = int(n * (part + 1) / parts);
+  for (int i; (i = first + stage.parts[part].done.fetch_add(1, std::memory_order_relaxed)) < last;) {
+    carry_out(stage.tasks[size_t(stage.backwards ? first + last - 1 - i : i)], stage.kind);
+    if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      if (stage.kind == MODEL && !stops_) answer_model();
+      raise(stage.over);
     }
-    wait_for(stage.over);
   }
 }
 

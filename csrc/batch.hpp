@@ -95,6 +95,7 @@ class Batch {
 
   void carry_out(Stages& stages);
   static void work(void* self);
+  void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Kind kind);
   void carry_out(Layer& layer, Kind kind, int64_t stripe);
   void add_up(Layer& layer, Kind kind);
@@ -115,6 +116,7 @@ class Batch {
   Stages stages_;  // of the whole step, or where the batch stops, of `apply`
   Stages* running_ = nullptr;
   std::unique_ptr<Scratchpad> scratchpad_;
+  std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
   bool own_apart_ = false;  // each tensor's own norm is wanted before that of all

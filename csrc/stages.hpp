@@ -15,7 +15,12 @@ struct Batch::Stage {
   bool backwards;
   std::vector<Task> tasks;
   int first, last;  // the layers of its group
-  alignas(64) std::atomic<int> next{0};
+  // Whoever takes part in a step has a part of each stage to begin with, the same at every stage, so that it finds in a
+  // cache of its own what it has put there: processors have several last caches. Then it helps the others.
+  struct alignas(64) Part {
+    std::atomic<int> done{0};
+  };
+  std::vector<Part> parts;
   alignas(64) std::atomic<int> unfinished{0};
   std::atomic<int> over{0};
 };

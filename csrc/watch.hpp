@@ -19,8 +19,9 @@ class Watch {
 
  private:
   using Words = std::vector<int64_t>;
-  static bool look_at(PyObject* params, PyObject* grads, PyObject* states, Words& words);
+  bool look_at(PyObject* params, PyObject* grads, PyObject* states, Words& words);
   Words seen_, now_;
+  std::vector<Py_ssize_t> places_;  // of the parameters among the states
 };
 
 }  // namespace layerwise
