@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py
     torchrun --standalone --nproc-per-node 2 examples/train_fsdp.py --optimizer lars --save checkpoint
-    torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py --optimizer lars --resume checkpoint --steps 600
+    torchrun --standalone --nproc-per-node 4 examples/train_fsdp.py --optimizer lars --resume checkpoint --steps 700
 
 It runs on CPUs, in one process or several, from `torchrun` or from `python`. A batch is the same whatever the number
 of processes, each taking its part of it, and so are the steps: norms are those of whole tensors. A checkpoint can be
@@ -12,10 +12,11 @@ resumed by another number of processes. Needs: pip install 'layerwise[torch,demo
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,37 +36,36 @@ from layerwise.torch import Adafactor, Lamb, Lars, param_groups
 SMALL = ["bias", "norm"]  # what the trust ratio was not made for
 # The class, its options, and what its groups leave out.
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "lamb": (Lamb, {"lr": 0.01, "weight_decay": 0.01}, {"no_decay": SMALL, "no_adapt": SMALL}),
-    "lars": (Lars, {"lr": 10.0, "weight_decay": 1e-4}, {"no_decay": SMALL, "no_adapt": SMALL}),
+    "lamb": (Lamb, {"lr": 0.02, "weight_decay": 0.01}, {"no_decay": SMALL, "no_adapt": SMALL}),
+    "lars": (Lars, {"lr": 5.0, "weight_decay": 1e-4}, {"no_decay": SMALL, "no_adapt": SMALL}),
     "adafactor": (Adafactor, {"lr": 0.02, "beta1": 0.9, "weight_decay": 0.01}, {"no_decay": SMALL}),
 }
-ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-TENS = "twenty thirty"
-MOST = 19  # to be added
-CHARACTERS = "\n -abcdefghijklmnopqrstuvwxyz"
+COUNTED = """
+zero one two three four five six seven eight nine ten
+eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+"""
+WORDS = COUNTED.split()
+DIGITS = range(10)
+CHARACTERS = "\n abcdefghijklmnopqrstuvwxyz"
 CONTEXT, WIDTH, HEADS, LAYERS = 64, 64, 4, 2
-WARM_UP = 30
-ASKED = "\nfifteen plus twelve is "
+WARM_UP, FALL = 30, 100  # steps after which the rate is full, and begins to fall
+ASKED = 7, 5
+PATIENCE = 2.0  # seconds
 
 
 # ---- the text
 
 
-def in_words(n: int) -> str:
-    """A number below 40."""
-    ones = [*ONES.split(), "eighteen", "nineteen"]
-    if n < len(ones):
-        return ones[n]
-    tens = TENS.split()[n // 10 - 2]
-    return f"{tens}-{ones[n % 10]}" if n % 10 else tens
+def question(a: int, b: int) -> str:
+    return f"{WORDS[a]} plus {WORDS[b]} is "
 
 
 def text(draw: torch.Generator, length: int) -> str:
     """Sums in words, one a line."""
     lines = "\n"
     while len(lines) <= length:
-        a, b = torch.randint(MOST + 1, (2,), generator=draw).tolist()
-        lines += f"{in_words(a)} plus {in_words(b)} is {in_words(a + b)}\n"
+        a, b = torch.randint(len(DIGITS), (2,), generator=draw).tolist()
+        lines += f"{question(a, b)}{WORDS[a + b]}\n"
     return lines[: length + 1]
 
 
@@ -136,11 +136,16 @@ def mean_loss(model: nn.Module, tokens: Tensor) -> Tensor:
     return cross_entropy(model(part[:, :-1]), part[:, 1:].flatten())
 
 
+def rate(step: int) -> float:
+    """It rises, and falls by the root of the steps: however many there will be, the first ones are the same."""
+    return min(step / WARM_UP, 1.0, math.sqrt(FALL / step))
+
+
 def train(model: nn.Module, opt: Any, steps: range, size: int) -> Iterator[float]:
     """Take these steps, each giving the loss before it, of all processes together."""
     for step in steps:
         for group in opt.param_groups:
-            group["lr"] = opt.defaults["lr"] * min(1.0, (step + 1) / WARM_UP)
+            group["lr"] = opt.defaults["lr"] * rate(step + 1)
         loss = mean_loss(model, batch(step, size))
         loss.backward()
         opt.step()
@@ -155,13 +160,15 @@ def overall(loss: Tensor) -> float:
 
 
 @torch.no_grad()
-def answer(model: nn.Module, asked: str) -> str:
-    """What the model goes on with, until the end of the line. All processes take part, as each has a part of it."""
-    line = asked
-    while len(line) < CONTEXT and (line == asked or line[-1] != "\n"):
-        logits = model(torch.tensor([encoded(line)]))
-        line += CHARACTERS[int(logits[-1].argmax())]
-    return line.strip()
+def answers(model: nn.Module) -> dict[tuple[int, int], str]:
+    """What it makes of every sum. All processes take part, as each has a part of the model."""
+    asked = [(a, b) for a in DIGITS for b in DIGITS]
+    lines = [f"\n{question(a, b)}" for a, b in asked]
+    for _ in range(max(map(len, WORDS)) + 1):
+        tokens = torch.tensor([encoded(line.ljust(CONTEXT)) for line in lines])
+        following = model(tokens).argmax(-1).view(tokens.shape).tolist()
+        lines = [line + CHARACTERS[row[len(line) - 1]] for line, row in zip(lines, following, strict=True)]
+    return {one: line.splitlines()[1] for one, line in zip(asked, lines, strict=True)}
 
 
 # ---- checkpoints
@@ -192,14 +199,15 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong once, and not once a process."""
 
     def error(self, message: str) -> NoReturn:
-        if os.environ.get("RANK", "0") == "0":
-            super().error(message)
-        sys.exit(2)
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(PATIENCE)  # torchrun ends all processes with the first that ends, which is to have said it
+            sys.exit(2)
+        super().error(message)
 
 
 def arguments(parser: Parser, given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="lamb")
-    parser.add_argument("--steps", type=int, default=400, help="in all, with those before a checkpoint")
+    parser.add_argument("--steps", type=int, default=500, help="in all, with those before a checkpoint")
     parser.add_argument("--batch", type=int, default=32, help="lines of text a step, of all processes together")
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write a checkpoint there in the end")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on from the checkpoint there")
@@ -227,11 +235,11 @@ def join() -> None:
 def show(console: Console, losses: Iterator[float], steps: range) -> None:
     """A bar in a terminal, else a line now and then; on the first process alone."""
     first, every = dist.get_rank() == 0, max(1, steps.stop // 10)
-    bar = BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.3f}"), TimeElapsedColumn()
+    bar = BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"), TimeElapsedColumn()
     with Progress(*bar, console=console, disable=not (first and console.is_terminal)) as progress:
-        task = progress.add_task("", total=steps.stop, completed=steps.start, loss=float("nan"))
+        task = progress.add_task("", total=steps.stop, completed=steps.start, loss="")
         for step, loss in zip(steps, losses, strict=True):
-            progress.update(task, advance=1, loss=loss)
+            progress.update(task, advance=1, loss=f"loss {loss:.3f}")
             if first and not console.is_terminal and ((step + 1) % every == 0 or step + 1 == steps.stop):
                 print(f"step {step + 1:4}  loss {loss:.6f}", flush=True)
 
@@ -248,13 +256,19 @@ def work(parser: Parser, given: argparse.Namespace) -> None:
         resume(given.resume, model, opt)
     began, steps = time.monotonic(), range(start, given.steps)
     show(Console(), train(model, opt, steps, given.batch), steps)
-    said = answer(model, ASKED)
     if given.save:
         save(given.save, model, opt, given.optimizer, given.steps)
+    said, seconds = answers(model), time.monotonic() - began
     if dist.get_rank() == 0:
-        seconds = time.monotonic() - began
         print(f"{given.optimizer}, {dist.get_world_size()} processes, {len(steps)} steps in {seconds:.0f} s")
-        print(f"it says: {said}")
+        report(said, given)
+
+
+def report(said: Mapping[tuple[int, int], str], given: argparse.Namespace) -> None:
+    right = sum(line == question(a, b) + WORDS[a + b] for (a, b), line in said.items())
+    if given.save:
+        print(f"saved; any number of processes can go on: --resume {given.save} --steps {2 * given.steps}")
+    print(f"it says: {said[ASKED]}; {right} of {len(said)} sums are right")
 
 
 def main(given: Sequence[str] | None = None) -> None:
