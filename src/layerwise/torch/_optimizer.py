@@ -55,6 +55,8 @@ class Optimizer(torch.optim.Optimizer):
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = _engine_name(given["fused"])
         self._forget_plans()
+        self._agreed = Agreement(())
+        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
         self.skipped: int | Tensor = 0
         self._groups.check(defaults)
@@ -63,7 +65,6 @@ class Optimizer(torch.optim.Optimizer):
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
         self._turns: dict[tuple[int, ...], Turn] = {}  # by their parameters, the last taken at the end
-        self._agreed: tuple[Agreement | None] | None = None
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -74,6 +75,8 @@ class Optimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._when_zeroed = []
         self._forget_plans()
+        self._axes = None
+        self.__dict__.setdefault("_agreed", Agreement(()))  # torch comes here with every checkpoint
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -88,7 +91,7 @@ class Optimizer(torch.optim.Optimizer):
         self._groups.check({**self.defaults, **param_group})
         # A copy, because torch fills a group with defaults, which are not the caller's to see.
         super().add_param_group(dict(param_group))
-        self._agreed = None
+        self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
@@ -98,6 +101,7 @@ class Optimizer(torch.optim.Optimizer):
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         for p, name in named(group, number):
             _tensors.check_parameter(name, p)
+            cuts.cut_of(name, p)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
@@ -111,7 +115,9 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.step_due(self._due())
+        agreement = self._agreement()
+        with nullcontext() if agreement is None else agreement.told_of_errors():
+            self.step_due(self._due())
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -139,18 +145,18 @@ class Optimizer(torch.optim.Optimizer):
         if not dues and agreement is None:
             return
         with torch.set_grad_enabled(self._groups.differentiable):
-            with nullcontext() if agreement is None else agreement.told_of_errors():
-                key, turn, plans = self._kept_turn(dues)
-                here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
-                skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
-                skips = skip is not None and agreement is not None and bool(skip)
-                if agreement is not None:
-                    skip = None  # what the others say decides as well, and they are waited for anyway
-                elif isinstance(skip, bool):
-                    self.skipped = self.skipped + 1
-                    return
-                if turn is None or turn.on_device != (skip is not None):
-                    turn = self._prepare(dues, here, plans, skip is not None)
+            # First, because it may take collectives, which those for whom something is wrong have to join.
+            here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
+            key, turn, plans = self._kept_turn(dues)
+            skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
+            skips = skip is not None and agreement is not None and bool(skip)
+            if agreement is not None:
+                skip = None  # what the others say decides as well, and they are waited for anyway
+            elif isinstance(skip, bool):
+                self.skipped = self.skipped + 1
+                return
+            if turn is None or turn.on_device != (skip is not None):
+                turn = self._prepare(dues, here, plans, skip is not None)
             try:
                 turn.step(dues, here[1], skip, getattr(self, "grad_scale", None), skips)
             except Skipped:
@@ -170,15 +176,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def _agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
-        if self._agreed is None:
+        if self._axes is None:
             members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
             axes = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
             if axes and self._groups.differentiable:
                 raise ContradictionError(
                     sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
                 )
-            self._agreed = (Agreement(axes) if axes else None,)
-        return self._agreed[0]
+            self._axes = axes
+            if self._agreed.axes != axes:  # else the others would be told in a layout that they do not know
+                self._agreed = Agreement(axes)
+        return self._agreed if self._axes else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""

@@ -19,13 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.drive import Question
-from layerwise.errors import LayerwiseError, SynchronizationError
+from layerwise.errors import SynchronizationError
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch._cuts import Axis
 
 Axes = tuple[tuple[Axis, int], ...]  # of one job: who cuts it, and along which of its dimensions
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
 HEADER = 2 * CHUNKS + 2
+PROBLEM = "problem"  # the word for what keeps a process from taking the step
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -45,19 +46,21 @@ class Agreement:
 
     def __init__(self, axes: Sequence[Axis]) -> None:
         self.axes = tuple(axes)
-        self._layout = b""
+        self._layout, self._silent = b"", True
         self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
 
     @contextmanager
     def told_of_errors(self) -> Iterator[None]:
         """Where this process cannot take the step, the others are told why, and do not take it either."""
+        self._silent = True
         try:
             yield
-        except LayerwiseError as problem:
-            words = {"what stands in the way": str(problem)}
-            said = Said(hashlib.sha256(str(problem).encode()).digest(), False, lambda: words)
-            with suppress(SynchronizationError):
-                self._exchange_nothing(said, torch.device("cpu"))
+        except Exception as problem:
+            if self._silent:
+                words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
+                said = Said(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
+                with suppress(Exception):  # what came first says more
+                    self._exchange_nothing(said, torch.device("cpu"))
             raise
 
     def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor]) -> None:
@@ -73,7 +76,7 @@ class Agreement:
 
     def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor | slice]) -> None:
         # On every axis goes what was heard on those before it, so that in the end all have heard of all.
-        skip, differing = float(said.skip), ""
+        skip, differing, self._silent = float(said.skip), "", False
         chunks = _chunks(said.fingerprint)
         for axis, where in zip(self.axes, places, strict=True):
             header = [*chunks, *(x * x for x in chunks), skip, float(bool(differing))]
@@ -155,9 +158,8 @@ class Round(NamedTuple):
 
 
 def all_reduced(axis: Axis, sums: Tensor) -> Tensor:
-    """The sums over all processes of the axis, by whichever device its processes can talk."""
-    backends = dist.get_backend_config(axis.group)
-    sent = sums if f"{sums.device.type}:" in backends else sums.to(axis.device_type)
+    """The sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
+    sent = sums.to(axis.device_type)
     dist.all_reduce(sent, group=axis.group)
     return sent.to(sums.device)
 
@@ -171,6 +173,9 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
     """In words, what is not the same on two processes of an axis that disagree."""
     said: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(said, words, group=axis.group)
+    for rank, other in zip(axis.ranks, said, strict=True):
+        if PROBLEM in other:
+            return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
     for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
         for what in dict.fromkeys((*said[0], *other)):
             ours, theirs = said[0].get(what, "missing"), other.get(what, "missing")

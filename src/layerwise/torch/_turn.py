@@ -104,6 +104,7 @@ class Turn:
         for plan, now in zip(self.plans, nows, strict=True):
             said[f"the step of {plan.name!r}"] = now.t
             said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+            said["grad_scale"] = now.g_scale
             said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
         return said
