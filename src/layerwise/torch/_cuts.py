@@ -151,14 +151,17 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """What of parameters and gradients is here, the gradients laid out as their parameters are."""
+    """What of parameters and gradients is here, the gradients laid out as their parameters are, if they can be."""
     if "torch.distributed.tensor" not in sys.modules or not any(map(is_dtensor, params)):
         return params, grads
     return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
 
 
 def _alike(p: Any, g: Any) -> Tensor:
-    alike: Tensor = g if not is_dtensor(p) or g.placements == p.placements else g.redistribute(placements=p.placements)
+    if not (is_dtensor(p) and is_dtensor(g)) or g.device_mesh != p.device_mesh or g.placements == p.placements:
+        alike: Tensor = g
+    else:
+        alike = g.redistribute(placements=p.placements)
     return alike
 
 

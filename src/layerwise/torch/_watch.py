@@ -41,7 +41,7 @@ def _marks(params: list[Tensor], grads: list[Tensor], states: States) -> list[li
     kept = [x for state in own if state for x in state.values()]
     looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
     marks = [list(map(look, map(local, tensors))) for tensors, looks in looked_at for look in looks]
-    return [*marks, list(map(id, own)), list(map(id, kept))]
+    return [*marks, list(map(type, grads)), list(map(id, own)), list(map(id, kept))]
 
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
