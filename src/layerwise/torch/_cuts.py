@@ -78,12 +78,15 @@ class Cut:
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
         """A statistic, or a state of the tensor's shape, of which this is here."""
         from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
-        made: Tensor = DTensor.from_local(
-            here, self.mesh, self.along(kept), run_check=False, shape=torch.Size(whole), stride=stride
-        )
-        return made
+        meta = TensorMeta(torch.Size(whole), stride, here.dtype)
+        # Not by from_local, which would bring what is offloaded to the mesh's device.
+        spec = DTensorSpec(self.mesh, self.along(kept), tensor_meta=meta)
+        made: Any = DTensor
+        wrapper: Tensor = made(here, spec, requires_grad=False)
+        return wrapper
 
     def here(self, dim: int, n: int) -> list[int]:
         """Which indices along a dimension are here."""
