@@ -45,6 +45,9 @@ class Question(NamedTuple):
 class Others(Protocol):
     """Everybody who steps the same model and holds other parts of it."""
 
+    def told_how(self, how: str) -> None:
+        """Hear before the first sums of a step how its rounds follow one another, which is the same for everybody."""
+
     def add_up(self, questions: Sequence[Question], sums: Array) -> Array:
         """The sums over all of the model, given those here, one after the other in float64, which may be used up.
 
@@ -77,6 +80,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iter
     All questions of a round are answered at once. Every rule asks for nothing, `()`, before it writes anything, and is
     answered when nobody of its bucket has anything more to ask.
     """
+    others.told_how(f"the rule, {list(map(len, buckets))} at a time")
     job = iter(range(sum(map(len, buckets))))
     numbered = [{next(job): run for run in bucket} for bucket in buckets]
     told = _told_model_sum(xp, {i: run for bucket in numbered for i, run in bucket.items() if run.together}, others)

@@ -149,6 +149,18 @@ def scaled(front: Any, layout: str) -> str:
     return ""
 
 
+def by_different_engines(front: Any, layout: str) -> str:
+    """The error of a step that one rank takes by the rule; the first sums that it asks for are those of the others."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {"max_grad_norm": 0.5, "fused": False if dist.get_rank() == ODD else None})
+    runs.give(params, grads[0])
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        return str(problem)
+    return ""
+
+
 def with_nan(opt: Any, params: dict[str, Any], here: bool) -> None:
     if here:
         local(params[NAME].grad).view(-1)[0] = torch.nan

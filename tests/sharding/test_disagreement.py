@@ -6,6 +6,7 @@ import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, close, same
 
+from layerwise.engines.native import _native
 from layerwise.torch import Lamb
 from sharding import disagreements, runs
 
@@ -49,6 +50,13 @@ def test_the_others_are_told_what_one_rank_has_found_wrong(ranks, change):
 def test_the_message_names_the_scale_of_the_gradients(ranks):
     found = ranks.run(2, disagreements.scaled, Lamb, "fsdp on 2", timeout=SOON)
     assert all("grad_scale is 2.0 on one and 4.0 on the other" in message for message in found)
+
+
+@pytest.mark.skipif(_native is None, reason="there is one engine alone")
+@fronts
+def test_ranks_that_are_stepped_by_different_engines(ranks, front):
+    found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
+    assert all("what steps it is the compiled engine on one and the rule" in message for message in found)
 
 
 @fronts

@@ -102,11 +102,19 @@ class Peers:
     def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, described
         self._rounds: list[Round] = []
+        self._how = ""
 
     def begin(self, nows: Sequence[Now], skip: bool, words: Callable[[], Mapping[str, Any]]) -> None:
         """Another step, and what is known of it here."""
         numbers = [tuple(x if isinstance(x, (int, float)) else 0 for x in now) for now in nows]
         self._number, self._said = 0, Said(str(hash(tuple(numbers))).encode(), skip, words)
+
+    def told_how(self, how: str) -> None:
+        """Whoever steps otherwise asks at other times, and has to be found out before anybody waits for the rest."""
+        if how != self._how:
+            self._how, self._rounds = how, []
+        words = self._said.words
+        self._said = self._said._replace(words=lambda: {**words(), "what steps it": how})
 
     def add_up(self, questions: Sequence[Question], sums: Any) -> Any:
         """The sums over all of the model, given those here."""
@@ -141,7 +149,7 @@ class Peers:
             list(questions),
             [places(partial(self._adds, axis)) for axis in self._agreement.axes],
             places(lambda q: q.ask is ModelSum),
-            hashlib.sha256(f"{self._described} {asked}".encode()).digest(),
+            hashlib.sha256(f"{self._described} {self._how} {asked}".encode()).digest(),
         )
 
     def _adds(self, axis: Axis, question: Question) -> bool:
@@ -182,4 +190,4 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
             if ours != theirs:
                 ranks = f"ranks {axis.ranks[0]} and {rank}"
                 return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
-    return f"ranks {axis.ranks} are not stepped by the same engine, or hold parts that do not belong together"
+    return f"ranks {axis.ranks} hold parts that do not belong together, or in another order"
