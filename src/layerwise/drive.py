@@ -46,6 +46,9 @@ class Question(NamedTuple):
 class Others(Protocol):
     """Everybody who steps the same model and holds other parts of it."""
 
+    def told_how(self, how: str) -> None:
+        """Hear before the first sums of a step how its rounds follow one another, which is the same for everybody."""
+
     def add_up(self, questions: Sequence[Question], sums: Array) -> Array:
         """The sums over all of the model, given those here, one after the other in float64, which may be used up.
 
@@ -78,6 +81,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iter
     All questions of a round are answered at once. Every rule asks for nothing, `()`, before it writes anything, and is
     answered when nobody of its bucket has anything more to ask.
     """
+    others.told_how(f"the rule, {[sum(len(run.jobs) for run in bucket) for bucket in buckets]} at a time")
     runs = [run for bucket in buckets for run in bucket]
     told = _told_model_sum(xp, {run.jobs: run for run in runs if run.together}, others)
     for k, bucket in enumerate(buckets):

@@ -1,8 +1,10 @@
 // The kernels and the threads without Python, for the sanitizers: tensors of all kinds stepped by several callers at
-// once, with any number of threads, in forks, on every instruction set. Bit for bit the same each time, or it says so.
+// once, with any number of threads, in forks, on every instruction set, in one go and in rounds. Bit for bit the same
+// each time, or it says so.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +56,7 @@ struct World {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
     const std::vector<std::vector<int64_t>> shapes = {{}, {0, 3}, {17}, {40000}, {300, 170}, {3, 5, 7, 11}, {2, 20000}};
     Tensor t;
-    t.shape = shapes[size_t(pick(int(shapes.size())))];
+    t.shape = t.whole = shapes[size_t(pick(int(shapes.size())))];
     Options& o = t.options;
     o.method = method, o.low = o.high = std::numeric_limits<double>::quiet_NaN();
     o.eps = 1e-6, o.b1 = 0.9, o.b2 = 0.999, o.momentum = 0.9, o.eps1 = 1e-30, o.eps2 = 1e-3, o.beta2_decay = -0.8;
@@ -88,21 +90,31 @@ struct World {
     for (int i = 0; i < 12; i++) add(draw, Method(seed % 3), int(seed / 3 % 8));
   }
 
-  std::vector<std::vector<char>> walk() {
-    Batch batch(tensors, std::vector<bool>(tensors.size()));
+  // In rounds as one who holds everything alone, and gives up a step now and then.
+  static void step(Batch& batch, bool in_rounds) {
+    if (!in_rounds) return batch.step();
+    for (bool finishes : {false, true}) {
+      while (batch.measure() && finishes) {}
+      if (finishes) batch.apply();
+      batch.leave();
+    }
+  }
+
+  std::vector<std::vector<char>> walk(bool in_rounds) {
+    Batch batch(tensors, std::vector<bool>(tensors.size()), in_rounds);
     for (int t = 1; t <= 3; t++) {
       for (size_t i = 0; i < tensors.size(); i++) {
         for (auto [role, at] : places[i]) batch.place(int(i), role, at);
         batch.now(int(i), t, 0.1, 0.01, t == 2 ? 8 : 1);
       }
-      batch.step();
+      step(batch, in_rounds);
     }
     return memory.arrays;
   }
 };
 
-bool same(unsigned seed, const std::vector<std::vector<char>>& expected) {
-  if (World(seed).walk() == expected) return true;
+bool same(unsigned seed, bool in_rounds, const std::vector<std::vector<char>>& expected) {
+  if (World(seed).walk(in_rounds) == expected) return true;
   std::fprintf(stderr, "seed %u: not the same bit for bit\n", seed);
   return false;
 }
@@ -112,25 +124,27 @@ bool same(unsigned seed, const std::vector<std::vector<char>>& expected) {
 int main(int argc, char** argv) {
   const unsigned seeds = argc > 1 ? unsigned(std::atoi(argv[1])) : 48;
   const bool forks = argc <= 2;  // a thread sanitizer does not follow them
-  bool fine = true;
+  std::atomic<bool> fine = true;
   for (const Kernels* k : available_kernels()) {
     use_kernels(k->name);
-    for (unsigned seed = 0; seed < seeds; seed++) {
+    for (unsigned i = 0; i < 2 * seeds; i++) {
+      const unsigned seed = i / 2;
+      const bool in_rounds = i % 2;
       set_num_threads(1);
-      const auto expected = World(seed).walk();
+      const auto expected = World(seed).walk(in_rounds);
       for (int n : {2, 3, 7}) {
         set_num_threads(n);
         std::vector<std::thread> callers;
-        for (int i = 1; i < 3; i++) callers.emplace_back([&] { same(seed, expected) || (fine = false); });
-        fine &= same(seed, expected);
+        for (int k = 1; k < 3; k++) callers.emplace_back([&] { same(seed, in_rounds, expected) || (fine = false); });
+        if (!same(seed, in_rounds, expected)) fine = false;
         for (auto& one : callers) one.join();
       }
       if (forks && seed % 12 == 0) {
         const pid_t child = fork();
-        if (child == 0) _exit(same(seed, expected) ? 0 : 1);
+        if (child == 0) _exit(same(seed, in_rounds, expected) ? 0 : 1);
         int status = 1;
         waitpid(child, &status, 0);
-        fine &= status == 0;
+        if (status != 0) fine = false;
       }
     }
     std::printf("%s: %u lists of tensors\n", k->name, seeds);

@@ -94,6 +94,9 @@ class Seat:
     meeting: Meeting
     i: int
 
+    def told_how(self, how: str) -> None:
+        """The engines may differ here: what they ask is compared."""
+
     def add_up(self, questions: Any, sums: Any) -> Any:
         total = self.meeting.total(self.i, questions, sums)
         return torch.from_numpy(total) if isinstance(sums, torch.Tensor) else total
@@ -234,6 +237,9 @@ class Failing:
 
     def __init__(self, left: int) -> None:
         self.left = left
+
+    def told_how(self, how: str) -> None:
+        """That changes nothing about leaving."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:
         if self.left == 0:

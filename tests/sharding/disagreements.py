@@ -52,6 +52,11 @@ def broken_state(opt: Any, params: dict[str, Any]) -> None:
     state[key] = torch.zeros(3, 2, 1)
 
 
+def missing_option(opt: Any, params: dict[str, Any]) -> None:
+    """For which nobody has thought of an error."""
+    del opt.param_groups[0]["maximize"]
+
+
 CHANGES: dict[str, Change] = {
     "no gradient": no_gradient,
     "no gradients": no_gradients,
@@ -60,6 +65,8 @@ CHANGES: dict[str, Change] = {
     "an option": another("max_grad_norm_per_tensor", 0.5),
     "step count": another_count,
     "broken state": broken_state,
+    "forbidden lr": another("lr", -1.0),
+    "missing option": missing_option,
 }
 
 
@@ -93,7 +100,7 @@ def disagreeing(front: Any, layout: str, change: str) -> tuple[str, str, bool, A
                 before = copies(opt, params)
                 try:
                     opt.step()
-                except LayerwiseError as problem:
+                except (LayerwiseError, KeyError) as problem:
                     error = problem
                 after = copies(opt, params)
         opt.step()
@@ -115,6 +122,43 @@ def skipping(front: Any, layout: str, spoil: Callable[[Any, dict[str, Any], bool
         for name in ("found_inf", "grad_scale"):
             opt.__dict__.pop(name, None)
     return int(opt.skipped), everything(opt, params)
+
+
+def reloading(front: Any, layout: str) -> Any:
+    """What comes of a run in which one rank loads a checkpoint of its own, and the others load none."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {})
+    for i, one in enumerate(grads):
+        runs.give(params, one)
+        if i == 2 and dist.get_rank() == ODD:
+            opt.load_state_dict(opt.state_dict())
+        opt.step()
+    return everything(opt, params)
+
+
+def scaled(front: Any, layout: str) -> str:
+    """The error of a step for which one rank has scaled its gradients."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {})
+    runs.give(params, grads[0])
+    opt.grad_scale = torch.tensor(4.0 if dist.get_rank() == ODD else 2.0)
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        return str(problem)
+    return ""
+
+
+def by_different_engines(front: Any, layout: str) -> str:
+    """The error of a step that one rank takes by the rule; the first sums that it asks for are those of the others."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {"max_grad_norm": 0.5, "fused": False if dist.get_rank() == ODD else None})
+    runs.give(params, grads[0])
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        return str(problem)
+    return ""
 
 
 def with_nan(opt: Any, params: dict[str, Any], here: bool) -> None:

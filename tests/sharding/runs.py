@@ -5,11 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from sharding.layouts import mesh_of
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
 from sharding.wrappings import WRAPPINGS, gathered
-from torch.distributed.tensor import DTensor
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from sharding import layouts
 
@@ -116,6 +119,21 @@ def layout_of_state(front: Any, layout: str) -> dict[tuple[str, str], tuple[bool
         for key, x in opt.state[p].items()
         if key != "step"
     }
+
+
+def places_of_offloaded_state(front: Any) -> set[str]:
+    """Where a step keeps the state of what lies in the host's memory, if its mesh is of another device."""
+    mesh = mesh_of(1)
+    params = [
+        nn.Parameter(distribute_tensor(torch.ones(shape), mesh, [Shard(0)], src_data_rank=None))
+        for shape in ((3,), (4, 5))
+    ]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt = front(params, lr=0.1)
+    with patch.object(params[0].device_mesh, "_device_type", "meta"):
+        opt.step()
+    return {x.device.type for p in params for x in opt.state[p].values()}
 
 
 def _on_the_mesh_of(p: DTensor, x: Any) -> bool:

@@ -6,13 +6,18 @@ import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, close, same
 
+from layerwise.engines.native import _native
 from layerwise.torch import Lamb
 from sharding import disagreements, runs
 
 pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 TOGETHER = "SynchronizationError"
-OWN = {"broken state": "StateError"}  # what the odd rank has to say of itself; the others say it was that rank
+OWN = {
+    "broken state": "StateError",
+    "forbidden lr": "HyperparameterError",
+    "missing option": "KeyError",
+}  # what the odd rank has to say of itself; the others say it was that rank
 SOON = 30.0  # seconds
 
 
@@ -33,6 +38,33 @@ def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
 def test_the_message_says_what_and_where(ranks):
     found = ranks.run(2, disagreements.disagreeing, Lamb, "fsdp on 2", "no gradient", timeout=SOON)
     assert all(disagreements.NAME in message for _, message, *_ in found)
+
+
+@pytest.mark.parametrize("change", OWN)
+def test_the_others_are_told_what_one_rank_has_found_wrong(ranks, change):
+    (_, told, *_), (_, own, *_) = ranks.run(2, disagreements.disagreeing, Lamb, "fsdp on 2", change, timeout=SOON)
+    assert f"rank {disagreements.ODD} cannot take the step" in told
+    assert own.rstrip(".") in told
+
+
+def test_the_message_names_the_scale_of_the_gradients(ranks):
+    found = ranks.run(2, disagreements.scaled, Lamb, "fsdp on 2", timeout=SOON)
+    assert all("grad_scale is 2.0 on one and 4.0 on the other" in message for message in found)
+
+
+@pytest.mark.skipif(_native is None, reason="there is one engine alone")
+@fronts
+def test_ranks_that_are_stepped_by_different_engines(ranks, front):
+    found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
+    assert all("what steps it is the compiled engine on one and the rule" in message for message in found)
+
+
+@fronts
+def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
+    """What it loads is what it had; it only has to lay it out anew."""
+    found = ranks.run(2, disagreements.reloading, front, "fsdp on 2", timeout=SOON)
+    for outcome in found:
+        close(outcome, runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
 
 
 @pytest.mark.parametrize("spoil", [disagreements.with_nan, disagreements.with_inf_found])

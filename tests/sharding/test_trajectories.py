@@ -96,6 +96,12 @@ def test_state_lies_as_its_parameter_does(ranks, front, layout):
 
 
 @fronts
+def test_state_of_offloaded_parameters_stays_with_them(ranks, front):
+    """Their mesh is of the device that computes, and they are in the host's memory."""
+    assert ranks.run(1, runs.places_of_offloaded_state, front) == [{"cpu"}]
+
+
+@fronts
 def test_master_weights(ranks, front):
     check(ranks, front, "fsdp on 3", torch.bfloat16, master_weights=True)
 

@@ -34,6 +34,7 @@ class Rounds:
         return True
 
     def _measure(self, others: Others) -> None:
+        others.told_how("the compiled engine")
         more, number = self.batch.measure(), 0
         while True:
             if number == len(self._questions):

@@ -50,6 +50,7 @@ class Cut:
     mesh: Any
     placements: tuple[Any, ...]
     axes: tuple[tuple[Axis, int], ...]
+    replicas: tuple[Axis, ...] = ()  # over which it is the same
 
     @property
     def parts(self) -> int:
@@ -75,12 +76,15 @@ class Cut:
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
         """A statistic, or a state of the tensor's shape, of which this is here."""
         from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
-        made: Tensor = DTensor.from_local(
-            here, self.mesh, self.along(kept), run_check=False, shape=torch.Size(whole), stride=stride
-        )
-        return made
+        meta = TensorMeta(torch.Size(whole), stride, here.dtype)
+        # Not by from_local, which would bring what is offloaded to the mesh's device.
+        spec = DTensorSpec(self.mesh, self.along(kept), tensor_meta=meta)
+        made: Any = DTensor
+        wrapper: Tensor = made(here, spec, requires_grad=False)
+        return wrapper
 
     def here(self, dim: int, n: int) -> list[int]:
         """Which indices along a dimension are here."""
@@ -124,7 +128,8 @@ def cut_of(name: str, p: Tensor) -> Cut | None:
         for i, placement in enumerate(placements)
         if not placement.is_replicate() and mesh.size(i) > 1
     )
-    return Cut(mesh, placements, axes)
+    replicas = tuple(_axis(mesh, i) for i, x in enumerate(placements) if x.is_replicate() and mesh.size(i) > 1)
+    return Cut(mesh, placements, axes, replicas)
 
 
 def _axis(mesh: Any, i: int) -> Axis:
@@ -148,14 +153,17 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """What of parameters and gradients is here, the gradients laid out as their parameters are."""
+    """What of parameters and gradients is here, the gradients laid out as their parameters are, if they can be."""
     if "torch.distributed.tensor" not in sys.modules or not any(map(is_dtensor, params)):
         return params, grads
     return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
 
 
 def _alike(p: Any, g: Any) -> Tensor:
-    alike: Tensor = g if not is_dtensor(p) or g.placements == p.placements else g.redistribute(placements=p.placements)
+    if not (is_dtensor(p) and is_dtensor(g)) or g.device_mesh != p.device_mesh or g.placements == p.placements:
+        alike: Tensor = g
+    else:
+        alike = g.redistribute(placements=p.placements)
     return alike
 
 
@@ -224,6 +232,8 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     return tuple(found)
 
 
-def axes_of(cuts: Sequence[Cut | None]) -> tuple[Axis, ...]:
-    """All processes with whom something is shared, in an order that is the same for all of them."""
-    return tuple(dict.fromkeys(axis for cut in cuts if cut is not None for axis, _ in cut.axes))
+def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """All who hold other parts of something, and all others who hold the same, in an order that all of them have."""
+    found = [cut for cut in cuts if cut is not None]
+    axes = dict.fromkeys(axis for cut in found for axis, _ in cut.axes)
+    return tuple(axes), tuple(dict.fromkeys(x for cut in found for x in cut.replicas if x not in axes))

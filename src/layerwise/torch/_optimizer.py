@@ -14,7 +14,13 @@ from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Candidate, choose
 from layerwise.engines.native import candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import (
+    ContradictionError,
+    HyperparameterError,
+    ParameterError,
+    SynchronizationError,
+    sentence,
+)
 from layerwise.hyper import Settings
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
@@ -67,6 +73,8 @@ class Optimizer(torch.optim.Optimizer):
         self._model_group = _check_model_group(given)
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
         self._forget_plans()
+        self._agreed = Agreement((), (), self._model_group)
+        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
         self.skipped: int | Tensor = 0
         self._groups.check(defaults)
@@ -75,7 +83,6 @@ class Optimizer(torch.optim.Optimizer):
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
         self._turns: dict[tuple[int, ...], Turn] = {}  # by their parameters, the last taken at the end
-        self._agreed: tuple[Agreement | None] | None = None
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -87,6 +94,10 @@ class Optimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._when_zeroed = []
         self._forget_plans()
+        self._axes = None
+        self.__dict__.setdefault(
+            "_agreed", Agreement((), (), self._model_group)
+        )  # torch comes here with every checkpoint
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -103,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
         self._groups.check_keys(group)
         self._groups.check({**self.defaults, **group})
         super().add_param_group(group)
-        self._agreed = None
+        self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
@@ -113,6 +124,7 @@ class Optimizer(torch.optim.Optimizer):
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         for p, name in named(group, number):
             _tensors.check_parameter(name, p)
+            cuts.cut_of(name, p)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
@@ -126,8 +138,13 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.step_due(self._due())
+        agreement = self.agreement()
+        with nullcontext() if agreement is None else agreement.told_of_errors(self._might_skip()):
+            self.step_due(self._due())
         return loss
+
+    def _might_skip(self) -> bool:
+        return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -164,21 +181,27 @@ class Optimizer(torch.optim.Optimizer):
         if not dues and agreement is None:
             return
         with torch.set_grad_enabled(self._groups.differentiable):
-            with nullcontext() if agreement is None else agreement.told_of_errors():
-                key, turn, plans = self._kept_turn(dues)
-                here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
-                skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
-                skips = skip is not None and agreement is not None and bool(skip)
-                if agreement is not None:
-                    skip = None  # what the others say decides as well, and they are waited for anyway
-                elif isinstance(skip, bool):
-                    self.skipped = self.skipped + 1
-                    return
-                if turn is None or turn.on_device != (skip is not None):
-                    turn = self._prepare(dues, here, plans, skip is not None)
+            # First, because it may take collectives, which those for whom something is wrong have to join.
+            here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
+            key, turn, plans = self._kept_turn(dues)
+            skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
+            skips = None
+            if agreement is not None:
+                skips = bool(skip) if self._might_skip() else None
+                skip = None  # what the others say decides as well, and they are waited for anyway
+            elif isinstance(skip, bool):
+                self.skipped = self.skipped + 1
+                return
+            new = [p for due in dues for p in due.params if p not in self.state] if turn is None else []
+            if turn is None or turn.on_device != (skip is not None):
+                turn = self._prepare(dues, here, plans, skip is not None)
             try:
                 turn.step(dues, here[1], skip, getattr(self, "grad_scale", None), skips)
-            except Skipped:
+            except (Skipped, SynchronizationError) as answer:
+                for p in new:  # a step that is not taken leaves no trace
+                    del self.state[p]
+                if not isinstance(answer, Skipped):
+                    raise
                 self.skipped = self.skipped + 1
                 return
             self._remember(key, turn)
@@ -195,16 +218,18 @@ class Optimizer(torch.optim.Optimizer):
 
     def agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
-        if self._agreed is None:
+        if self._axes is None:
             members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
-            axes = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
+            axes, replicas = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
             shared = bool(axes) or self._model_group is not None
             if shared and self._groups.differentiable:
                 raise ContradictionError(
                     sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
                 )
-            self._agreed = (Agreement(axes, self._model_group) if shared else None,)
-        return self._agreed[0]
+            self._axes, self._shares = axes, shared
+            if self._agreed.axes != axes:  # else the others would be told in a layout that they do not know
+                self._agreed = Agreement(axes, replicas, self._model_group)
+        return self._agreed if self._shares else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
@@ -228,7 +253,7 @@ class Optimizer(torch.optim.Optimizer):
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self.plan_for(p, due.h, name)
-        _state.check_shapes(name, self.state.get(p, {}), plan.state_shapes)
+        _state.check_kept(plan, self.state.get(p, {}))
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.drive import Question
-from layerwise.errors import LayerwiseError, SynchronizationError
+from layerwise.errors import SynchronizationError
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch._cuts import Axis
 
@@ -29,6 +29,7 @@ HEADER = 2 * CHUNKS + 2
 CPU = torch.device("cpu")
 NOTHING = torch.zeros(0, dtype=torch.long)
 ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
+PROBLEM = "problem"  # the word for what keeps a process from taking the step
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -39,7 +40,7 @@ class Said(NamedTuple):
     """What one process says of a step."""
 
     fingerprint: bytes
-    skip: bool
+    skip: bool | None  # None where nobody will
     words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
 
 
@@ -53,24 +54,34 @@ class Heard(NamedTuple):
 class Agreement:
     """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of.
 
-    `model_group` are processes with other tensors of the model: they need not take the same steps, but skip together.
+    `replicas` are those who hold the same parts. They add up nothing together, and are asked only where somebody might
+    skip. `model_group` are processes with other tensors of the model: they need not take the same steps, but skip
+    together.
     """
 
-    def __init__(self, axes: Sequence[Axis], model_group: Any = None) -> None:
-        self.axes = tuple(axes)
+    def __init__(self, axes: Sequence[Axis], replicas: Sequence[Axis] = (), model_group: Any = None) -> None:
+        self.axes, self._replicas = tuple(axes), tuple(replicas)
         self._model = None if model_group is None else _axis_of(model_group)
-        self._layout = b""
+        self._layout, self._silent = b"", True
+        self._skips: bool | None = None
         self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
 
     @contextmanager
-    def told_of_errors(self) -> Iterator[None]:
-        """Where this process cannot take the step, the others are told why, and do not take it either."""
+    def told_of_errors(self, skips: bool) -> Iterator[None]:
+        """Where this process cannot take the step, the others are told why, and do not take it either.
+
+        `skips` says whether somebody might skip it, which is the same for all.
+        """
+        self._silent, self._skips = True, False if skips else None
         try:
             yield
-        except LayerwiseError as problem:
-            words = {"what stands in the way": str(problem)}
-            said = Said(hashlib.sha256(str(problem).encode()).digest(), False, lambda: words)
-            self._of_model(self._exchange_nothing(said, CPU)._replace(problem=str(problem)), torch.zeros(0), NOTHING)
+        except Exception as problem:
+            if self._silent:
+                words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
+                said = Said(hashlib.sha256(words[PROBLEM].encode()).digest(), self._skips, lambda: words)
+                with suppress(Exception):  # what came first says more
+                    heard = self._exchange_nothing(said, CPU)._replace(problem=words[PROBLEM])
+                    self._of_model(heard, torch.zeros(0), NOTHING)
             raise
 
     def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
@@ -96,9 +107,10 @@ class Agreement:
 
     def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor | slice]) -> Heard:
         # On every axis goes what was heard on those before it, so that in the end all have heard of all.
-        skip, problem = float(said.skip), ""
+        skip, problem, self._silent = float(bool(said.skip)), "", False
         chunks = _chunks(said.fingerprint)
-        for axis, where in zip(self.axes, places, strict=True):
+        asked = () if said.skip is None else self._replicas
+        for axis, where in zip((*self.axes, *asked), (*places, *([slice(0)] * len(asked))), strict=True):
             header = [*chunks, *(x * x for x in chunks), skip, float(bool(problem))]
             found = all_reduced(axis, torch.cat([sums.new_tensor(header), sums[where]]))
             sums[where] = found[HEADER:]
@@ -128,11 +140,20 @@ class Peers:
     def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, described
         self._rounds: list[Round] = []
+        self._how = ""
 
-    def begin(self, nows: Sequence[Now], skip: bool, words: Callable[[], Mapping[str, Any]]) -> None:
+    def begin(self, nows: Sequence[Now], skip: bool | None, words: Callable[[], Mapping[str, Any]]) -> None:
         """Another step, and what is known of it here."""
-        numbers = [tuple(x if isinstance(x, (int, float)) else 0 for x in now) for now in nows]
+        # What is known on the device alone is not compared, and nan is not the same even as itself.
+        numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         self._number, self._said = 0, Said(str(hash(tuple(numbers))).encode(), skip, words)
+
+    def told_how(self, how: str) -> None:
+        """Whoever steps otherwise asks at other times, and has to be found out before anybody waits for the rest."""
+        if how != self._how:
+            self._how, self._rounds = how, []
+        words = self._said.words
+        self._said = self._said._replace(words=lambda: {**words(), "what steps it": how})
 
     def add_up(self, questions: Sequence[Question], sums: Any) -> Any:
         """The sums over all of the model, given those here."""
@@ -167,7 +188,7 @@ class Peers:
             list(questions),
             [places(partial(self._adds, axis)) for axis in self._agreement.axes],
             places(lambda q: q.ask is ModelSum),
-            hashlib.sha256(f"{self._described} {asked}".encode()).digest(),
+            hashlib.sha256(f"{self._described} {self._how} {asked}".encode()).digest(),
         )
 
     def _adds(self, axis: Axis, question: Question) -> bool:
@@ -189,9 +210,8 @@ def _axis_of(group: Any) -> Axis:
 
 
 def all_reduced(axis: Axis, sums: Tensor) -> Tensor:
-    """The sums over all processes of the axis, by whichever device its processes can talk."""
-    backends = dist.get_backend_config(axis.group)
-    sent = sums if f"{sums.device.type}:" in backends else sums.to(axis.device_type)
+    """The sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
+    sent = sums.to(axis.device_type)
     dist.all_reduce(sent, group=axis.group)
     return sent.to(sums.device)
 
@@ -205,10 +225,13 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
     """In words, what is not the same on two processes of an axis that disagree."""
     said: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(said, words, group=axis.group)
+    for rank, other in zip(axis.ranks, said, strict=True):
+        if PROBLEM in other:
+            return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
     for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
         for what in dict.fromkeys((*said[0], *other)):
             ours, theirs = said[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
                 ranks = f"ranks {axis.ranks[0]} and {rank}"
                 return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
-    return f"ranks {axis.ranks} are not stepped by the same engine, or hold parts that do not belong together"
+    return f"ranks {axis.ranks} hold parts that do not belong together, or in another order"

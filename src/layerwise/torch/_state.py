@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.checks import Refused, integer
 from layerwise.engines import native
 from layerwise.errors import StateError
+from layerwise.torch._cuts import is_dtensor
 from layerwise.torch._plan import Plan
 from layerwise.torch._tensors import LOW, computing
 
@@ -65,6 +66,15 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
             step += (~skip).to(step)
     elif not native.count(steps):
         torch._foreach_add_(steps, 1)
+
+
+def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
+    """Raise unless what is kept of a parameter, as far as there is any, has the shapes and lies where it has to."""
+    check_shapes(plan.name, state, plan.state_shapes)
+    for key in plan.state_shapes.keys() & state.keys():
+        if is_dtensor(state[key]) != (plan.cut is not None):
+            kind = "a plain tensor" if plan.cut is None else "a DTensor"
+            raise StateError(f"{key!r} of {plan.name} must be {kind} as its parameter is. {WAY_OUT}")
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:

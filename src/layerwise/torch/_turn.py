@@ -73,11 +73,11 @@ class Turn:
         return self._options == _options(dues) and self._watch.same(self.params, grads_of(dues), states)
 
     def step(
-        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool = False
+        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool | None = None
     ) -> None:
         """Carry it out, count it, and round master weights into their parameters.
 
-        `skip` is known on the device alone; that this process `skips` is told to its peers.
+        `skip` is known on the device alone; whether this process `skips` is told to its peers, if anybody might.
         """
         nows = list(self._nows(dues, scale))
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
@@ -96,8 +96,7 @@ class Turn:
 
     def _described(self) -> str:
         """All that makes the step what it is and does not change from step to step."""
-        each = [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]
-        return f"{type(self._prepared).__name__} {each}"
+        return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
 
     def _words(self, dues: Sequence[Due], nows: Sequence[Now]) -> dict[str, Any]:
         """The same in words, with what changes, to find what is not the same on another process."""
@@ -105,9 +104,10 @@ class Turn:
         for plan, now in zip(self.plans, nows, strict=True):
             said[f"the step of {plan.name!r}"] = now.t
             said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+            said["grad_scale"] = now.g_scale
             said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
-        return {**said, "the engine": type(self._prepared).__name__}
+        return said
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> Iterator[Now]:
         start = 0

@@ -42,7 +42,7 @@ def _marks(params: list[Tensor], grads: list[Tensor], states: States) -> list[li
     looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
     here = [(list(map(local, tensors)), looks) for tensors, looks in looked_at]
     marks = [list(map(look, tensors)) for tensors, looks in here for look in looks]
-    return [*marks, list(map(id, own)), list(map(id, kept))]
+    return [*marks, list(map(type, grads)), list(map(id, own)), list(map(id, kept))]
 
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
