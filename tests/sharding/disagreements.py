@@ -52,6 +52,13 @@ def broken_state(opt: Any, params: dict[str, Any]) -> None:
     state[key] = torch.zeros(3, 2, 1)
 
 
+def plain_state(opt: Any, params: dict[str, Any]) -> None:
+    """All of a state, where there should be a part of it."""
+    state = opt.state[params[NAME]]
+    key = next(key for key in state if key != "step")
+    state[key] = torch.zeros(state[key].shape, dtype=state[key].dtype)
+
+
 def missing_option(opt: Any, params: dict[str, Any]) -> None:
     """For which nobody has thought of an error."""
     del opt.param_groups[0]["maximize"]
@@ -65,6 +72,7 @@ CHANGES: dict[str, Change] = {
     "an option": another("max_grad_norm_per_tensor", 0.5),
     "step count": another_count,
     "broken state": broken_state,
+    "plain state": plain_state,
     "forbidden lr": another("lr", -1.0),
     "missing option": missing_option,
 }
@@ -106,6 +114,24 @@ def disagreeing(front: Any, layout: str, change: str) -> tuple[str, str, bool, A
         opt.step()
     untouched = before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
     return type(error).__name__, str(error), untouched, everything(opt, params)
+
+
+def at_first(front: Any, layout: str) -> tuple[str, int, Any]:
+    """The error of a first step about whose rates the ranks disagree, how much state it left, and what came after."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt, error = runs.made(front, params, {}), None
+    group = opt.param_groups[0]
+    runs.give(params, grads[0])
+    lr, group["lr"] = group["lr"], group["lr"] + dist.get_rank()
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        error = problem
+    kept, group["lr"] = len(opt.state), lr
+    for one in grads:
+        runs.give(params, one)
+        opt.step()
+    return type(error).__name__, kept, everything(opt, params)
 
 
 def skipping(front: Any, layout: str, spoil: Callable[[Any, dict[str, Any], bool], None] | None) -> tuple[int, Any]:

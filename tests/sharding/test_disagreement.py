@@ -14,6 +14,7 @@ pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 TOGETHER = "SynchronizationError"
 OWN = {
+    "plain state": "StateError",
     "broken state": "StateError",
     "forbidden lr": "HyperparameterError",
     "missing option": "KeyError",
@@ -30,6 +31,15 @@ def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
     wanted[disagreements.ODD] = OWN.get(change, TOGETHER)
     assert [error for error, *_ in found] == wanted
     assert all(untouched for _, _, untouched, _ in found)
+    agreed = runs.stepped(front, None, torch.float64, {})
+    for *_, outcome in found:
+        close(outcome, agreed, TOLERANCE[torch.float64])
+
+
+@fronts
+def test_a_first_step_that_is_not_taken_leaves_nothing(ranks, front):
+    found = ranks.run(2, disagreements.at_first, front, "fsdp on 2", timeout=SOON)
+    assert [(error, kept) for error, kept, _ in found] == [(TOGETHER, 0)] * 2
     agreed = runs.stepped(front, None, torch.float64, {})
     for *_, outcome in found:
         close(outcome, agreed, TOLERANCE[torch.float64])
@@ -68,7 +78,7 @@ def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
 
 
 @pytest.mark.parametrize("spoil", [disagreements.with_nan, disagreements.with_inf_found])
-@pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional", "several meshes"])
+@pytest.mark.parametrize("layout", ["fsdp on 2", "hybrid", "two-dimensional", "several meshes"])
 @fronts
 def test_all_skip(ranks, front, layout, spoil):
     world = runs.layout_of(layout)[0]
