@@ -154,8 +154,6 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
 
 def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """What of parameters and gradients is here, the gradients laid out as their parameters are, if they can be."""
-    if "torch.distributed.tensor" not in sys.modules or not any(map(is_dtensor, params)):
-        return params, grads
     return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
 
 

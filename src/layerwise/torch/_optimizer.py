@@ -29,7 +29,7 @@ from layerwise.torch._namespace import DifferentiableTensors, Tensors
 from layerwise.torch._peers import Agreement, Skipped
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, named
-from layerwise.torch._turn import Due, Here, Turn, grads_of
+from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
@@ -182,8 +182,9 @@ class Optimizer(torch.optim.Optimizer):
             return
         with torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
-            here = cuts.here([p for due in dues for p in due.params], grads_of(dues))
-            key, turn, plans = self._kept_turn(dues)
+            params, grads = params_of(dues), grads_of(dues)
+            here = cuts.here(params, grads) if self._wrapped else (params, grads)
+            key, turn, plans = self._kept_turn(dues, params, grads)
             skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
@@ -208,11 +209,13 @@ class Optimizer(torch.optim.Optimizer):
             if skip is not None:
                 self.skipped = self.skipped + skip.long()
 
-    def _kept_turn(self, dues: Sequence[Due]) -> tuple[tuple[int, ...], Turn | None, Sequence[Plan]]:
+    def _kept_turn(
+        self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
+    ) -> tuple[tuple[int, ...], Turn | None, Sequence[Plan]]:
         """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
-        key = tuple(id(p) for due in dues for p in due.params)
+        key = tuple(map(id, params))
         turn = self._turns.get(key)
-        if turn is not None and not self._groups.differentiable and turn.holds(dues, self.state):
+        if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state):
             return key, turn, turn.plans
         return key, None, list(self._planned(dues))
 
@@ -220,14 +223,17 @@ class Optimizer(torch.optim.Optimizer):
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._axes is None:
             members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
-            axes, replicas = cuts.axes_of([cuts.cut_of(name, p) for p, name in members])
+            found = [cuts.cut_of(name, p) for p, name in members]
+            axes, replicas = cuts.axes_of(found)
+            self._wrapped = any(cut is not None for cut in found)
             shared = bool(axes) or self._model_group is not None
             if shared and self._groups.differentiable:
                 raise ContradictionError(
                     sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
                 )
             self._axes, self._shares = axes, shared
-            if self._agreed.axes != axes:  # else the others would be told in a layout that they do not know
+            # Kept if it can be: else the others would be told in a layout that they do not know.
+            if (self._agreed.axes, self._agreed.replicas) != (axes, replicas):
                 self._agreed = Agreement(axes, replicas, self._model_group)
         return self._agreed if self._shares else None
 

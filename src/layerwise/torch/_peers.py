@@ -60,7 +60,7 @@ class Agreement:
     """
 
     def __init__(self, axes: Sequence[Axis], replicas: Sequence[Axis] = (), model_group: Any = None) -> None:
-        self.axes, self._replicas = tuple(axes), tuple(replicas)
+        self.axes, self.replicas = tuple(axes), tuple(replicas)
         self._model = None if model_group is None else _axis_of(model_group)
         self._layout, self._silent = b"", True
         self._skips: bool | None = None
@@ -109,7 +109,7 @@ class Agreement:
         # On every axis goes what was heard on those before it, so that in the end all have heard of all.
         skip, problem, self._silent = float(bool(said.skip)), "", False
         chunks = _chunks(said.fingerprint)
-        asked = () if said.skip is None else self._replicas
+        asked = () if said.skip is None else self.replicas
         for axis, where in zip((*self.axes, *asked), (*places, *([slice(0)] * len(asked))), strict=True):
             header = [*chunks, *(x * x for x in chunks), skip, float(bool(problem))]
             found = all_reduced(axis, torch.cat([sums.new_tensor(header), sums[where]]))

@@ -32,9 +32,14 @@ class Due(NamedTuple):
     grads: list[Tensor]
 
 
+def params_of(dues: Sequence[Due]) -> list[Tensor]:
+    """All of the parameters."""
+    return dues[0].params if len(dues) == 1 else [p for due in dues for p in due.params]
+
+
 def grads_of(dues: Sequence[Due]) -> list[Tensor]:
     """The gradients of all of them."""
-    return [g for due in dues for g in due.grads]
+    return dues[0].grads if len(dues) == 1 else [g for due in dues for g in due.grads]
 
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
@@ -56,7 +61,7 @@ class Turn:
         rule: Any,
         agreement: Agreement | None = None,
     ) -> None:
-        self.params, self._here = [p for due in dues for p in due.params], here[0]
+        self.params, self._here = list(params_of(dues)), here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
         self._steps = [state["step"] for state in self.states]
         self._whole = all(len(plan.held) == 1 and plan.layout.pieces[0].part is None for plan in plans)
@@ -68,9 +73,9 @@ class Turn:
         axes = [one.axes for plan in plans for one in plan.held]
         self._peers = None if agreement is None else Peers(agreement, axes, self._described())
 
-    def holds(self, dues: Sequence[Due], states: States) -> bool:
+    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States) -> bool:
         """Whether everything is as it was when this was prepared."""
-        return self._options == _options(dues) and self._watch.same(self.params, grads_of(dues), states)
+        return self._options == _options(dues) and self._watch.same(self.params, grads, states)
 
     def step(
         self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool | None = None
@@ -79,7 +84,7 @@ class Turn:
 
         `skip` is known on the device alone; whether this process `skips` is told to its peers, if anybody might.
         """
-        nows = list(self._nows(dues, scale))
+        nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None:
             self._peers.begin(nows, skips, partial(self._words, dues, nows))
@@ -109,19 +114,20 @@ class Turn:
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
         return said
 
-    def _nows(self, dues: Sequence[Due], scale: Any) -> Iterator[Now]:
-        start = 0
+    def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
+        nows: list[Now] = []
         for due in dues:
-            steps, start = self._steps[start : start + len(due.params)], start + len(due.params)
+            steps = self._steps[len(nows) : len(nows) + len(due.params)]
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
             given = 1.0 if lr is None else lr, weight_decay, 1.0 if scale is None else scale
             rates = [_scalar(x, due.group["differentiable"]) for x in given]
             if self.on_device or due.group["capturable"]:
-                yield from (Now(step + 1, *rates) for step in steps)
+                nows += (Now(step + 1, *rates) for step in steps)
             else:
                 taken = _state.counts(steps)
                 known = {n: Now(n + 1, *rates) for n in set(taken)}
-                yield from (known[n] for n in taken)
+                nows += map(known.__getitem__, taken)
+        return nows
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Each parameter with its name and what its step measured."""
