@@ -36,7 +36,7 @@ def _table(found: Recommendation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
     table.add_column("setting", no_wrap=True)
     table.add_column("value", no_wrap=True)
-    table.add_column("where it comes from, and how far that is from here")
+    table.add_column("where it is from, and how far away")
     for line in found.lines:
         table.add_row(*_row(line), style="dim" if line.alternative else "")
     return table

@@ -25,7 +25,7 @@ class Line:
     alternative: bool = False  # what else there is to say of the setting above
 
     def __str__(self) -> str:
-        return f"{self.setting}: {self.value}; {self.why}; {self.how_far}"
+        return f"{'  ' * self.alternative}{self.setting}: {self.value}; {self.why}; {self.how_far}"
 
     @property
     def how_far(self) -> str:

@@ -81,12 +81,13 @@ def warmup(q: Question, steps: int | None) -> Warmup:
 def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: str, beyond: bool) -> Warmup:
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
-    of_run = f"of the run, {round(share * steps):,} steps" if steps else "of the run"
-    why = f"{of_run}: {whose}, {_percent(point.warmup or 0.0)} at batch {point.batch:,}"
+    why = f"{whose}, {_percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
     if q.batch != point.batch:
         why += ", as many steps"
     if share < wanted:
         why += f", but not more than the longest published, {_percent(LONGEST_WARMUP)}"
+    if steps:
+        why += f"; here {round(share * steps):,} steps"
     return Warmup(share, Line("warm-up", _percent(share), why, distance, "", beyond or share < wanted))
 
 
