@@ -35,7 +35,16 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["layerwise.blocks", "layerwise.presets", "layerwise.numpy", "layerwise.jax", "layerwise.jax._presets"]
+    "module",
+    [
+        "layerwise.blocks",
+        "layerwise.presets",
+        "layerwise.numpy",
+        "layerwise.jax",
+        "layerwise.jax._presets",
+        "layerwise.schedules",
+        "layerwise.recipes",
+    ],
 )
 def test_examples_in_docstrings(module: str) -> None:
     failed, tried = doctest.testmod(import_module(module))

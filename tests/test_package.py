@@ -17,6 +17,7 @@ import layerwise
 FRAMEWORKS = ("torch", "jax", "jaxlib", "tensorflow", "optax", "keras", "scipy", "ml_dtypes", "matplotlib")
 MODULES = [
     "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.presets",
+    "layerwise.recipes", "layerwise.schedules",
     "layerwise._native",
 ]  # fmt: skip
 RULES = sorted(Path(str(files("layerwise"))).glob("rules/*.py"))

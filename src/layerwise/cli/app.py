@@ -11,6 +11,9 @@ from rich.console import Console
 import layerwise
 from layerwise.cli.info import info
 from layerwise.cli.presets import show_presets
+from layerwise.cli.recommend import as_json, show_recommendation
+from layerwise.errors import HyperparameterError
+from layerwise.recipes import recommend
 
 app = typer.Typer(
     name="layerwise",
@@ -51,6 +54,31 @@ def presets() -> None:
 def show_info() -> None:
     """Say which engines there are, with which instructions and threads, and why one is not to be had."""
     print("\n".join(info()))
+
+
+@app.command("recommend")
+def show_recommend(
+    optimizer: Annotated[str, typer.Argument(help="lamb, lars or adafactor.")],
+    batch: Annotated[int, typer.Argument(help="Samples a step, over all devices.")],
+    reference_batch: Annotated[int | None, typer.Option(help="A batch that you have tuned, with …")] = None,
+    reference_lr: Annotated[float | None, typer.Option(help="… the learning rate found good there.")] = None,
+    reference_warmup: Annotated[float | None, typer.Option(help="Its warm-up, as a share of the run.")] = None,
+    total_samples: Annotated[float | None, typer.Option(help="Samples of the whole run, to count steps.")] = None,
+    like: Annotated[str | None, typer.Option(help="A published series, such as nus-resnet.")] = None,
+    rule: Annotated[str, typer.Option(help="sqrt or linear.")] = "sqrt",
+    as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Learning rate, warm-up, betas and decay for a batch size, each with its source."""
+    options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
+    try:
+        found = recommend(**options)
+    except HyperparameterError as problem:
+        typer.echo(f"layerwise: {problem}", err=True)
+        raise typer.Exit(2) from None
+    if as_text:
+        print(as_json(found))
+    else:
+        show_recommendation(Console(), found)
 
 
 @app.command()

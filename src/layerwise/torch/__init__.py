@@ -24,6 +24,7 @@ from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._groups import ParamGroups, param_groups
 from layerwise.torch._optimizer import Optimizer, set_bucket_size
+from layerwise.torch._schedule import scheduler
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -32,7 +33,17 @@ Rate = float | Tensor
 Split = Blocks | int | Literal["each"]
 BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
-__all__ = ["Adafactor", "Lamb", "Lars", "ParamGroups", "convert", "param_groups", "set_bucket_size", "step_in_backward"]
+__all__ = [
+    "Adafactor",
+    "Lamb",
+    "Lars",
+    "ParamGroups",
+    "convert",
+    "param_groups",
+    "scheduler",
+    "set_bucket_size",
+    "step_in_backward",
+]
 
 
 class Lamb(Optimizer):

@@ -1,0 +1,173 @@
+"""What is said of each setting: where its value comes from, and how far the batch is from what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from layerwise import hyper
+from layerwise.recipes.advice import Line
+from layerwise.recipes.points import CURVES, Curve, Point
+from layerwise.recipes.question import EXPONENTS, Question
+
+LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
+FOLLOWED = 64  # times larger a batch, says its abstract of LSTMs
+LONGEST_WARMUP = max(curve.longest_warmup for curve in CURVES)
+KEPT = ("betas", "momentum", "weight_decay")
+
+OF_ITS_TASK = "a learning rate belongs to its task; to scale your own, give the batch and the rate that were good"
+EXEMPT = "there, biases and normalization have no weight decay and no trust ratio"
+BORROWED = "no published settings of it by batch size are known to us; the rules are those for LAMB and LARS"
+MATCHED = "a tuned Adam or Nesterov momentum can match LAMB and LARS at large batches (arXiv 2102.06356)"
+LINEAR = "the LARS paper's abstract says that training may diverge with the linear rule (arXiv 1708.03888)"
+
+
+class Warmup(NamedTuple):
+    share: float | None  # of the run
+    line: Line
+
+
+def rates(q: Question) -> Iterator[Line]:
+    """The learning rate, what the other rule would make of it, and what published runs had."""
+    anchor = q.anchor
+    if q.reference is not None:
+        whose, distance, beyond = "yours", *_from_yours(q)
+    else:
+        whose, distance, beyond = q.series.name, *_distance(q.batch, q.series)
+    start = f"{whose}, {anchor.lr:.3g} at batch {anchor.batch:,}"
+    series = "" if q.reference else whose
+    if q.batch == anchor.batch:
+        yield Line("learning rate", f"{anchor.lr:.3g}", start, distance, series, beyond)
+    else:
+        for rule in sorted(EXPONENTS, key=lambda rule: rule != q.rule):
+            name = "learning rate" if rule == q.rule else f"{rule} rule"
+            why = f"{start}, by the {rule} rule"
+            far = beyond or rule == "linear"  # which no published series follows
+            yield Line(name, f"{q.scaled(rule):.3g}", why, distance, series, far, alternative=rule != q.rule)
+    yield from _published(q)
+
+
+def _published(q: Question) -> Iterator[Line]:
+    """How the rate grew in each series between the reference and here; without reference, what the other series had."""
+    for curve in q.curves:
+        near, (distance, beyond) = curve.nearest(q.batch), _distance(q.batch, curve)
+        if q.reference is not None:
+            before = curve.nearest(q.reference.batch)
+            grown = near.lr / before.lr
+            why = f"yours × {grown:.3g}, as there from batch {before.batch:,} to {near.batch:,}"
+            line = Line(f"as {curve.name}", f"{q.reference.lr * grown:.3g}", why, distance, extrapolated=beyond)
+            told = before is not near
+        else:
+            line = Line(curve.name, f"{near.lr:.3g}", f"not scaled, at batch {near.batch:,}", distance)
+            told = curve is not q.curve
+        if told:
+            yield replace(line, series=curve.name, alternative=True)
+
+
+def warmup(q: Question, steps: int | None) -> Warmup:
+    """As many steps at every batch, so a share of the run that grows with it; yours is taken to start from scratch."""
+    if q.reference is not None and q.reference.warmup is not None:
+        return _grown(q, steps, q.reference, "yours", *_from_yours(q))
+    fitting = [one for one in (q.curve, *q.curves) if one and (one.from_scratch or q.reference is None)]
+    if not fitting:
+        return Warmup(None, Line("warm-up", "keep yours", "give what it was, and it is scaled", "nothing published"))
+    curve = fitting[0]
+    found = _grown(q, steps, curve.nearest(q.batch), curve.name, *_distance(q.batch, curve))
+    why = found.line.why if curve.from_scratch else f"{found.line.why}; it starts from a checkpoint"
+    return Warmup(found.share, replace(found.line, why=why, series=curve.name))
+
+
+def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: str, beyond: bool) -> Warmup:
+    wanted = (point.warmup or 0.0) * (q.batch / point.batch)
+    share = min(wanted, LONGEST_WARMUP)
+    why = f"{whose}, {_percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
+    if q.batch != point.batch:
+        why += ", as many steps"
+    if share < wanted:
+        why += f", but not more than the longest published, {_percent(LONGEST_WARMUP)}"
+    if steps:
+        why += f"; here {round(share * steps):,} steps"
+    return Warmup(share, Line("warm-up", _percent(share), why, distance, "", beyond or share < wanted))
+
+
+def kept(q: Question) -> Iterator[Line]:
+    """What no rule scales: that of the nearest published run, or yours and what became of it there."""
+    if q.curve is None:
+        return
+    near, (distance, beyond) = q.curve.nearest(q.batch), _distance(q.batch, q.curve)
+    before = q.curve.nearest(q.reference.batch) if q.reference else None
+    for setting in filter(q.has, KEPT):
+        value, name, series = getattr(near, setting), setting.replace("_", " "), q.curve.name
+        if value is None:
+            yield Line(name, "keep yours", f"{series} does not say", distance, series)
+        elif before is None:
+            yield Line(name, _shown(value), f"{series}, at batch {near.batch:,}", distance, series, beyond)
+        elif getattr(before, setting) == value:
+            yield Line(name, "keep yours", f"{series} kept {_shown(value)}", distance, series)
+        else:
+            was = f"{_shown(getattr(before, setting))} at batch {before.batch:,}"
+            moved = f"{series} went from {was} to {_shown(value)} at {near.batch:,}"
+            yield Line(name, "keep yours", f"or try: {moved}", distance, series)
+
+
+def cost(q: Question) -> Iterator[Line]:
+    """What a larger batch cost others: their target took more training."""
+    if q.curve is None or not q.curve.unit:
+        return
+    before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
+    near, (distance, beyond) = q.curve.nearest(q.batch), _distance(q.batch, q.curve)
+    if near is not before and near.cost and before.cost:
+        why = (
+            f"{q.curve.name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
+        )
+        value = f"× {near.cost / before.cost:.2f}"
+        yield Line("training needed", value, why, distance, q.curve.name, beyond, alternative=True)
+
+
+def notes(q: Question, kept: Point, steps: int | None) -> Iterator[str]:
+    if q.reference is None:
+        yield OF_ITS_TASK
+        if q.series.exempt:
+            yield f"{q.series.name}: {EXEMPT}"
+    b2 = (kept.betas or hyper.Lamb().betas)[1]
+    if q.has("betas") and steps is not None and steps * (1 - b2) < 1:
+        yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"
+    if q.rule == "linear":
+        yield LINEAR
+    yield MATCHED if q.curves else BORROWED
+
+
+def sources(q: Question, said: Sequence[Line]) -> Iterator[str]:
+    yield LEGW
+    named = {line.series for line in said}
+    yield from (f"{one.name}: {one.task}; {one.source}" for one in q.curves if one.name in named)
+
+
+def _distance(batch: int, curve: Curve) -> tuple[str, bool]:
+    """How far a batch is from the nearest point of a series, and whether it is beyond all of them."""
+    near = curve.nearest(batch).batch
+    beyond = not curve.points[0].batch <= batch <= curve.points[-1].batch
+    return "a published batch" if batch == near else f"{_times(batch, near)} the published {near:,}", beyond
+
+
+def _from_yours(q: Question) -> tuple[str, bool]:
+    """How far a rule is stretched and where that ends, and whether either is more than was published."""
+    batch, yours = q.batch, q.anchor.batch
+    if batch == yours:
+        return "yours", False
+    stretched = max(batch, yours) > FOLLOWED * min(batch, yours)
+    end, outside = _distance(batch, q.curve) if q.curve else ("nothing published", True)
+    return f"{_times(batch, yours)} yours; {end}", stretched or outside
+
+
+def _times(batch: int, other: int) -> str:
+    return f"{max(batch, other) / min(batch, other):.3g}× {'above' if batch > other else 'below'}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _shown(value: Any) -> str:
+    return "/".join(f"{one:g}" for one in value) if isinstance(value, tuple) else f"{value:g}"

@@ -1,0 +1,105 @@
+"""What is asked: checked as hyperparameters are, with the same messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from layerwise import hyper
+from layerwise.checks import NONE, Check, Refused, checked, integer, number, one_of, option
+from layerwise.errors import ContradictionError, sentence
+from layerwise.recipes.points import CURVES, Curve, Point
+
+OPTIMIZERS = {one.optimizer.lower(): one for one in get_args(hyper.Settings)}
+EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
+BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
+
+
+def _optimizer(value: Any) -> str:
+    name = getattr(value, "__name__", value)  # a class or function of a front, or its name
+    if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
+        raise Refused
+    return str(OPTIMIZERS[name.lower()].optimizer)
+
+
+@dataclass(frozen=True)
+class Question:
+    optimizer: str = option(
+        None,
+        Check(f"one of {', '.join(one.optimizer for one in OPTIMIZERS.values())}", _optimizer),
+        "Pass its name or its class.",
+    )
+    batch: int = option(None, integer(1), BATCH)
+    reference_batch: int | None = option(None, integer(1) | NONE, BATCH)
+    reference_lr: float | None = option(
+        None, number(0, above=True) | NONE, "Pass the learning rate that you found good at reference_batch."
+    )
+    reference_warmup: float | None = option(
+        None, number(0, 1) | NONE, "Pass the share of the run that was warm-up, such as 0.05."
+    )
+    total_samples: float | None = option(
+        None, number(0, above=True) | NONE, "Pass how many samples the run sees: epochs times the size of the data."
+    )
+    like: str | None = option(
+        None,
+        one_of(*(curve.name for curve in CURVES), None),
+        "Pass the name of a published series; layerwise.recipes.CURVES has them.",
+    )
+    rule: Literal["sqrt", "linear"] = option("sqrt", one_of(*EXPONENTS), 'Pass "sqrt" unless you know better.')
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+        self._check_reference()
+        named = next((curve for curve in CURVES if curve.name == self.like), None)
+        if named is not None and named.optimizer != self.optimizer:
+            known = " or ".join(repr(curve.name) for curve in self.curves) or "None"
+            way_out = f"That one is of {named.optimizer}."
+            raise ContradictionError(sentence("like", f"{known} for {self.optimizer}", self.like, way_out))
+
+    def _check_reference(self) -> None:
+        pair = {"reference_batch": self.reference_batch, "reference_lr": self.reference_lr}
+        missing = [name for name, value in pair.items() if value is None]
+        if len(missing) == 1:
+            raise ContradictionError(sentence(missing[0], "given with the other", None, "Pass both, or neither."))
+        if missing and self.reference_warmup is not None:
+            way_out = "Pass reference_batch and reference_lr too."
+            raise ContradictionError(sentence("reference_warmup", "None alone", self.reference_warmup, way_out))
+        if missing and not self.curves:
+            way_out = "No published settings of it by batch size are known: there is only yours to scale."
+            raise ContradictionError(sentence("reference_lr", f"given for {self.optimizer}", None, way_out))
+
+    def has(self, setting: str) -> bool:
+        """Whether the optimizer has such an option."""
+        return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()]))
+
+    @property
+    def curves(self) -> tuple[Curve, ...]:
+        return tuple(curve for curve in CURVES if curve.optimizer == self.optimizer)
+
+    @property
+    def curve(self) -> Curve | None:
+        """The published series to look at: the one named, or the first."""
+        return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
+
+    @property
+    def series(self) -> Curve:
+        """The same where there has to be one: without a reference."""
+        assert self.curve is not None  # noqa: S101  _check_reference has seen to it
+        return self.curve
+
+    @property
+    def reference(self) -> Point | None:
+        """The asker's own point."""
+        if self.reference_batch is None or self.reference_lr is None:
+            return None
+        return Point(self.reference_batch, self.reference_lr, self.reference_warmup)
+
+    @property
+    def anchor(self) -> Point:
+        """What is scaled: the asker's own point, or the nearest published."""
+        return self.reference or self.series.nearest(self.batch)
+
+    def scaled(self, rule: str) -> float:
+        """The anchor's learning rate, scaled to the batch."""
+        return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[rule])

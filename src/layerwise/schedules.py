@@ -1,0 +1,148 @@
+"""Learning rates by step: a warm-up, then a polynomial or a cosine, and runs of several stages.
+
+A schedule is a callable of the number of steps taken so far, as the NumPy and JAX fronts take it for lr; the step may
+be traced. `layerwise.torch.scheduler` makes a PyTorch scheduler of one. Lengths are counted in steps; `samples` and
+`epochs` say how many those are.
+
+>>> lr = Polynomial(peak=6e-3, total=epochs(90, dataset_size=1_281_167, batch=32_768), warmup=782)
+>>> lr.total, lr(0), lr(391), lr(782), lr(lr.total)
+(3519, 0.0, 0.003, 0.006, 0.0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, fields
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from layerwise.checks import Check, checked, integer, number, option
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
+
+__all__ = ["Cosine", "Polynomial", "Schedule", "Stages", "epochs", "samples"]
+
+COUNT = integer(1)
+RATE = number(0)
+
+
+class Schedule:
+    """What all have: the highest learning rate, the length in steps, and a rate for each step."""
+
+    peak: float
+    total: int
+
+    def _at(self, xp: Any, step: Any) -> Any:
+        raise NotImplementedError
+
+    def __call__(self, step: Any) -> Any:
+        """The rate after `step` steps: a float, or for an array, traced or not, one of its library."""
+        namespace: Callable[[], Any] | None = getattr(step, "__array_namespace__", None)
+        return float(self._at(np, step)) if namespace is None else self._at(namespace(), step)
+
+
+@dataclass(frozen=True)
+class _Decay(Schedule):
+    """A line from `start` to `peak` in `warmup` steps, and from there to `end` at `total`, where it stays."""
+
+    peak: float = option(None, number(0, above=True), "Pass the highest learning rate, such as 1e-3.")
+    total: int = option(None, COUNT, "Pass a number of steps, or samples(…) or epochs(…) for one.")
+    warmup: int = option(0, integer(0), "Pass a number of steps, or samples(…) or epochs(…) for one; 0 is none.")
+    _: KW_ONLY
+    start: float = option(0.0, RATE, "Pass the learning rate of the first step, such as 0.")
+    end: float = option(0.0, RATE, "Pass the learning rate to end with, such as 0.")
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+        if self.warmup >= self.total:
+            way_out = "Shorten the warm-up; total counts its steps too."
+            raise ContradictionError(sentence("warmup", f"an integer < total={self.total}", self.warmup, way_out))
+        for name in ("start", "end"):
+            if (value := getattr(self, name)) > self.peak:
+                allowed = f"a number ≤ peak={self.peak:g}"
+                raise ContradictionError(sentence(name, allowed, value, "It is a learning rate, as peak is."))
+
+    def _at(self, xp: Any, step: Any) -> Any:
+        risen = xp.clip(step / max(self.warmup, 1), 0.0, 1.0)
+        fallen = xp.clip((step - self.warmup) / (self.total - self.warmup), 0.0, 1.0)
+        rising = self.start + (self.peak - self.start) * risen
+        return xp.where(step < self.warmup, rising, self.end + (self.peak - self.end) * self._left(xp, fallen))
+
+    def _left(self, xp: Any, fallen: Any) -> Any:
+        """The share of the way from `end` to `peak` that is left when this share of the decay is over."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Polynomial(_Decay):
+    """After the warm-up (1 − x)^power, where x goes from 0 to 1: a line with power 1."""
+
+    _: KW_ONLY
+    power: float = option(1.0, number(0, above=True), "Pass a number such as 1 for a line, or 2.")
+
+    def _left(self, xp: Any, fallen: Any) -> Any:
+        return (1.0 - fallen) ** self.power
+
+
+@dataclass(frozen=True)
+class Cosine(_Decay):
+    """After the warm-up half a cosine: (1 + cos πx) / 2, where x goes from 0 to 1."""
+
+    def _left(self, xp: Any, fallen: Any) -> Any:
+        return 0.5 * (1.0 + xp.cos(math.pi * fallen))
+
+
+@dataclass(frozen=True, init=False)
+class Stages(Schedule):
+    """One schedule after the other, each from its own first step: the second warms up anew.
+
+    Training in two stages of different batch or sequence length is what this is for; LAMB's BERT did.
+    """
+
+    parts: tuple[Schedule, ...]
+
+    def __init__(self, *parts: Schedule) -> None:
+        if not parts or not all(isinstance(part, Schedule) for part in parts):
+            way_out = "Pass Polynomial(…) or Cosine(…), whose lengths are known."
+            raise HyperparameterError(sentence("parts", "one schedule of this module or more", parts, way_out))
+        object.__setattr__(self, "parts", parts)
+
+    @property
+    def peak(self) -> float:  # type: ignore[override]
+        return max(part.peak for part in self.parts)
+
+    @property
+    def total(self) -> int:  # type: ignore[override]
+        return sum(part.total for part in self.parts)
+
+    def _at(self, xp: Any, step: Any) -> Any:
+        begin, rate = 0, self.parts[0]._at(xp, step)
+        for before, part in zip(self.parts, self.parts[1:], strict=False):
+            begin += before.total
+            rate = xp.where(step < begin, rate, part._at(xp, step - begin))
+        return rate
+
+
+def samples(count: float, *, batch: int) -> int:
+    """How many steps take so many samples, the last batch perhaps not all of them."""
+    return _steps("count", count, 1, batch)
+
+
+def epochs(count: float, *, dataset_size: int, batch: int) -> int:
+    """How many steps take so many epochs, where a batch may reach over the end of one.
+
+    If yours end every epoch with a smaller batch or leave it out, pass count·len(loader) instead.
+    """
+    size = COUNT("dataset_size", dataset_size, "Pass how many samples an epoch has.")
+    return _steps("count", count, size, batch)
+
+
+def _steps(argument: str, count: float, size: int, batch: int) -> int:
+    check: Check = number(0, above=True)
+    # Of the decimals, because the float nearest to 0.1 is a little more, and would be a step more.
+    wanted = Fraction(repr(check(argument, count, "Pass how many."))) * size
+    held: int = COUNT("batch", batch, "Pass how many samples a step takes, over all devices.")
+    return math.ceil(wanted / held)
