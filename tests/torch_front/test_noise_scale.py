@@ -107,6 +107,18 @@ def test_averages():
     np.testing.assert_allclose((noise.signal, noise.noise, noise.value), (signal, of_noise, of_noise / signal))
 
 
+def test_every():
+    """Steps that are not measured are not looked at."""
+    model = Linear()
+    noise, each, found, wanted = NoiseScale(model, beta=0.5, every=3), NoiseScale(model), [], []
+    for order in product(range(2), repeat=3):
+        pass_through(model, POPULATION[list(order)][:, None])
+        found.append(noise.update(1))
+        wanted.append(each.update(1))
+    assert found == [None if i % 3 else x for i, x in enumerate(wanted)]
+    np.testing.assert_allclose(noise.signal, np.average([x.signal for x in found if x], weights=[1, 2, 4]))
+
+
 def test_no_signal():
     model = Linear()
     noise = NoiseScale(model)
@@ -230,6 +242,7 @@ def test_sparse_gradients():
     ("options", "words"),
     [
         ({"beta": 1.0}, r"`beta`.*\[0, 1\)"),
+        ({"every": 0}, "`every`"),
         ({"replicas": 0}, "`replicas`"),
         ({"replicas": 2}, "`replicas`.*divisor of the 1"),
         ({"group": 3}, "`group`"),

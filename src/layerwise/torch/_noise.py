@@ -61,14 +61,23 @@ class NoiseScale:
     """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model that is being trained.
 
     The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
-    DistributedDataParallel or `fully_shard`. Wrap the model first. `group` are the processes that train it (by default
-    all there are), of which `replicas` have batches of their own (by default all; under tensor parallelism, as many as
-    the data-parallel dimension has).
+    DistributedDataParallel or `fully_shard`. Wrap the model first. One step of `every` is measured. `group` are the
+    processes that train the model (by default all there are), of which `replicas` have batches of their own (by default
+    all; under tensor parallelism, as many as the data-parallel dimension has).
     """
 
-    def __init__(self, model: nn.Module, *, beta: float = 0.99, group: Any = None, replicas: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        beta: float = 0.99,
+        every: int = 1,
+        group: Any = None,
+        replicas: int | None = None,
+    ) -> None:
         self._model, self._axis = model, _axis(group)
         self._beta = checks.number(0, 1)("beta", beta, "0.99 averages over the last hundred steps or so, 0 over none.")
+        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 one of ten."), 0
         self._ranks = 1 if self._axis is None else len(self._axis.ranks)
         self._replicas = _replicas(replicas, self._ranks)
         self._average = dict.fromkeys(KEYS, 0.0)
@@ -92,6 +101,8 @@ class NoiseScale:
         number = id(p)
 
         def note(g: Tensor) -> None:
+            if self._updates % self._every:
+                return
             _tensors.check_gradient(name, p, g)
             self._norms.append(_norm(g.detach()))
             self._passes[number] += 1
@@ -105,8 +116,11 @@ class NoiseScale:
 
         `batch` is the number of examples in a micro-batch, or a list of them. `scale` is what the mean loss of a
         micro-batch was multiplied by: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. What
-        is not finite is left out, and gives None. All processes of the group have to call it.
+        is not finite is left out and gives None, as a step does that is not measured. All processes have to call it.
         """
+        self._updates += 1
+        if (self._updates - 1) % self._every:
+            return None
         seen = Seen(0.0, 0.0, 0.0, 0.0)
         problem: LayerwiseError | None = None
         try:
