@@ -23,6 +23,8 @@ from layerwise.hyper import Adapt, Bounds
 from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._groups import ParamGroups, param_groups
+from layerwise.torch._heatmap import heatmap
+from layerwise.torch._monitor import monitor
 from layerwise.torch._noise import NoiseScale
 from layerwise.torch._optimizer import Optimizer
 
@@ -33,7 +35,18 @@ Rate = float | Tensor
 Split = Blocks | int | Literal["each"]
 BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
-__all__ = ["Adafactor", "Lamb", "Lars", "NoiseScale", "ParamGroups", "convert", "param_groups", "step_in_backward"]
+__all__ = [
+    "Adafactor",
+    "Lamb",
+    "Lars",
+    "NoiseScale",
+    "ParamGroups",
+    "convert",
+    "heatmap",
+    "monitor",
+    "param_groups",
+    "step_in_backward",
+]
 
 
 class Lamb(Optimizer):
