@@ -60,6 +60,7 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
+	@$(PY) benchmarks/noise_scale.py $(if $(BENCH_ARGS),--no-write)
 	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)

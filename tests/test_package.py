@@ -41,12 +41,18 @@ def test_a_step_imports_no_framework():
     assert fresh(code + f"print(*sys.modules.keys() & set({FRAMEWORKS!r}))") == ""
 
 
+@pytest.mark.heavy
+def test_the_pytorch_front_imports_no_plotting():
+    pytest.importorskip("torch")
+    assert fresh("import sys, layerwise.torch; print(*sys.modules.keys() & {'matplotlib'})") == ""
+
+
 def test_all_names_exist():
     assert [name for name in layerwise.__all__ if not hasattr(layerwise, name)] == []
     front = import_module("layerwise.numpy")
     assert front.__all__ == ["Adafactor", "Lamb", "Lars"]
-    for name in ("layerwise.jax", "layerwise.convert"):
-        pytest.importorskip("optax")
+    for name, needs in (("layerwise.torch", "torch"), ("layerwise.jax", "optax"), ("layerwise.convert", "optax")):
+        pytest.importorskip(needs)
         module = import_module(name)
         assert [one for one in module.__all__ if not hasattr(module, one)] == []
 

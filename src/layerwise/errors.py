@@ -39,6 +39,10 @@ class SynchronizationError(LayerwiseError, RuntimeError):
     """Processes that hold parts of one model do not agree about the step; none of them has taken it."""
 
 
+class MissingPackageError(LayerwiseError, ImportError):
+    """An optional part of the library needs a package that is not installed."""
+
+
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """The one shape all messages have, so that every front says the same of the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"

@@ -28,6 +28,29 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
     return with_both(found, root_n)
 
 
+def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
+    """Whether a bound on the ratio or the update was reached, as 0 or 1, in the form of the measurements."""
+    ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
+    found = np.zeros(ratio.shape, bool)
+    if getattr(h, "clip_threshold", None) is not None:
+        found |= np.asarray(measured["update_rms"] > h.clip_threshold)
+    if getattr(h, "trust_clip", None) is not None:
+        low, high = (np.float32(np.nan if bound is None else bound) for bound in h.trust_clip)
+        found |= (ratio <= low) | (ratio >= high)
+    if getattr(h, "max_weight_norm", None) is not None and "weight_norm" in measured:
+        found |= np.asarray(measured["weight_norm"] > h.max_weight_norm)
+    if hasattr(h, "trust_clip"):
+        found &= _adapted(measured, h, weight_decay)
+    return np.where(np.isnan(ratio), np.nan, found)[()]
+
+
+def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
+    """Whether the ratio is one of norms."""
+    if h.adapt is False or (h.adapt == "decayed" and weight_decay == 0):
+        return False
+    return (np.asarray(measured["weight_norm"]) != 0) & (np.asarray(measured["update_norm"]) != 0)
+
+
 def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:
     """Norms and root mean squares of n numbers; a rule measures the one or the other, whichever it needs."""
     for what in ("weight", "update"):

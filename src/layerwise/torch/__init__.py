@@ -23,6 +23,9 @@ from layerwise.hyper import Adapt, Bounds
 from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._groups import ParamGroups, param_groups
+from layerwise.torch._heatmap import heatmap
+from layerwise.torch._monitor import monitor
+from layerwise.torch._noise import NoiseScale
 from layerwise.torch._optimizer import Optimizer, set_bucket_size
 from layerwise.torch._schedule import scheduler
 
@@ -37,8 +40,11 @@ __all__ = [
     "Adafactor",
     "Lamb",
     "Lars",
+    "NoiseScale",
     "ParamGroups",
     "convert",
+    "heatmap",
+    "monitor",
     "param_groups",
     "scheduler",
     "set_bucket_size",

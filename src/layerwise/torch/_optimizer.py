@@ -316,13 +316,17 @@ class Optimizer(torch.optim.Optimizer):
         `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
         taking the step did not.
         """
+        return {name: measured for _, name, measured in self.measured()}
+
+    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+        """The same with each parameter, before its name."""
         latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
-        found: dict[str, dict[str, Any]] = {}
-        for name, measured in latest.values():
+        found: list[str] = []
+        for p, (name, measured) in latest.items():
             # Two models' parameters may have the same name.
             copies = sum(other == name or other.startswith(f"{name} (") for other in found)
-            found[f"{name} ({copies + 1})" if copies else name] = measured
-        return found
+            found.append(f"{name} ({copies + 1})" if copies else name)
+            yield p, found[-1], measured
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.

@@ -61,7 +61,7 @@ class Agreement:
 
     def __init__(self, axes: Sequence[Axis], replicas: Sequence[Axis] = (), model_group: Any = None) -> None:
         self.axes, self.replicas = tuple(axes), tuple(replicas)
-        self._model = None if model_group is None else _axis_of(model_group)
+        self._model = None if model_group is None else axis_of(model_group)
         self._layout, self._silent = b"", True
         self._skips: bool | None = None
         self._lengths = [0] * len(self.axes)  # how many sums the last step had on each axis
@@ -204,7 +204,7 @@ class Round(NamedTuple):
     layout: bytes
 
 
-def _axis_of(group: Any) -> Axis:
+def axis_of(group: Any) -> Axis:
     device_type = dist.get_backend_config(group).partition(":")[0]
     return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
 

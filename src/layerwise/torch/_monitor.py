@@ -1,0 +1,94 @@
+"""Writing down what the steps of an optimizer measure, while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from layerwise import checks
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.telemetry import clipped
+from layerwise.torch import _state
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch._records import Record, Table, writing_to
+
+
+class Monitor:
+    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, takes them off."""
+
+    def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
+        self._optimizer, self._every, self._write = optimizer, every, writing_to(writer)
+        self._loaded()
+        self._hooks = [
+            optimizer.register_step_post_hook(self._stepped),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+
+    @property
+    def path(self) -> Path | None:
+        """The table that is written to, if it is one."""
+        return self._write.path if isinstance(self._write, Table) else None
+
+    def _loaded(self, *_: object) -> None:
+        self._count = self._last = _steps(self._optimizer)
+
+    def _stepped(self, *_: object) -> None:
+        self._count += 1
+        if self._count % self._every:
+            return
+        self._count = _steps(self._optimizer)  # fewer, if steps were skipped
+        if self._count % self._every or self._count == self._last or _muted(self._optimizer):
+            return
+        self._last = self._count
+        self._write(self._count, _record(self._optimizer))
+
+    def remove(self) -> None:
+        """Write nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
+    """Write trust ratios, norms, RMS of the update and the share of clipped layers at every so many steps.
+
+    `writer` is a TensorBoard SummaryWriter or what else has `add_scalar(tag, value, step)`, a Weights & Biases run or
+    what else has `log(dict)`, or the path of a CSV file. Steps are counted by the optimizer, and go on where a
+    checkpoint left off. Other steps cost a counter.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(
+            sentence("optimizer", "an optimizer of layerwise.torch", optimizer, "Pass the one inside its wrapper.")
+        )
+    every = checks.integer(1)("every", every, "1 writes each step, 10 one of ten.")
+    return Monitor(optimizer, writer, every)
+
+
+def _steps(optimizer: Optimizer) -> int:
+    """How many steps the parameter has taken that has taken most."""
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    return max(_state.counts(steps)) if steps else 0
+
+
+def _muted(optimizer: Optimizer) -> bool:
+    """Whether no step was meant: torch.distributed.checkpoint takes one with lr=0 to have state to load into."""
+    return all(group["lr"] is not None and float(group["lr"]) == 0 for group in optimizer.param_groups)
+
+
+def _record(optimizer: Optimizer) -> Record:
+    settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
+        p: (optimizer.settings_of(group), group) for group in optimizer.param_groups for p in group["params"]
+    }
+    found = {}
+    for p, name, measured in optimizer.measured():
+        h, group = settings[p]
+        found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
+    return found

@@ -1,0 +1,297 @@
+"""The gradient noise scale, from the gradients of the parts of a batch that training computes anyway.
+
+With n parts of b examples each, whose gradients g_i have the mean ḡ, G being the gradient of the whole distribution and
+Σ the covariance of one example's (McCandlish et al., arXiv 1812.06162, appendix A.1):
+
+    tr Σ ≈ b·n/(n − 1)·(mean |g_i|² − |ḡ|²)
+    |G|² ≈ |ḡ|² − (mean |g_i|² − |ḡ|²)/(n − 1)
+
+Only the sum of all |g_i|² is needed. So it does not matter to which pass a parameter's gradient belongs, none is kept,
+and parameters that a pass does not reach count as the zeros they are.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from layerwise import checks
+from layerwise.errors import (
+    GradientError,
+    HyperparameterError,
+    LayerwiseError,
+    StateError,
+    SynchronizationError,
+    sentence,
+)
+from layerwise.torch import _tensors
+from layerwise.torch._cuts import Axis, is_dtensor, local
+from layerwise.torch._peers import all_reduced, axis_of
+
+Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
+BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."
+AGAIN = "Call update() once before each optimizer.step(), after the last backward pass and before gradients are cleared"
+KEYS = ("weight", "signal", "noise")
+
+
+class Estimate(NamedTuple):
+    """What one step says, each without bias. Their ratio has one, which is why they are averaged first."""
+
+    signal: float  # |G|²
+    noise: float  # tr Σ
+
+
+class Seen(NamedTuple):
+    """What is known of one step: sums over the passes, and over the processes once these have told each other."""
+
+    squares: float  # Σ|g_i|²
+    big: float  # |Σg_i|²
+    passes: float
+    batch: float
+
+
+class NoiseScale:
+    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model that is being trained.
+
+    The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
+    DistributedDataParallel or `fully_shard`. Wrap the model first. One step of `every` is measured. `group` are the
+    processes that train the model (by default all there are), of which `replicas` have batches of their own (by default
+    all; under tensor parallelism, as many as the data-parallel dimension has).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        beta: float = 0.99,
+        every: int = 1,
+        group: Any = None,
+        replicas: int | None = None,
+    ) -> None:
+        self._model, self._axis = model, _axis(group)
+        self._beta = checks.number(0, 1)("beta", beta, "0.99 averages over the last hundred steps or so, 0 over none.")
+        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 one of ten."), 0
+        self._ranks = 1 if self._axis is None else len(self._axis.ranks)
+        self._replicas = _replicas(replicas, self._ranks)
+        self._average = dict.fromkeys(KEYS, 0.0)
+        self._hooks: list[Any] = []
+        self._hooked: dict[int, Tensor] = {}
+        self.discard()
+        self._listen(model)
+        self._hooks += [m.register_forward_pre_hook(lambda m, _: self._listen(m)) for m in _sharded(model)]
+
+    # ---- in the backward pass
+
+    def _listen(self, module: nn.Module) -> None:
+        # In its forward pass a sharded module has whole parameters, whose gradients are those of this process alone.
+        for name, p in module.named_parameters():
+            if p.requires_grad and id(p) not in self._hooked:
+                _tensors.check_parameter(name, p)
+                self._hooked[id(p)] = p
+                self._hooks.append(p.register_hook(self._hook(name, p)))  # type: ignore[no-untyped-call]
+
+    def _hook(self, name: str, p: Tensor) -> Callable[[Tensor], None]:
+        number = id(p)
+
+        def note(g: Tensor) -> None:
+            if self._updates % self._every:
+                return
+            _tensors.check_gradient(name, p, g)
+            self._norms.append(_norm(g.detach()))
+            self._passes[number] += 1
+
+        return note
+
+    # ---- before a step
+
+    def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
+        """Take in the gradients of one step: after its last backward pass, before anything else touches them.
+
+        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is what the mean loss of a
+        micro-batch was multiplied by: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. What
+        is not finite is left out and gives None, as a step does that is not measured. All processes have to call it.
+        """
+        self._updates += 1
+        if (self._updates - 1) % self._every:
+            return None
+        seen = Seen(0.0, 0.0, 0.0, 0.0)
+        problem: LayerwiseError | None = None
+        try:
+            seen, scale = self._seen(batch), checks.number(0, above=True)("scale", scale, "1 if it was left alone.")
+        except LayerwiseError as wrong:
+            problem = wrong
+        finally:
+            self.discard()
+        seen = self._of_all(seen, problem)
+        if not math.isfinite(seen.squares + seen.big):
+            return None
+        found = _estimate(seen, self._replicas, scale)
+        for key, x in zip(KEYS, (1.0, *found), strict=True):
+            self._average[key] = self._beta * self._average[key] + (1 - self._beta) * x
+        return found
+
+    def discard(self) -> None:
+        """Forget the gradients since the last update, if they are not to be stepped with."""
+        self._norms: list[Norm] = []
+        self._passes: Counter[int] = Counter()
+
+    def _seen(self, batch: Any) -> Seen:
+        grads = [p.grad for p in self._model.parameters() if p.grad is not None]
+        if not self._passes:
+            raise GradientError(f"no backward pass was seen since the last update. {AGAIN}, and wrap the model before.")
+        if len(grads) < len(self._passes):
+            raise GradientError(f"{len(self._passes) - len(grads)} gradients were cleared before the update. {AGAIN}.")
+        passes = max(self._passes.values())
+        if passes * self._replicas == 1:
+            raise GradientError(
+                "one micro-batch says nothing of its noise. Accumulate the gradients of two or more for each step, or "
+                "train on several processes."
+            )
+        size = _one_size(batch, passes)
+        here = _squares(self._norms) * self._replicas / self._ranks
+        return Seen(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
+
+    def _of_all(self, seen: Seen, problem: LayerwiseError | None) -> Seen:
+        """What all processes have seen together, if all have seen as many micro-batches of one size."""
+        if self._axis is None:
+            if problem is not None:
+                raise problem
+            return seen
+        counts = seen.passes, seen.batch
+        said = [*seen, *(x * x for x in counts), float(problem is not None)]
+        *sums, passes, batch, problems = all_reduced(self._axis, torch.tensor(said, dtype=torch.float64)).tolist()
+        if problem is not None:
+            raise problem
+        if problems:
+            raise SynchronizationError("another process of the group could not update its noise scale; see there.")
+        found = Seen(*sums)
+        if (found.passes**2, found.batch**2) != (self._ranks * passes, self._ranks * batch):
+            raise SynchronizationError(
+                f"this process had {seen.passes} micro-batches of {seen.batch} examples, another one has others. "
+                "Leave out the last, incomplete batches (drop_last=True)."
+            )
+        return found._replace(passes=seen.passes, batch=seen.batch)
+
+    # ---- what people ask
+
+    @property
+    def signal(self) -> float:
+        """|G|², averaged; nan before the first update."""
+        return self._averaged("signal")
+
+    @property
+    def noise(self) -> float:
+        """tr Σ of the gradient of one example, averaged; nan before the first update."""
+        return self._averaged("noise")
+
+    @property
+    def value(self) -> float:
+        """The noise scale, in examples: inf where the gradient does not stand out from its noise."""
+        signal, noise = self.signal, self.noise
+        return math.inf if signal <= 0 else noise / signal
+
+    def _averaged(self, key: str) -> float:
+        weight = self._average["weight"]
+        return self._average[key] / weight if weight else math.nan
+
+    def state_dict(self) -> dict[str, float]:
+        """The averages, the same on every process."""
+        return dict(self._average)
+
+    def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
+        """Go on from such averages."""
+        self._average = _checked(state_dict)
+
+    def remove(self) -> None:
+        """Take the hooks off; what was measured stays."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.discard()
+
+    def __enter__(self) -> NoiseScale:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def _axis(group: Any) -> Axis | None:
+    """The processes that train the model, if there are several."""
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        return None
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise HyperparameterError(
+            sentence("group", "a process group that this process is in", group, "Pass what new_group() gave.")
+        )
+    axis = axis_of(dist.group.WORLD if group is None else group)
+    return axis if len(axis.ranks) > 1 else None
+
+
+def _replicas(replicas: Any, ranks: int) -> int:
+    if replicas is None:
+        return ranks
+    found: int = checks.integer(1)("replicas", replicas, "Pass the size of the data-parallel dimension of the mesh.")
+    if ranks % found:
+        raise HyperparameterError(sentence("replicas", f"a divisor of the {ranks} processes", found, "Leave it out."))
+    return found
+
+
+def _sharded(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules that `fully_shard` was called on; there is none before it has been imported."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return (m for m in model.modules() if kind is not None and isinstance(m, kind))
+
+
+def _norm(x: Any) -> Norm:
+    parts = 1
+    if is_dtensor(x):
+        if any(placement.is_partial() for placement in x.placements):
+            x = x.full_tensor()
+        else:
+            cuts = enumerate(x.placements)
+            parts = math.prod(x.device_mesh.size(i) for i, placement in cuts if not placement.is_replicate())
+    return torch.linalg.vector_norm(local(x), dtype=_tensors.computing(x.dtype)), parts
+
+
+def _squares(norms: Sequence[Norm]) -> float:
+    """What is here of the sum of their squares, times the number of processes that it is added up over."""
+    device = norms[0][0].device if norms else None
+    numbers = torch.stack([norm.to(device) for norm, _ in norms]).tolist() if norms else []
+    return math.fsum(parts * x * x for x, (_, parts) in zip(numbers, norms, strict=True))
+
+
+def _one_size(batch: Any, passes: int) -> int:
+    """The size of each micro-batch of this process."""
+    given = [batch] * passes if not isinstance(batch, Sequence) or isinstance(batch, str) else batch
+    sizes = [checks.integer(1)("batch", size, BATCH) for size in given]
+    if len(sizes) != passes:
+        raise HyperparameterError(sentence("batch", f"as many sizes as there were passes, {passes}", batch, BATCH))
+    if len(set(sizes)) > 1:
+        raise HyperparameterError(sentence("batch", "one size for all micro-batches", batch, BATCH))
+    size: int = sizes[0]
+    return size
+
+
+def _estimate(seen: Seen, replicas: int, scale: float) -> Estimate:
+    n = seen.passes * replicas
+    small, big = seen.squares / n, seen.big / seen.passes**2  # processes have averaged their gradients, passes added
+    of_mean = (small - big) / (n - 1)  # the part of |ḡ|² that is noise
+    return Estimate((big - of_mean) / scale**2, n * seen.batch * of_mean / scale**2)
+
+
+def _checked(state: Any) -> dict[str, float]:
+    way_out = "Pass what state_dict() of a NoiseScale gave."
+    if not isinstance(state, Mapping) or state.keys() != {*KEYS}:
+        raise StateError(f"the state of a noise scale must have the keys {list(KEYS)}, but is {state!r}. {way_out}")
+    try:
+        return {key: checks.as_float(state[key]) for key in KEYS}
+    except checks.Refused:
+        raise StateError(f"the state of a noise scale must be finite numbers, but is {state!r}. {way_out}") from None

@@ -1,0 +1,117 @@
+"""Where what a step measured is written: dashboards, which take numbers by name, and tables."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from layerwise.errors import HyperparameterError, sentence
+
+Ways = Mapping[str, Callable[[Any], Any]]
+
+QUANTITIES = ("trust_ratio", "weight_norm", "update_norm", "update_rms")
+COLUMNS = ("step", "name", "block", *QUANTITIES, "clipped")
+OVER_BLOCKS: Ways = {"min": np.min, "median": np.median, "max": np.max}
+Record = Mapping[str, Mapping[str, Any]]  # by parameter and quantity: numbers, or arrays of one a block
+Write = Callable[[int, Record], None]
+
+
+def writing_to(writer: Any) -> Write:
+    """How a step is written there."""
+    if isinstance(writer, (str, os.PathLike)):
+        return Table(Path(writer))
+    for method, made in (("add_scalar", _to_tensorboard), ("log", _to_log)):
+        if callable(getattr(writer, method, None)):
+            return made(getattr(writer, method))
+    raise HyperparameterError(
+        sentence("writer", "a path, or have add_scalar or log", writer, "Pass a SummaryWriter, a run, or 'run.csv'.")
+    )
+
+
+def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
+    def write(step: int, record: Record) -> None:
+        for tag, x in scalars(record).items():
+            add_scalar(tag, x, step)
+
+    return write
+
+
+def _to_log(log: Callable[..., Any]) -> Write:
+    # The step is one of the numbers: the run's own count is up to whoever else logs there.
+    return lambda step, record: log({"optimizer_step": step, **scalars(record)})
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Single numbers: blocks by their least, median and greatest, and what was clipped as a share of all layers."""
+    found: dict[str, float] = {}
+    for quantity in QUANTITIES:
+        for name, measured in record.items():
+            if quantity in measured:
+                found |= _scalars(f"{quantity}/{name}", measured[quantity])
+    clipped = np.concatenate([np.ravel(measured["clipped"]) for measured in record.values()] or [np.empty(0)])
+    return found | _named("clipped", {"share": np.mean}, clipped)
+
+
+def _scalars(tag: str, x: Any) -> dict[str, float]:
+    return _named(tag, OVER_BLOCKS, x) if np.ndim(x) else {tag: float(x)}
+
+
+def _named(tag: str, ways: Ways, x: Any) -> dict[str, float]:
+    here = x[~np.isnan(x)]  # of blocks on other processes nothing is known
+    return {f"{tag}/{way}": float(of(here)) for way, of in ways.items()} if here.size else {}
+
+
+class Table:
+    """A CSV file with a row for each layer at each step. A step that is taken again replaces what follows it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last: int | None = None
+        if path.exists():
+            list(rows_of(path))
+
+    def __call__(self, step: int, record: Record) -> None:
+        if self._last is None or step <= self._last:
+            self._begin(step)
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            file.write(_as_csv(_rows(step, record)))
+        self._last = step
+
+    def _begin(self, step: int) -> None:
+        """Keep of the file what was measured before this step: a run that was resumed, but not another one."""
+        before = [row for row in rows_of(self.path) if int(row["step"]) < step] if self.path.exists() else []
+        new = self.path.with_name(f"{self.path.name}.new")
+        new.write_text(_as_csv([COLUMNS, *(list(row.values()) for row in before)]), encoding="utf-8", newline="")
+        new.replace(self.path)
+
+
+def _rows(step: int, record: Record) -> Iterator[list[Any]]:
+    for name, measured in record.items():
+        blocked = np.ndim(measured["trust_ratio"]) > 0
+        columns = [np.ravel(measured[key]).tolist() if key in measured else None for key in COLUMNS[3:]]
+        for i, ratio in enumerate(np.ravel(measured["trust_ratio"])):
+            if not (blocked and np.isnan(ratio)):  # a block on another process
+                yield [step, name, i if blocked else "", *("" if x is None else x[i] for x in columns)]
+
+
+def _as_csv(rows: Any) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def rows_of(path: Path) -> Iterator[dict[str, str]]:
+    """The rows of such a file; one that was cut off in the middle is left out."""
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = csv.reader(file)
+        if tuple(next(lines, ())) != COLUMNS:
+            raise HyperparameterError(
+                sentence("writer", "a new path, or that of a table written here", str(path), "Pass another path.")
+            )
+        yield from (dict(zip(COLUMNS, line, strict=True)) for line in lines if len(line) == len(COLUMNS))

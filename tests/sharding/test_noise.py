@@ -1,0 +1,53 @@
+"""The noise scale over ranks is that of one process with the same micro-batches, whatever wraps the model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sharding.models import same
+from sharding.wrappings import WRAPPINGS
+
+from sharding import noise
+
+pytestmark = pytest.mark.heavy
+MEASURED = ["FSDP2", "FSDP2, resharded after forward", "FSDP2, offloaded", "HSDP", "TP", "TP and FSDP2", "DDP"]
+
+
+@pytest.mark.parametrize("synchronized", [True, False], ids=["sent each time", "sent at the end"])
+@pytest.mark.parametrize("wrapping", MEASURED)
+def test_estimates(ranks, wrapping, synchronized):
+    world = WRAPPINGS[wrapping][0]
+    found = ranks.run(world, noise.estimates, wrapping, synchronized, True)
+    for estimates, _ in found:
+        np.testing.assert_allclose(estimates, noise.alone(noise.replicas(wrapping)), rtol=1e-9)
+    unmeasured = ranks.run(world, noise.estimates, wrapping, synchronized, False)
+    for (_, weights), (_, others) in zip(found, unmeasured, strict=True):
+        same({"weights": weights}, {"weights": others})
+
+
+@pytest.mark.parametrize("wrapping", ["FSDP2", "DDP"])
+def test_one_collective(ranks, wrapping):
+    for seen in ranks.run(WRAPPINGS[wrapping][0], noise.collectives, wrapping):
+        [(name, numbers)] = seen
+        assert name.startswith("allreduce")
+        assert numbers < 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "passes", "errors"),
+    [
+        ([4, 3], [1, 1], ["SynchronizationError", "SynchronizationError"]),
+        ([4, [4, 3]], [2, 2], ["SynchronizationError", "HyperparameterError"]),
+        ([4, 4], [2, 3], ["SynchronizationError", "SynchronizationError"]),
+        ([4, 4], [2, 0], ["SynchronizationError", "GradientError"]),
+        ([4, 0], [1, 1], ["SynchronizationError", "HyperparameterError"]),
+    ],
+)
+def test_ranks_that_disagree_are_told(ranks, sizes, passes, errors):
+    """Nobody waits for ever, and nobody measures anything."""
+    assert ranks.run(2, noise.misuse, sizes, passes) == [[one] for one in errors]
+
+
+def test_flat_parameters_are_refused(ranks):
+    found = ranks.outcomes(2, noise.collectives, "FSDP1")
+    assert [one.error for one in found] == ["ParameterError"] * 2

@@ -1,0 +1,322 @@
+"""What a monitor writes is what stats() says, at the steps it is asked for, and nothing else is different."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
+
+from layerwise.errors import HyperparameterError, MissingPackageError
+from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor, step_in_backward
+from layerwise.torch._records import COLUMNS, QUANTITIES, scalars, writing_to
+
+BLOCKS = {"stack": "each", "matrix": 2}
+
+
+class Board:
+    """What TensorBoard's writer is called with."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def add_scalar(self, tag, value, step):
+        assert type(value) is float
+        assert self.seen.setdefault(step, {}).setdefault(tag, value) is value
+
+
+class Run:
+    """What a Weights & Biases run is called with."""
+
+    def __init__(self):
+        self.seen = []
+
+    def log(self, numbers):
+        self.seen.append(numbers)
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def steps_of(path):
+    return sorted({int(row["step"]) for row in table(path)})
+
+
+def made(front, **options):
+    params = parameters(0)
+    return busy(front, params.items(), **options), params
+
+
+@fronts
+def test_scalars(front):
+    opt, params = made(front)
+    board, run = Board(), Run()
+    monitor(opt, board, every=2)
+    monitor(opt, run, every=2)
+    for t in range(4):
+        walk(opt, params, [t])
+        if t % 2:
+            wanted = {f"{key}/{name}": x[key] for name, x in opt.stats().items() for key in QUANTITIES if key in x}
+            share = board.seen[t + 1].pop("clipped/share")
+            assert board.seen[t + 1] == wanted
+            assert run.seen[-1] == {"optimizer_step": t + 1, **wanted, "clipped/share": share}
+    assert list(board.seen) == [2, 4]
+    assert len(run.seen) == 2
+
+
+@fronts
+def test_table(front, tmp_path):
+    opt, params = made(front, blocks=BLOCKS)
+    monitor(opt, tmp_path / "run.csv")
+    wanted = []
+    for t in range(3):
+        walk(opt, params, [t])
+        for name, x in opt.stats().items():
+            for i in range(np.size(x["trust_ratio"])):
+                numbers = [np.ravel(x[key])[i] if key in x else None for key in QUANTITIES]
+                wanted.append([t + 1, name, i if np.ndim(x["trust_ratio"]) else "", *numbers])
+    rows = table(tmp_path / "run.csv")
+    assert tuple(rows[0]) == COLUMNS
+    for row, (step, name, block, *numbers) in zip(rows, wanted, strict=True):
+        assert (row["step"], row["name"], row["block"]) == (str(step), name, str(block))
+        assert [float(row[key]) if row[key] else None for key in QUANTITIES] == numbers
+        assert row["clipped"] in ("0.0", "1.0")
+
+
+def test_blocks_are_summarised():
+    record = {"a": {"trust_ratio": np.array([4.0, np.nan, 1.0, 2.0]), "clipped": np.array([1.0, np.nan, 0.0, 0.0])}}
+    found = scalars({**record, "b": {"trust_ratio": np.full(2, np.nan), "clipped": np.full(2, np.nan)}})
+    ratios = {"trust_ratio/a/min": 1.0, "trust_ratio/a/median": 2.0, "trust_ratio/a/max": 4.0}
+    assert found == {**ratios, "clipped/share": 1 / 3}
+
+
+def test_blocks_elsewhere_have_no_rows(tmp_path):
+    measured = {"trust_ratio": np.array([np.nan, 3.0]), "clipped": np.array([np.nan, 0.0])}
+    writing_to(tmp_path / "run.csv")(1, {"a": measured, "b": {"trust_ratio": np.nan, "clipped": np.nan}})
+    rows = [(row["name"], row["block"], row["trust_ratio"]) for row in table(tmp_path / "run.csv")]
+    assert rows == [("a", "1", "3.0"), ("b", "", "nan")]  # that a layer has lost its numbers is to be seen
+
+
+@fronts
+def test_training_is_the_same_bit_for_bit(front, tmp_path):
+    (opt, params), (other, others) = made(front, blocks=BLOCKS), made(front, blocks=BLOCKS)
+    monitor(opt, tmp_path / "run.csv", every=2)
+    for one, its in ((opt, params), (other, others)):
+        walk(one, its, range(4))
+    assert bits(params) == bits(others)
+    assert bits(opt.state_dict()) == bits(other.state_dict())
+
+
+def test_other_steps_ask_for_nothing(monkeypatch):
+    opt, params = made(Lamb)
+    asked, measured = [], opt.measured
+    monkeypatch.setattr(opt, "measured", lambda: asked.append(1) or measured())
+    monitor(opt, Board(), every=5)
+    for t in range(11):
+        walk(opt, params, [t])
+        assert len(asked) == (t + 1) // 5
+
+
+def test_it_ends():
+    opt, params = made(Lamb)
+    board = Board()
+    with monitor(opt, board):
+        walk(opt, params, range(2))
+    walk(opt, params, range(2, 4))
+    assert list(board.seen) == [1, 2]
+
+
+@fronts
+def test_a_resumed_run_goes_on(front, tmp_path):
+    """Rows of steps that are taken again are replaced, and others kept."""
+    opt, params = made(front)
+    handle = monitor(opt, tmp_path / "run.csv", every=2)
+    walk(opt, params, range(5))
+    saved, weights = deepcopy(opt.state_dict()), {name: p.detach().clone() for name, p in params.items()}
+    walk(opt, params, range(5, 9))
+    whole = table(tmp_path / "run.csv")
+    assert steps_of(tmp_path / "run.csv") == [2, 4, 6, 8]
+    handle.remove()
+
+    again = {name: torch.nn.Parameter(x) for name, x in weights.items()}
+    second = busy(front, again.items())
+    monitor(second, tmp_path / "run.csv", every=2)
+    second.load_state_dict(saved)
+    walk(second, again, [5])
+    assert steps_of(tmp_path / "run.csv") == [2, 4, 6]
+    walk(second, again, range(6, 9))
+    assert table(tmp_path / "run.csv") == whole
+
+
+def test_going_back_in_one_run(tmp_path):
+    opt, params = made(Lamb)
+    monitor(opt, tmp_path / "run.csv")
+    walk(opt, params, [0])
+    saved = deepcopy(opt.state_dict())
+    walk(opt, params, [1, 2])
+    opt.load_state_dict(saved)
+    walk(opt, params, [3])
+    assert steps_of(tmp_path / "run.csv") == [1, 2]
+
+
+def test_a_new_run_takes_the_place_of_an_old_one(tmp_path):
+    for seeds in (range(3), range(2)):
+        opt, params = made(Lamb)
+        monitor(opt, tmp_path / "run.csv")
+        walk(opt, params, seeds)
+    assert steps_of(tmp_path / "run.csv") == [1, 2]
+
+
+def test_a_row_that_was_cut_off(tmp_path):
+    opt, params = made(Lamb)
+    monitor(opt, tmp_path / "run.csv")
+    walk(opt, params, [0])
+    with (tmp_path / "run.csv").open("a") as file:
+        file.write("1,matr")
+    monitor(opt, tmp_path / "run.csv")
+    walk(opt, params, [1])
+    assert steps_of(tmp_path / "run.csv") == [1, 2]
+
+
+def test_skipped_steps_are_not_counted():
+    opt, params = made(Lamb, skip_nonfinite=True)
+    board = Board()
+    monitor(opt, board, every=2)
+    for t in range(6):
+        set_grads(params, t)
+        if t in (1, 3):
+            params["vector"].grad[0] = torch.nan
+        opt.step()
+    assert list(board.seen) == [2, 4]
+
+
+def test_a_step_that_makes_state_is_none(tmp_path):
+    """torch.distributed.checkpoint takes one before it loads."""
+    opt, params = made(Lamb)
+    monitor(opt, tmp_path / "run.csv")
+    opt.param_groups[0]["lr"] = 0.0
+    walk(opt, params, [0])
+    assert not (tmp_path / "run.csv").exists()
+
+
+def test_stepping_in_the_backward_pass():
+    p = torch.nn.Parameter(torch.ones(3))
+    opt, board = Lamb([("w", p)]), Board()
+    step_in_backward(opt)
+    monitor(opt, board)
+    for _ in range(2):
+        (p * p).sum().backward()
+        opt.step()
+        assert board.seen[max(board.seen)]["trust_ratio/w"] == opt.stats()["w"]["trust_ratio"]
+    assert list(board.seen) == [1, 2]
+
+
+def share(front, weight, grad, dtype=torch.float32, **options):
+    """Of the two layers that have this weight and gradient, and twice of both, how many were clipped."""
+    params = {str(k): torch.nn.Parameter(k * torch.tensor(weight, dtype=dtype)) for k in (1, 2)}
+    opt, board = front(params.items(), **options), Board()
+    monitor(opt, board)
+    for k, p in params.items():
+        p.grad = int(k) * torch.tensor(grad, dtype=dtype)
+    opt.step()
+    return board.seen[1]["clipped/share"]
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize(
+    ("front", "options", "wanted"),
+    [
+        (Lamb, {}, 0.0),
+        (Lamb, {"trust_clip": (0.1, 2.0)}, 0.0),  # the ratios are ‖p‖/‖r‖ = 0.5 and 1, as r is of ones
+        (Lamb, {"trust_clip": (None, 0.7)}, 0.5),
+        (Lamb, {"trust_clip": (0.7, None)}, 0.5),
+        (Lamb, {"trust_clip": (0.6, 0.7)}, 1.0),
+        (Lamb, {"trust_clip": (0.6, 0.7), "adapt": False}, 0.0),
+        (Lamb, {"trust_clip": (0.6, 1.0), "adapt": "decayed"}, 0.0),
+        (Lamb, {"trust_clip": (0.6, 0.7), "adapt": "decayed", "weight_decay": 1e-6}, 1.0),
+        (Lamb, {"max_weight_norm": 1.5}, 0.5),
+        (Lars, {}, 0.0),
+        (Lars, {"trust_clip": (0.0, 1e-4)}, 1.0),
+        (Adafactor, {"lr": 0.1, "clip_threshold": 0.5}, 1.0),
+        (Adafactor, {"lr": 0.1, "clip_threshold": 2.0}, 0.0),
+        (Adafactor, {"lr": 0.1, "clip_threshold": None}, 0.0),
+    ],
+)
+def test_share_of_clipped_layers(front, options, wanted, fused):
+    assert share(front, [0.5] * 4, [1.0] * 4, fused=fused, **options) == wanted
+
+
+def test_a_norm_of_0_is_not_clipped():
+    assert share(Lamb, [0.0] * 4, [1.0] * 4, trust_clip=(0.1, 1.0)) == 0.0
+    assert share(Lamb, [1.0] * 4, [0.0] * 4, trust_clip=(0.1, 1.0)) == 0.0
+
+
+def test_heatmap(tmp_path):
+    """Layers from the first to the last, blocks by their median."""
+    opt, params = made(Lamb, blocks=BLOCKS)
+    handle, wanted = monitor(opt, tmp_path / "run.csv", every=2), []
+    for t in range(6):
+        walk(opt, params, [t], but=["vector"] if t == 3 else ())
+        if t % 2:
+            wanted.append([np.median(opt.stats()[name]["trust_ratio"]) for name in params])
+    figure = heatmap(handle, tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(params)
+    assert axes.yaxis_inverted()
+    [mesh] = axes.collections
+    np.testing.assert_allclose(mesh.get_array(), np.transpose(wanted), rtol=1e-12)
+    again = heatmap(str(tmp_path / "run.csv")).axes[0].collections[0]
+    assert (again.get_array() == mesh.get_array()).all()
+
+
+@pytest.mark.parametrize(("options", "steps"), [({"adapt": False}, 3), ({}, 1), ({"zero_norm_ratio": 0.0}, 2)])
+def test_heatmap_of_little(tmp_path, options, steps):
+    """All ratios alike, one step, a ratio of 0."""
+    p = torch.nn.Parameter(torch.zeros(2)) if "zero_norm_ratio" in options else torch.nn.Parameter(torch.ones(2))
+    opt = Lamb([("w", p)], lr=0.0 if "zero_norm_ratio" in options else 0.1, **options)
+    opt.param_groups[0]["lr"] = 0.1
+    handle = monitor(opt, tmp_path / "run.csv")
+    for _ in range(steps):
+        p.grad = torch.ones(2)
+        opt.step()
+    heatmap(handle, tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 1000
+
+
+def test_heatmap_without_matplotlib(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackageError, match=r"layerwise\[demo\]"):
+        heatmap(tmp_path / "run.csv")
+
+
+def test_heatmap_of_nothing(tmp_path):
+    opt, _ = made(Lamb)
+    for source in (monitor(opt, Board()), 3, tmp_path / "missing.csv", monitor(opt, tmp_path / "none.csv")):
+        with pytest.raises(HyperparameterError, match="`source`"):
+            heatmap(source)
+    writing_to(tmp_path / "empty.csv")(1, {})
+    with pytest.raises(HyperparameterError, match="a table with rows"):
+        heatmap(tmp_path / "empty.csv")
+
+
+def test_misuse(tmp_path):
+    opt, params = made(Lamb)
+    (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
+    for optimizer, writer, every, argument in (
+        (torch.optim.SGD(params.values(), lr=0.1), Board(), 1, "optimizer"),
+        (opt, 3, 1, "writer"),
+        (opt, print, 1, "writer"),
+        (opt, Board(), 0, "every"),
+        (opt, tmp_path / "other.csv", 1, "writer"),
+    ):
+        with pytest.raises(HyperparameterError, match=f"`{argument}`"):
+            monitor(optimizer, writer, every)
+    assert (tmp_path / "other.csv").read_text() == "epoch,loss\n1,2\n"
+    assert not opt._optimizer_step_post_hooks
