@@ -2,6 +2,10 @@
 
 import enum
 from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
 
 def compiler() -> str:
     """The compiler that built this extension."""
@@ -25,6 +29,23 @@ def open_torch(tensor: object, parameter: object, dtypes: tuple[object, ...], ex
     """
     Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.
     """
+
+class Sum(enum.Enum):
+    OWN = 0
+
+    MODEL = 1
+
+    ROWS = 2
+
+    COLS = 3
+
+    G = 4
+
+    R = 5
+
+    P = 6
+
+    UPDATE = 7
 
 def address(array: object) -> int:
     """Where an array lies, or 0 if the engine does not take it."""
@@ -241,11 +262,37 @@ class Options:
 class Batch:
     """Jobs, laid out once and stepped again and again."""
 
-    def __init__(self, jobs: list[object], grads: list[object], nows: list[object], options: list[object]) -> None: ...
+    def __init__(
+        self, jobs: list[object], grads: list[object], nows: list[object], options: list[object], stops: bool = False
+    ) -> None: ...
     def step(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
         """
         Carry out jobs that are like those given at the start; False, with nothing done, if they are not.
         """
+
+    def begin(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
+        """
+        The same for a batch that stops: take it for a step in rounds, or False.
+        """
+
+    def measure(self) -> bool:
+        """
+        Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
+        """
+
+    def asks(self) -> list[tuple[int, Sum, int]]:
+        """
+        What this round asks for: the job, which of its sums, and how many numbers.
+        """
+
+    def sums(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """Those numbers, one after the other, to be completed in place."""
+
+    def apply(self) -> None:
+        """With all sums known: write parameters and state."""
+
+    def leave(self) -> None:
+        """End the step, or give it up with nothing written."""
 
     def measured(self, job: int, which: int) -> list[float]:
         """One of three measurements of the last step, one number a block."""
