@@ -22,7 +22,7 @@ import layerwise
 import layerwise.torch
 from layerwise import _native
 from layerwise.rules.asks import Now
-from layerwise.torch import _optimizer
+from layerwise.torch import _engines
 from peers import Arrays, Step, random_arrays, torch_peers
 from rows import RESULTS, Timing, alternately, append, provenance
 from shapes import SETS, Shapes, parameters
@@ -88,7 +88,7 @@ def front(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step
 
 def engine(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step:
     """The engine alone, with the jobs that the front gives it."""
-    compiled: Any = next(row.engine for row in _optimizer.ENGINES if row.name == "cpu")
+    compiled: Any = next(row.engine for row in _engines.ENGINES if row.name == "cpu")
     params = tensors(shapes, dtype)
     opt = getattr(layerwise.torch, name)(params, **OPTIONS)
     with mock.patch.object(compiled, "prepare", side_effect=compiled.prepare) as prepare:

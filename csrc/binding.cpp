@@ -177,7 +177,7 @@ class Jobs {
     for (const Ask& ask : batch_->asks()) found.emplace_back(ask.tensor, ask.sum, ask.length);
     return found;
   }
-  nb::ndarray<nb::numpy, double, nb::ndim<1>> sums(nb::handle self) const {
+  nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
     std::vector<double>& sums = batch_->sums();
     return {sums.data(), {sums.size()}, self};
   }

@@ -2,7 +2,6 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
@@ -285,7 +284,7 @@ class Batch:
         What this round asks for: the job, which of its sums, and how many numbers.
         """
 
-    def sums(self) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+    def sums(self) -> NDArray[numpy.float64]:
         """Those numbers, one after the other, to be completed in place."""
 
     def apply(self) -> None:

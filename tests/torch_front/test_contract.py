@@ -14,7 +14,7 @@ from torch_front.front import BUSY, FRONT_OF, FRONTS, bits, busy, cases, close, 
 
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
-from layerwise.torch import Adafactor, Lamb, Lars, _optimizer
+from layerwise.torch import Adafactor, Lamb, Lars, _engines
 
 
 def some():
@@ -263,8 +263,8 @@ def test_options_are_keywords_of_torch(front, monkeypatch):
             front([some()], lr=0.1, fused=bad)
     for fused in (None, False, True):
         front([some()], lr=0.1, fused=fused)
-    rule = _optimizer.ENGINES[-1]
-    monkeypatch.setattr(_optimizer, "ENGINES", (Candidate("cpu", None, "it was not built"), rule))
+    rule = _engines.ENGINES[-1]
+    monkeypatch.setattr(_engines, "ENGINES", (Candidate("cpu", None, "it was not built"), rule))
     front([some()], lr=0.1)
     with pytest.raises(EngineError, match="not available: it was not built"):
         front([some()], lr=0.1, fused=True)

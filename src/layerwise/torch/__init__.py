@@ -22,11 +22,12 @@ from layerwise.blocks import Blocks
 from layerwise.hyper import Adapt, Bounds
 from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
+from layerwise.torch._engines import set_bucket_size
 from layerwise.torch._groups import ParamGroups, param_groups
 from layerwise.torch._heatmap import heatmap
 from layerwise.torch._monitor import monitor
 from layerwise.torch._noise import NoiseScale
-from layerwise.torch._optimizer import Optimizer, set_bucket_size
+from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._schedule import scheduler
 
 if TYPE_CHECKING:

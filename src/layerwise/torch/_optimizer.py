@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
-from layerwise.engines import Candidate, choose
-from layerwise.engines.native import candidate
-from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -25,31 +22,13 @@ from layerwise.hyper import Settings
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _state, _tensors
-from layerwise.torch._namespace import DifferentiableTensors, Tensors
-from layerwise.torch._peers import Agreement, Skipped
+from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, named
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
-# A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
-# and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
-SLICE = 1 << 19
-# Up to this size the calls of a step cost more than its arithmetic.
-STACK = 1 << 12
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
-RULE = RuleEngine(Tensors(), SLICE, STACK)
-ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
-DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
-
-
-def set_bucket_size(elements: int) -> None:
-    """How many elements of sharded tensors the rule steps side by side on one process; all have to say the same.
-
-    It holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a round. The
-    compiled engine holds none, and knows no buckets.
-    """
-    way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
-    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
 
 
 def _check_blocks(argument: str, value: Any) -> Blocks:
@@ -69,8 +48,8 @@ class Optimizer(torch.optim.Optimizer):
         defaults = {name: given[name] for name in self._groups.known}
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engine = _engine_name(given["fused"])
-        self._model_group = _check_model_group(given)
+        self._engine = engine_name(given["fused"])
+        self._model_group = check_model_group(given["model_group"])
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
         self._forget_plans()
         self._agreed = Agreement((), (), self._model_group)
@@ -185,7 +164,7 @@ class Optimizer(torch.optim.Optimizer):
             params, grads = params_of(dues), grads_of(dues)
             here = cuts.here(params, grads) if self._wrapped else (params, grads)
             key, turn, plans = self._kept_turn(dues, params, grads)
-            skip = _to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
+            skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
                 skips = bool(skip) if self._might_skip() else None
@@ -276,7 +255,7 @@ class Optimizer(torch.optim.Optimizer):
                 _state.ready(self.state[p], p, plan, due.group["master_weights"], where)
                 if differentiable:
                     _state.apart(self.state[p])
-        engine = DIFFERENTIABLE if differentiable else choose(self._engine, ENGINES)
+        engine = engine_of(self._engine, differentiable)
         return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self.agreement())
 
     def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
@@ -342,39 +321,3 @@ def _with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor
     grads = [p.grad for p in params]
     found = [g for g in grads if g is not None]
     return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
-
-
-def _engine_name(fused: Any) -> str | None:
-    checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
-    if fused:
-        choose("cpu", ENGINES)
-    return {None: None, True: "cpu", False: "rule"}[fused]
-
-
-def _check_model_group(given: Mapping[str, Any]) -> Any:
-    group, way_out = given["model_group"], "Pass what torch.distributed.new_group() gave."
-    if group is None:
-        return None
-    if not torch.distributed.is_available() or not isinstance(group, torch.distributed.ProcessGroup):
-        raise HyperparameterError(sentence("model_group", "a process group that this process is in", group, way_out))
-    if given["max_grad_norm_per_tensor"]:
-        raise ContradictionError(
-            sentence(
-                "max_grad_norm_per_tensor", "None with a model_group", given["max_grad_norm_per_tensor"], "Drop one."
-            )
-        )
-    return group
-
-
-def _to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
-    """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
-    found = [] if found_inf is None else [cuts.local(found_inf).reshape(()) > 0]
-    if skip_nonfinite:
-        found += [~torch.isfinite(g).all() for g in grads]
-    if not found:
-        return None
-    device = next((f.device for f in found if f.device.type != "cpu"), found[0].device)
-    skip = torch.stack([f.to(device) for f in found]).any()
-    if device.type != "cpu":
-        return skip
-    return True if bool(skip) else None

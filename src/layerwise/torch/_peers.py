@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.drive import Question
-from layerwise.errors import SynchronizationError
+from layerwise.errors import HyperparameterError, SynchronizationError, sentence
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch._cuts import Axis
 
@@ -235,3 +235,11 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
                 ranks = f"ranks {axis.ranks[0]} and {rank}"
                 return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
     return f"ranks {axis.ranks} hold parts that do not belong together, or in another order"
+
+
+def check_model_group(group: Any) -> Any:
+    """Raise unless it is a process group, or None."""
+    if group is None or (dist.is_available() and isinstance(group, dist.ProcessGroup)):
+        return group
+    way_out = "Pass what torch.distributed.new_group() gave."
+    raise HyperparameterError(sentence("model_group", "a process group that this process is in", group, way_out))

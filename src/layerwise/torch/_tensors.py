@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from layerwise.engines.native import know_torch
 from layerwise.errors import GradientError, ParameterError
+from layerwise.torch._cuts import local
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)
@@ -71,3 +73,17 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
         raise GradientError(f"the gradient of {name} has the shape {tuple(g.shape)}, its parameter {tuple(p.shape)}.")
     if g.device != p.device:
         raise GradientError(f"the gradient of {name} is on {g.device}, its parameter on {p.device}. Move one of them.")
+
+
+def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
+    """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
+    found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
+    if skip_nonfinite:
+        found += [~torch.isfinite(g).all() for g in grads]
+    if not found:
+        return None
+    device = next((f.device for f in found if f.device.type != "cpu"), found[0].device)
+    skip = torch.stack([f.to(device) for f in found]).any()
+    if device.type != "cpu":
+        return skip
+    return True if bool(skip) else None

@@ -1,0 +1,44 @@
+"""The engines that step PyTorch's tensors, in order of preference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layerwise import checks
+from layerwise.engines import Candidate, Engine, choose
+from layerwise.engines.native import candidate
+from layerwise.engines.rule import RuleEngine
+from layerwise.torch import _tensors
+from layerwise.torch._namespace import DifferentiableTensors, Tensors
+
+# A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
+# and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
+SLICE = 1 << 19
+# Up to this size the calls of a step cost more than its arithmetic.
+STACK = 1 << 12
+RULE = RuleEngine(Tensors(), SLICE, STACK)
+ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
+DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
+
+
+def set_bucket_size(elements: int) -> None:
+    """How many elements of sharded tensors the rule steps side by side on one process; all have to say the same.
+
+    It holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a round. The
+    compiled engine holds none, and knows no buckets.
+    """
+    way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
+    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
+
+
+def engine_name(fused: Any) -> str | None:
+    """The name of the engine that `fused` asks for, if there is one."""
+    checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
+    if fused:
+        choose("cpu", ENGINES)
+    return {None: None, True: "cpu", False: "rule"}[fused]
+
+
+def engine_of(name: str | None, differentiable: bool) -> Engine:
+    """The engine of that name, or the fastest there is."""
+    return DIFFERENTIABLE if differentiable else choose(name, ENGINES)
