@@ -214,6 +214,7 @@ class Optimizer(torch.optim.Optimizer):
             # Kept if it can be: else the others would be told in a layout that they do not know.
             if (self._agreed.axes, self._agreed.replicas) != (axes, replicas):
                 self._agreed = Agreement(axes, replicas, self._model_group)
+                self._turns.clear()
         return self._agreed if self._shares else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:

@@ -87,7 +87,7 @@ class Turn:
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None:
-            self._peers.begin(nows, skips, partial(self._words, dues, nows))
+            self._peers.begin(nows, skips, partial(self._words, nows))
         self._prepared.step(*given, skip, self._peers)
         _state.count(self._steps, skip)
         for i in self._masters:
@@ -103,15 +103,15 @@ class Turn:
         """All that makes the step what it is and does not change from step to step."""
         return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
 
-    def _words(self, dues: Sequence[Due], nows: Sequence[Now]) -> dict[str, Any]:
+    def _words(self, nows: Sequence[Now]) -> dict[str, Any]:
         """The same in words, with what changes, to find what is not the same on another process."""
         said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in self.plans}
         for plan, now in zip(self.plans, nows, strict=True):
             said[f"the step of {plan.name!r}"] = now.t
             said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-            said["grad_scale"] = now.g_scale
             said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+            said["grad_scale"] = now.g_scale
         return said
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
