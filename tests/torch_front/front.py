@@ -15,7 +15,7 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch import Adafactor, Lamb, Lars, _optimizer
+from layerwise.torch import Adafactor, Lamb, Lars, _engines, _tensors
 from layerwise.torch._namespace import Tensors
 
 FRONTS = [Lamb, Lars, Adafactor]
@@ -128,9 +128,9 @@ class Oracle:
 def in_slices(monkeypatch: Any, size: int = 7) -> None:
     """Let every tensor of more elements than this be taken in slices."""
     engine = RuleEngine(Tensors(), size)
-    monkeypatch.setattr(_optimizer, "ENGINES", (Candidate("rule", engine),))
+    monkeypatch.setattr(_engines, "ENGINES", (Candidate("rule", engine),))
 
 
 def told_on_device(monkeypatch: Any, skip: bool) -> None:
     """Let it be known only on the device, as a tensor, whether the step is to be skipped."""
-    monkeypatch.setattr(_optimizer, "_to_skip", lambda *_: torch.tensor(skip))
+    monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(skip))
