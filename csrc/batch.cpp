@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
 constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
+constexpr int64_t MOST_KEPT = 1 << 22;      // elements: what LAMB keeps of a layer between its passes is in the cache then
 constexpr int64_t ALONE = 1 << 15;          // elements for which waking another thread does not pay
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -127,12 +128,11 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
 
   l.dims = uint8_t(dims.size());
   l.wide = t.arrays[ROLE_P].dtype == F64;
-  const Dtype own = l.wide ? F64 : F32;
   for (int r = 0; r < ARRAYS; r++) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
     l.direct[r] = !t.arrays[size_t(r)].present;
   }
-  l.late = stops_ || l.dtype[S0] != own || l.dtype[S1] != own;
+  l.late = stops_ || l.count > MOST_KEPT;
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
@@ -175,7 +175,6 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
 }
 
 int64_t Batch::scratch_of(Layer& l, char* at) {
-  Factors& f = *l.f;
   int64_t used = 0;
   const auto take = [&](int64_t bytes) {
     char* piece = at ? at + used : nullptr;
@@ -183,6 +182,9 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
+  if (l.o->method == LAMB && !l.late) l.kept = take(number * l.count);
+  if (!l.f) return used;
+  Factors& f = *l.f;
   f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));
   f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.stripes : 1)));
   f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
@@ -246,7 +248,7 @@ void Batch::make_stages() {
       for (int r = 0; r < ARRAYS; r++) own_bytes += l.count * (l.direct[r] ? 0 : size_of(l.dtype[r]));
       if (last > first && bytes + own_bytes > budget) break;
       bytes += own_bytes;
-      if (l.f) scratch += scratch_of(l, nullptr);
+      scratch += scratch_of(l, nullptr);
     }
     scratch_ = std::max(scratch_, scratch);
     if (own && !model) add_stage(stages_, OWN, first, last, false);
@@ -304,7 +306,7 @@ void Batch::step() {
     if (stage->kind == MEASURE) {
       int64_t used = 0;
       for (int i = stage->first; i < stage->last; i++)
-        if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
+        used += scratch_of(layers_[size_t(i)], at + used);
     }
   carry_out(stages_);
 }

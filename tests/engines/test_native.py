@@ -139,6 +139,24 @@ def test_all_sizes(case, world):
             walk_both(world, [replace(moved, p=p)], [copied(plain)], h)
 
 
+@pytest.mark.parametrize(
+    "kinds", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float32", "float32", "bfloat16")]
+)
+def test_lamb_on_both_sides_of_what_it_keeps_between_its_passes(kinds):
+    """A layer of more than 2^22 elements is late: `apply` computes again what is kept of a smaller one."""
+    lamb = CASES[0]
+    for n in (2**22, 2**22 + 3):
+        ours = make_job(lamb, busy(lamb), (n,), (), 1, kinds)
+        theirs = copied(ours)
+        stats = [
+            walk(engine, [job], busy(lamb), steps=2) for engine, job in ((NUMPY.engine(), ours), (NUMPY.rule, theirs))
+        ]
+        eps = {"float32": 1e-6, "bfloat16": 2.0**-7}
+        for a, b, kind in zip(stored(ours), stored(theirs), (kinds[0], kinds[2], kinds[2]), strict=True):
+            np.testing.assert_allclose(numbers(a), numbers(b), rtol=eps[kind], atol=eps[kind])
+        assert stats[0][0]["trust_ratio"] == pytest.approx(stats[1][0]["trust_ratio"], rel=1e-6)
+
+
 def walk_both(world, ours, theirs, h):
     ours, theirs = ([mapped(job, world.array) for job in jobs] for jobs in (ours, theirs))
     with np.errstate(all="ignore"):
