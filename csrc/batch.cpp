@@ -182,7 +182,7 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
-  if (l.o->method == LAMB && !l.late) l.kept = take(number * l.count);
+  if (!l.late && (l.o->method == LAMB || (l.o->method == ADAFACTOR && !l.f))) l.kept = take(number * l.count);
   if (!l.f) return used;
   Factors& f = *l.f;
   f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));

@@ -349,10 +349,11 @@ NB_MODULE(_native, m) {
              if (!self->see(params.ptr(), grads.ptr(), states.ptr())) throw nb::value_error("a tensor of another kind");
            },
            nb::arg("params"), nb::arg("grads"), nb::arg("states"))
-      .def("same", [](Watch& self, Objects params, Objects grads, Dict states) {
-             return self.same(params.ptr(), grads.ptr(), states.ptr());
+      .def("same", [](Watch& self, Objects params, Objects grads, Dict states, bool who) {
+             return self.same(params.ptr(), grads.ptr(), states.ptr(), who);
            },
-           nb::arg("params"), nb::arg("grads"), nb::arg("states"), "Whether all of it is as it was.");
+           nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("who") = false,
+           "Whether all of it is as it was, or with `who` only the objects that the state is made of.");
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),

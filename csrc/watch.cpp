@@ -5,25 +5,25 @@
 namespace layerwise {
 namespace {
 
-using Words = std::vector<int64_t>;
+using Numbers = std::vector<int64_t>;
 
 int64_t word(const void* x) { return int64_t(reinterpret_cast<intptr_t>(x)); }
 
-bool add_parameter(PyObject* p, Words& words) {
+bool add_parameter(PyObject* p, Numbers& how) {
   View v;
   if (!is_tensor(p) || !look(p, v, true)) return false;
-  words.insert(words.end(), {word(Py_TYPE(p)), word(v.address), v.dtype, v.dims});
-  words.insert(words.end(), v.shape, v.shape + v.dims);
-  words.insert(words.end(), v.stride, v.stride + v.dims);
+  how.insert(how.end(), {word(Py_TYPE(p)), word(v.address), v.dtype, v.dims});
+  how.insert(how.end(), v.shape, v.shape + v.dims);
+  how.insert(how.end(), v.stride, v.stride + v.dims);
   return true;
 }
 
 // Where a gradient lies is looked at when it is used.
-bool add_gradient(PyObject* g, Words& words) {
+bool add_gradient(PyObject* g, Numbers& how) {
   View v;
   if (!is_tensor(g) || !look(g, v, false)) return false;
-  words.insert(words.end(), {v.dtype, v.dims});
-  words.insert(words.end(), v.shape, v.shape + v.dims);
+  how.insert(how.end(), {v.dtype, v.dims});
+  how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }
 
@@ -37,32 +37,34 @@ PyObject* value_of(PyObject* key, PyObject* dict, Py_ssize_t& place) {
   return nullptr;
 }
 
-bool add_state(PyObject* state, Words& words) {
+bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
   if (!state || !PyDict_Check(state)) return false;
-  words.insert(words.end(), {word(state), PyDict_GET_SIZE(state)});
+  who.insert(who.end(), {word(state), PyDict_GET_SIZE(state)});
   PyObject *key, *value;
   char* address;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
+    who.insert(who.end(), {word(key), word(value)});
+    if (only_who) continue;
     if (!find(value, address)) return false;
-    words.insert(words.end(), {word(key), word(value), word(address)});
+    how.push_back(word(address));
   }
   return true;
 }
 
 }  // namespace
 
-bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, Words& words) {
+bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, bool who, Words& words) {
   const Py_ssize_t n = PyList_GET_SIZE(params);
-  words.clear();
+  words.who.clear(), words.how.clear();
   if (PyList_GET_SIZE(grads) != n) return false;
   places_.resize(size_t(n), -1);
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* p = PyList_GET_ITEM(params, i);
     Py_ssize_t& place = places_[size_t(i)];
     if (place < 0) place = i ? places_[size_t(i) - 1] : 0;
-    if (!add_parameter(p, words) || !add_gradient(PyList_GET_ITEM(grads, i), words) ||
-        !add_state(value_of(p, states, place), words))
-      return false;
+    if (!add_state(value_of(p, states, place), who, words.who, words.how)) return false;
+    if (who) continue;
+    if (!add_parameter(p, words.how) || !add_gradient(PyList_GET_ITEM(grads, i), words.how)) return false;
   }
   return true;
 }

@@ -63,8 +63,10 @@ class Watch:
     """
 
     def __init__(self, params: list[object], grads: list[object], states: dict[object, object]) -> None: ...
-    def same(self, params: list[object], grads: list[object], states: dict[object, object]) -> bool:
-        """Whether all of it is as it was."""
+    def same(self, params: list[object], grads: list[object], states: dict[object, object], who: bool = False) -> bool:
+        """
+        Whether all of it is as it was, or with `who` only the objects that the state is made of.
+        """
 
 class Method(enum.Enum):
     LAMB = 0

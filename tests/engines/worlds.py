@@ -71,8 +71,11 @@ class Stepping:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
+    def prepare(self, jobs: Any) -> Any:
+        return self._engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+
     def step(self, jobs: Any) -> Any:
-        prepared = self._engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+        prepared = self.prepare(jobs)
         skip = next((j.skip for j in jobs if j.skip is not None), None)
         prepared.step([j.g for j in jobs], [j.now for j in jobs], skip)
         return prepared.stats()

@@ -302,6 +302,9 @@ def watch(request, monkeypatch):
     native.know_torch(torch)
 
 
+OF_WHO = (the_dict, an_entry, the_step, one_entry_more, one_entry_less, a_state_less)
+
+
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.__name__)
 def test_watches_see(watch, difference):
     given = watched()
@@ -310,6 +313,7 @@ def test_watches_see(watch, difference):
     assert watching.same(*given)
     difference(*given)
     assert not watching.same(*given)
+    assert watching.same(*given, who=True) is (difference not in OF_WHO)
     assert kept
 
 

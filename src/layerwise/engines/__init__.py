@@ -30,8 +30,15 @@ class Job(NamedTuple):
 Stats = Mapping[str, Array]
 
 
+class Changed(Exception):
+    """Raised by a step, with nothing touched, where an array is no longer what it was when the step was prepared."""
+
+
 class Prepared(Protocol):
     """Jobs that are stepped together, with all that can be planned ahead."""
+
+    notices: bool
+    """Whether `step` looks at the arrays itself, and raises `Changed`."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.drive import Others
-from layerwise.engines import Candidate, Engine, Job, Prepared, Stats
+from layerwise.engines import Candidate, Changed, Engine, Job, Prepared, Stats
 from layerwise.engines.options import options_of
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
@@ -130,6 +130,7 @@ class PreparedNative:
     def __init__(self, engine: NativeEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
+        self.notices = False
         self._batch: Any = engine.batch_of(self._jobs)
         self._rounds: Rounds | None = None
         self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
@@ -144,6 +145,9 @@ class PreparedNative:
             return
         if skip is None and self._stepped(*given):
             return
+        if self.notices:
+            self.notices = False
+            raise Changed
         refused = self._refused(*given, skip)
         if any(refused):
             self._in_part(*given, skip, refused)
@@ -179,6 +183,7 @@ class PreparedNative:
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
         if self._batch is None or not self._batch.step(self._jobs, grads, nows):
             return False
+        self.notices = True
         self._was_stepped(self._batch)
         return True
 

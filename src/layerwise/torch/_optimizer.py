@@ -11,6 +11,7 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
+from layerwise.engines import Changed
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -176,7 +177,7 @@ class Optimizer(torch.optim.Optimizer):
             if turn is None or turn.on_device != (skip is not None):
                 turn = self._prepare(dues, here, plans, skip is not None)
             try:
-                turn.step(dues, here[1], skip, getattr(self, "grad_scale", None), skips)
+                turn = self._stepped(turn, dues, here, skip, skips)
             except (Skipped, SynchronizationError) as answer:
                 for p in new:  # a step that is not taken leaves no trace
                     del self.state[p]
@@ -188,13 +189,24 @@ class Optimizer(torch.optim.Optimizer):
             if skip is not None:
                 self.skipped = self.skipped + skip.long()
 
+    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: bool | None) -> Turn:
+        """Take the step, by another turn where the engine finds that this one holds no longer."""
+        given = here[1], skip, getattr(self, "grad_scale", None), skips
+        try:
+            turn.step(dues, *given)
+        except Changed:
+            turn = self._prepare(dues, here, list(self._planned(dues)), skip is not None)
+            turn.step(dues, *given)
+        return turn
+
     def _kept_turn(
         self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
     ) -> tuple[tuple[int, ...], Turn | None, Sequence[Plan]]:
         """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
         key = tuple(map(id, params))
         turn = self._turns.get(key)
-        if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state):
+        at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
+        if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
             return key, turn, turn.plans
         return key, None, list(self._planned(dues))
 

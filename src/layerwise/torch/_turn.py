@@ -69,13 +69,19 @@ class Turn:
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         each = zip(self.params, plans, self.states, strict=True)
-        self._prepared = prepare([job for p, plan, state in each for job in plan.jobs(rule, p, state)])
+        jobs = [job for p, plan, state in each for job in plan.jobs(rule, p, state)]
+        self._prepared = prepare(jobs)
+        self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
         axes = [one.axes for plan in plans for one in plan.held]
         self._peers = None if agreement is None else Peers(agreement, axes, self._described())
 
-    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States) -> bool:
-        """Whether everything is as it was when this was prepared."""
-        return self._options == _options(dues) and self._watch.same(self.params, grads, states)
+    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States, at_once: bool) -> bool:
+        """Whether everything is as it was when this was prepared.
+
+        Where the step follows `at_once`, what the engine finds out itself is left to it: it may raise `Changed`.
+        """
+        who = at_once and self._itself and self._prepared.notices
+        return self._options == _options(dues) and self._watch.same(self.params, grads, states, who)
 
     def step(
         self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool | None = None
@@ -135,6 +141,11 @@ class Turn:
         for p, plan in zip(self.params, self.plans, strict=True):
             found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
             yield p, plan.name, summary(found, plan.layout.pieces)
+
+
+def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
+    """Whether the engine is given these very tensors, and no others that lie where they do."""
+    return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:

@@ -22,27 +22,30 @@ OF_STATE = (Tensor.data_ptr,)
 class Watch(Protocol):
     """What tensors were when they were checked: types, shapes, dtypes, places in memory; the gradients' may change."""
 
-    def same(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
-        """Whether these are what they were."""
+    def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
+        """Whether these are what they were; with `who`, only whether the state is made of the same objects."""
 
 
 class Marks:
     """A watch over tensors of any kind, or over what of them is here."""
 
     def __init__(self, params: list[Tensor], grads: list[Tensor], states: States) -> None:
-        self._seen = _marks(params, grads, states)
+        self._who, self._how = _who(params, states), _how(params, grads, states)
 
-    def same(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
-        return self._seen == _marks(params, grads, states)
+    def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
+        return self._who == _who(params, states) and (who or self._how == _how(params, grads, states))
 
 
-def _marks(params: list[Tensor], grads: list[Tensor], states: States) -> list[list[Any]]:
+def _who(params: list[Tensor], states: States) -> list[Any]:
     own = list(map(states.get, params))
-    kept = [x for state in own if state for x in state.values()]
+    return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
+
+
+def _how(params: list[Tensor], grads: list[Tensor], states: States) -> list[list[Any]]:
+    kept = [x for state in map(states.get, params) if state for x in state.values()]
     looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
     here = [(list(map(local, tensors)), looks) for tensors, looks in looked_at]
-    marks = [list(map(look, tensors)) for tensors, looks in here for look in looks]
-    return [*marks, list(map(type, grads)), list(map(id, own)), list(map(id, kept))]
+    return [*(list(map(look, tensors)) for tensors, looks in here for look in looks), list(map(type, grads))]
 
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
