@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import doctest
+import inspect
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -15,15 +18,55 @@ from cases import CASES, Case
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Packages of the parity tests, without which a page is skipped; each takes seconds to import.
+PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
+# Packages that no environment of ours has: code that needs one is shown and not run, and says so.
+ABSENT = ("apex", "bitsandbytes", "timm")
+NOT_RUN = 'title="not run here: needs {}"'
+# Keras takes its backend from the environment when it is first imported, for good.
+ALONE = ("keras.md",)
+
+
+def imports(*packages: str) -> re.Pattern[str]:
+    return re.compile(rf"^(?:import|from) ({'|'.join(packages)})\b", re.MULTILINE)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """What a page says of each block of Python, and the block."""
+    return re.findall(r"^```python *([^\n]*)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def parameter(page: Path) -> Any:
+    heavy = any(imports(*PARITY).search(code) for _, code in blocks(page))
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.heavy if heavy else ())
+
+
+each_page = pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
 
 
 @each_page
 def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    run = [code for said, code in blocks(page) if not said.startswith("title=")]
+    for package in {found[1] for code in run for found in imports(*PARITY).finditer(code)}:
+        pytest.importorskip(package)
+    if page.name in ALONE:
+        Path("page.py").write_text("".join(run), "utf-8")
+        subprocess.run([sys.executable, "page.py"], check=True)
+        return
     namespace: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(page), "exec"), namespace)  # noqa: S102
+    for code in run:
+        exec(compile(code, str(page), "exec"), namespace)  # noqa: S102
+
+
+@each_page
+def test_what_is_not_run_cannot_be(page: Path) -> None:
+    pinned = (ROOT / "constraints.txt").read_text("utf-8")
+    for said, code in blocks(page):
+        if said:
+            needed = {found[1] for found in imports(*ABSENT).finditer(code)}
+            assert said in {NOT_RUN.format(package) for package in needed}, said
+            assert not any(re.search(rf"^{package}==", pinned, re.MULTILINE) for package in needed)
 
 
 @each_page
@@ -67,6 +110,41 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
             assert not options[name]
         else:
             assert ast.literal_eval(default) == options[name], name
+
+
+PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
+MIGRATIONS = [
+    pytest.param(*found.groups(), id=f"{found[1]}-{found[2]}", marks=pytest.mark.heavy)
+    for page in sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+    for found in PEERS.finditer(page.read_text("utf-8"))
+]
+
+
+def arguments(name: str) -> dict[str, Any]:
+    module, _, attribute = name.rpartition(".")
+    if module.split(".")[0] in PARITY:
+        pytest.importorskip(module)
+    given = inspect.signature(getattr(import_module(module), attribute)).parameters.values()
+    return {one.name: one.default for one in given if one.kind is not one.VAR_KEYWORD}
+
+
+def said_of(default: Any) -> Any:
+    return "required" if default is inspect.Parameter.empty else getattr(default, "__name__", str(default))
+
+
+@pytest.mark.parametrize(("theirs", "ours", "rows"), MIGRATIONS)
+def test_migration_tables_are_complete_and_name_what_there_is(
+    theirs: str, ours: str, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every argument of theirs with its default, where the package is to be had; and only arguments of ours."""
+    monkeypatch.setenv("KERAS_BACKEND", "numpy")  # as the parity tests have it
+    cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()]
+    known = arguments(ours)
+    for here in (row[2] for row in cells):
+        assert set(re.findall(r"`(\w+)(?:=[^`]*)?`", here)) <= known.keys(), here
+    if theirs.split(".")[0] not in ABSENT:
+        stated = {name: row[1].strip("`") for row in cells for name in re.findall(r"`(\w+)`", row[0])}
+        assert stated == {name: said_of(default) for name, default in arguments(theirs).items()}
 
 
 def test_coverage_names_tests_that_exist() -> None:
