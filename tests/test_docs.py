@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from cases import CASES, Case
 
+from layerwise import presets
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
@@ -147,6 +149,19 @@ def test_migration_tables_are_complete_and_name_what_there_is(
     if theirs.split(".")[0] not in ABSENT:
         stated = {name: row[1].strip("`") for row in cells for name in re.findall(r"`(\w+)`", row[0])}
         assert stated == {name: said_of(default) for name, default in arguments(theirs).items()}
+
+
+@pytest.mark.parametrize("module", ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"])
+def test_the_reference_has_all_that_is_public(module: str) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    named = {name.split(".")[-1] for name in re.findall(rf"^::: {module}\.([\w.]+)$", pages, re.MULTILINE)}
+    assert named >= {name for name in import_module(module).__all__ if name != "__version__"}
+
+
+def test_every_preset_is_named_where_people_come_from() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "coming-from").glob("*.md"))
+    elsewhere = [one.name for one in presets() if not one.name.startswith(("paper.", "optax."))]
+    assert [name for name in elsewhere if f"`{name}`" not in pages] == []
 
 
 def test_coverage_names_tests_that_exist() -> None:
