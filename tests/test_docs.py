@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -47,17 +48,29 @@ def parameter(page: Path) -> Any:
 each_page = pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
 
 
+def skip_without(*packages: str) -> None:
+    if missing := [package for package in packages if find_spec(package) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+def imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a package warns of while it is imported is not ours
+        return import_module(name)
+
+
 @each_page
 def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     run = [code for said, code in blocks(page) if not said.startswith("title=")]
-    needed = {found[1] for code in run for found in imports(*PARITY).finditer(code)}
-    if missing := sorted(package for package in needed if find_spec(package) is None):
-        pytest.skip(f"needs {', '.join(missing)}")
+    needed = sorted({found[1] for code in run for found in imports(*PARITY).finditer(code)})
+    skip_without(*needed)
     if page.name in ALONE:
         for script in re.split(r"^(?=import os$)", "".join(run), flags=re.MULTILINE):
             subprocess.run([sys.executable, "-c", script], check=True)
         return
+    for package in needed:
+        imported(package)
     namespace: dict[str, Any] = {}
     for code in run:
         exec(compile(code, str(page), "exec"), namespace)  # noqa: S102
@@ -118,7 +131,11 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
 
 PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 MIGRATIONS = [
-    pytest.param(*found.groups(), id=f"{found[1]}-{found[2]}", marks=pytest.mark.heavy)
+    pytest.param(
+        *found.groups(),
+        id=f"{found[1]}-{found[2]}",
+        marks=pytest.mark.heavy if found[1].startswith(PARITY) else (),
+    )
     for page in sorted((ROOT / "docs" / "coming-from").glob("*.md"))
     for found in PEERS.finditer(page.read_text("utf-8"))
 ]
@@ -126,9 +143,8 @@ MIGRATIONS = [
 
 def arguments(name: str) -> dict[str, Any]:
     module, _, attribute = name.rpartition(".")
-    if module.split(".")[0] in PARITY:
-        pytest.importorskip(module)
-    given = inspect.signature(getattr(import_module(module), attribute)).parameters.values()
+    skip_without(module.split(".")[0])
+    given = inspect.signature(getattr(imported(module), attribute)).parameters.values()
     return {one.name: one.default for one in given if one.kind is not one.VAR_KEYWORD}
 
 
