@@ -14,12 +14,13 @@ BENCH_ARGS ?=
 DEMO_ARGS ?=
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 # Folders are among the sources because removing a file touches nothing else.
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick check bench docs stub sanitize clean help
+.PHONY: setup demo test test-quick check bench docs site site-serve stub sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -29,6 +30,7 @@ help:
 	@echo "make test         all tests;  make test-quick leaves out the slow ones"
 	@echo "make check        lint, format, types, and the extension's stub"
 	@echo "make docs         run the examples in docstrings and documentation"
+	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
@@ -55,6 +57,13 @@ check: $(VENV)/.dev $(VENV)/.package
 
 docs: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m pytest --doctest-modules --pyargs layerwise $(wildcard tests/test_docs.py) $(PYTEST_ARGS)
+
+# Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
+site: $(VENV)/.docs
+	@$(MKDOCS) build --strict
+
+site-serve: $(VENV)/.docs
+	@$(MKDOCS) serve
 
 bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
@@ -109,6 +118,11 @@ $(VENV)/.demo: $(NEEDS)
 $(VENV)/.dev: $(NEEDS)
 	@echo "Installing layerwise[$(EXTRAS)] into $(VENV); the first time takes some minutes"
 	@$(INSTALL) '.[$(EXTRAS)]'
+	@touch $@ $(VENV)/.package
+
+$(VENV)/.docs: $(NEEDS)
+	@echo "Installing layerwise[docs] into $(VENV)"
+	@$(INSTALL) '.[docs]'
 	@touch $@ $(VENV)/.package
 
 $(VENV)/.package: $(SOURCES) $(NEEDS)

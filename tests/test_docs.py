@@ -4,26 +4,86 @@ from __future__ import annotations
 
 import ast
 import doctest
+import inspect
 import re
+import subprocess
+import sys
+import warnings
 from dataclasses import fields
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import CASES, Case
 
+from layerwise import presets
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Packages of the parity tests, without which a page is skipped; each takes seconds to import.
+PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
+# Packages that no environment of ours has: code that needs one is shown and not run, and says so.
+ABSENT = ("apex", "bitsandbytes", "timm")
+NOT_RUN = 'title="not run here: needs {}"'
+# Keras takes its backend from the environment when it is first imported, for good: each that is set is a script.
+ALONE = ("keras.md",)
+
+
+def imports(*packages: str) -> re.Pattern[str]:
+    return re.compile(rf"^(?:import|from) ({'|'.join(packages)})\b", re.MULTILINE)
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """What a page says of each block of Python, and the block."""
+    return re.findall(r"^```python *([^\n]*)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def parameter(page: Path) -> Any:
+    heavy = any(imports(*PARITY).search(code) for _, code in blocks(page))
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.heavy if heavy else ())
+
+
+each_page = pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
+
+
+def skip_without(*packages: str) -> None:
+    if missing := [package for package in packages if find_spec(package) is None]:
+        pytest.skip(f"needs {', '.join(missing)}")
+
+
+def imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a package warns of while it is imported is not ours
+        return import_module(name)
 
 
 @each_page
 def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    run = [code for said, code in blocks(page) if not said.startswith("title=")]
+    needed = sorted({found[1] for code in run for found in imports(*PARITY).finditer(code)})
+    skip_without(*needed)
+    if page.name in ALONE:
+        for script in re.split(r"^(?=import os$)", "".join(run), flags=re.MULTILINE):
+            subprocess.run([sys.executable, "-c", script], check=True)
+        return
+    for package in needed:
+        imported(package)
     namespace: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
-        exec(compile(block, str(page), "exec"), namespace)  # noqa: S102
+    for code in run:
+        exec(compile(code, str(page), "exec"), namespace)  # noqa: S102
+
+
+@each_page
+def test_what_is_not_run_cannot_be(page: Path) -> None:
+    pinned = (ROOT / "constraints.txt").read_text("utf-8")
+    for said, code in blocks(page):
+        if said:
+            needed = {found[1] for found in imports(*ABSENT).finditer(code)}
+            assert said in {NOT_RUN.format(package) for package in needed}, said
+            assert not any(re.search(rf"^{package}==", pinned, re.MULTILINE) for package in needed)
 
 
 @each_page
@@ -67,6 +127,57 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
             assert not options[name]
         else:
             assert ast.literal_eval(default) == options[name], name
+
+
+PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
+MIGRATIONS = [
+    pytest.param(
+        *found.groups(),
+        id=f"{found[1]}-{found[2]}",
+        marks=pytest.mark.heavy if found[1].startswith(PARITY) else (),
+    )
+    for page in sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+    for found in PEERS.finditer(page.read_text("utf-8"))
+]
+
+
+def arguments(name: str) -> dict[str, Any]:
+    module, _, attribute = name.rpartition(".")
+    skip_without(module.split(".")[0])
+    given = inspect.signature(getattr(imported(module), attribute)).parameters.values()
+    return {one.name: one.default for one in given if one.kind is not one.VAR_KEYWORD}
+
+
+def said_of(default: Any) -> Any:
+    return "required" if default is inspect.Parameter.empty else getattr(default, "__name__", str(default))
+
+
+@pytest.mark.parametrize(("theirs", "ours", "rows"), MIGRATIONS)
+def test_migration_tables_are_complete_and_name_what_there_is(
+    theirs: str, ours: str, rows: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every argument of theirs with its default, where the package is to be had; and only arguments of ours."""
+    monkeypatch.setenv("KERAS_BACKEND", "numpy")  # as the parity tests have it
+    cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()]
+    known = arguments(ours)
+    for here in (row[2] for row in cells):
+        assert set(re.findall(r"`([a-z]\w*)(?:=[^`]*)?`", here)) <= known.keys(), here
+    if theirs.split(".")[0] not in ABSENT:
+        stated = {name: row[1].strip("`") for row in cells for name in re.findall(r"`(\w+)`", row[0])}
+        assert stated == {name: said_of(default) for name, default in arguments(theirs).items()}
+
+
+@pytest.mark.parametrize("module", ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"])
+def test_the_reference_has_all_that_is_public(module: str) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    named = {name.split(".")[-1] for name in re.findall(rf"^::: {module}\.([\w.]+)$", pages, re.MULTILINE)}
+    assert named >= {name for name in import_module(module).__all__ if name != "__version__"}
+
+
+def test_every_preset_is_named_where_people_come_from() -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "coming-from").glob("*.md"))
+    elsewhere = [one.name for one in presets() if not one.name.startswith(("paper.", "optax."))]
+    assert [name for name in elsewhere if f"`{name}`" not in pages] == []
 
 
 def test_coverage_names_tests_that_exist() -> None:

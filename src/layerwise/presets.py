@@ -174,9 +174,9 @@ _PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Keyword arguments for the class it belongs to, in every front: Lamb(lr=1e-3, **preset("apex.FusedLAMB")).
+    """Keyword arguments for the class it belongs to, in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
 
-    To change one of them: {**preset("apex.FusedLAMB"), "weight_decay": 0.1}.
+    To change one of them: `{**preset("apex.FusedLAMB"), "weight_decay": 0.1}`.
 
     >>> preset("optax.lars")
     {'norm': 'decayed'}

@@ -78,7 +78,10 @@ class _Decay(Schedule):
 
 @dataclass(frozen=True)
 class Polynomial(_Decay):
-    """After the warm-up (1 − x)^power, where x goes from 0 to 1: a line with power 1."""
+    """A line from `start` to `peak` in `warmup` steps, then `(1 − x)^power` down to `end` at `total`, x from 0 to 1.
+
+    A power of 1 is a line. After `total` it stays at `end`.
+    """
 
     _: KW_ONLY
     power: float = option(1.0, number(0, above=True), "Pass a number such as 1 for a line, or 2.")
@@ -89,7 +92,7 @@ class Polynomial(_Decay):
 
 @dataclass(frozen=True)
 class Cosine(_Decay):
-    """After the warm-up half a cosine: (1 + cos πx) / 2, where x goes from 0 to 1."""
+    """As `Polynomial`, but with half a cosine after the warm-up: `(1 + cos πx) / 2`, x from 0 to 1."""
 
     def _left(self, xp: Any, fallen: Any) -> Any:
         return 0.5 * (1.0 + xp.cos(math.pi * fallen))

@@ -30,9 +30,9 @@ OF_OPTAX = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Keyword arguments for lamb, lars or adafactor: lamb(1e-3, **preset("apex.FusedLAMB")).
+    """Keyword arguments for lamb, lars or adafactor: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
-    To change one of them: {**preset("apex.FusedLAMB"), "weight_decay": 0.1}.
+    To change one of them: `{**preset("apex.FusedLAMB"), "weight_decay": 0.1}`.
 
     >>> preset("timm.Lars")["norm"]
     'split'
