@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from layerwise.cli.demo.settings import Task
@@ -41,6 +39,9 @@ def load(task: Task) -> Data:
 
 def digits(train: int, test: int = 360) -> Data:
     """1,797 images of 8×8 pixels, split by class, centred and divided by one number for all pixels."""
+    from sklearn.datasets import load_digits  # here, because who trains on text should not wait for it
+    from sklearn.model_selection import train_test_split
+
     x, y = load_digits(return_X_y=True)
     x_rest, x_test, y_rest, y_test = train_test_split(x, y, test_size=test, stratify=y, random_state=0)
     x_train, x_tuning, y_train, y_tuning = train_test_split(

@@ -40,7 +40,7 @@ WORDS = {"accuracy": "test accuracy, %", "loss": "test loss, nats"}
 Draw = Callable[[Any], None]
 
 
-def svg(name: str, title: str, draw: Draw, height: float = 2.9) -> str:
+def svg(name: str, title: str, draw: Draw, height: float = 3.1) -> str:
     """One picture, small enough to be read on a telephone. `name` keeps its ids apart from those of the others."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(4.3, height))
@@ -102,12 +102,15 @@ def curves(result: Result, act: Act) -> Draw:
     """Loss of the training batches by epoch, of the first seed."""
 
     def draw(axes: Any) -> None:
-        for row in result.rows(act):
-            if row.outcomes:
-                steps, losses = zip(*_finite(row.outcomes[0].losses), strict=True)
-                epochs = [step * act.task.epochs / row.case.steps for step in steps]
-                style = ":" if row.case.retuned else "-" if row.case.batch == act.task.small else "--"
-                axes.plot(epochs, losses, style, color=colour(act, row.case), lw=1.2, label=str(row.case))
+        begun = [row for row in result.rows(act) if row.outcomes]
+        for row in begun:
+            steps, losses = zip(*_finite(row.outcomes[0].losses), strict=True)
+            epochs = [step * act.task.epochs / row.case.steps for step in steps]
+            style = ":" if row.case.retuned else "-" if row.case.batch == act.task.small else "--"
+            axes.plot(epochs, losses, style, color=colour(act, row.case), lw=1.2, label=str(row.case))
+        first = max((_finite(row.outcomes[0].losses)[0][1] for row in begun), default=math.nan)
+        if math.isfinite(first):
+            axes.set_ylim(top=1.3 * first)  # a loss that leaps would leave no room for the others
         axes.set(xlabel="epoch", ylabel="training loss, nats")
         _legend(axes)
 
@@ -149,6 +152,7 @@ def state(act: Act, rows: Sequence[Row]) -> Draw:
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.margins(x=0.2)
+        axes.set_xlim(left=0.01)
         axes.grid(visible=False, axis="y")
         axes.set(xlabel="bytes of state for each parameter")
 
@@ -164,12 +168,13 @@ def times(rows: Sequence[Row]) -> Draw:
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.grid(visible=False, axis="y")
+        axes.set_xlim(left=0.1)
         axes.set(xlabel="milliseconds")
-        axes.figure.legend(loc="outside upper right", ncols=2, fontsize=8)
+        axes.figure.legend(loc="outside upper left", ncols=2, fontsize=8)
 
     return draw
 
 
 def _legend(axes: Any) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=8)
+        axes.figure.legend(loc="outside upper left", ncols=2, fontsize=8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import gelu, max_pool2d, relu, scaled_dot_product_attention
 
 from layerwise.cli.demo.data import LENGTH, SYMBOLS
 from layerwise.cli.demo.settings import Task
@@ -12,24 +12,24 @@ WIDTH, HEADS, LAYERS = 64, 4, 2
 
 
 def new_model(task: Task) -> nn.Module:
-    return cnn() if task.model == "cnn" else Transformer()
+    return Cnn() if task.model == "cnn" else Transformer()
 
 
-def cnn() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(128, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
-    )
+class Cnn(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = (_conv(*sizes) for sizes in ((1, 16), (16, 32), (32, 32)))
+        self.hidden, self.head = nn.Linear(128, 64), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = max_pool2d(relu(self.conv2(relu(self.conv1(x)))), 2)
+        x = max_pool2d(relu(self.conv3(x)), 2)
+        scores: Tensor = self.head(relu(self.hidden(x.flatten(1))))
+        return scores
+
+
+def _conv(inputs: int, outputs: int) -> nn.Module:
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
 
 
 class Block(nn.Module):
@@ -45,7 +45,7 @@ class Block(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        wide: Tensor = self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        wide: Tensor = self.down(gelu(self.up(self.norm2(x))))
         return x + wide
 
 

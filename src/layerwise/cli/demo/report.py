@@ -32,6 +32,7 @@ def _parts(result: Result) -> Iterator[str]:
     partial = " <em>partial: it was interrupted</em>" if result.partial else ""
     yield f"<h1>layerwise demo{partial}</h1>"
     yield f"<p class=when>{escape(_when(result))}</p>"
+    yield "<h2>What this does and does not show</h2>"
     for paragraph in paragraphs(result):
         yield f"<p>{escape(paragraph)}</p>"
     for act in result.acts:
@@ -84,7 +85,7 @@ def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
     for i, row in enumerate(rows):
         if row.case.batch == act.batches[-1] and row.outcomes[0].ratios[-1][1]:
             layers = len(row.outcomes[0].ratios[-1][1])
-            title = f"Trust ratio of each layer: {row.case}"
+            title = f"Trust ratio of each layer by step: {row.case}, first seed"
             yield figures.svg(
                 f"{name}-ratios{i}", title, figures.ratios(row.outcomes[0]), max(2.9, 0.9 + 0.16 * layers)
             )
@@ -95,7 +96,7 @@ def _settings(result: Result) -> Iterator[list[str]]:
         for case in act["cases"]:
             options = ", ".join(f"{name}={value!r}" for name, value in case["options"].items())
             numbers = (f"{case['batch']:,}", f"{case['steps']:,}", str(case["warmup_steps"]), f"{case['lr']:.4g}")
-            yield [str(act["number"]), case["optimizer"], options, *numbers, case["lr_from"]]
+            yield [str(act["number"]), case["optimizer"], options, *numbers, case["lr_is"]]
 
 
 def _grid(pictures: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from layerwise.cli.demo.outcome import Noise, Outcome
-from layerwise.cli.demo.settings import Act, Case, Run, cases, runs
+from layerwise.cli.demo.settings import Act, Case, Run, cases, runs, seeds_of
 
 PACKAGES = ("layerwise", "numpy", "torch", "scikit-learn", "matplotlib")
 
@@ -82,7 +82,7 @@ class Result:
 
     def row(self, case: Case) -> Row:
         found = sorted(self.outcomes.items(), key=lambda item: item[0].seed)
-        return Row(case, tuple(o for run, o in found if run.case == case), len(self.seeds))
+        return Row(case, tuple(o for run, o in found if run.case == case), len(seeds_of(case, self.seeds)))
 
     def get(self, act: Act, name: str, batch: int, retuned: bool = False) -> Row | None:
         """The row of a contender, if all its seeds are there."""
@@ -153,7 +153,7 @@ def _case(row: Row) -> dict[str, Any]:
         "steps": case.steps,
         "warmup_steps": recipe.warmup_steps,
         "lr": case.lr,
-        "lr_from": recipe.lines[0].why,
+        "lr_is": case.lr_is,
         "options": dict(case.contender.options),
         "retuned": case.retuned,
         "mean": row.mean,

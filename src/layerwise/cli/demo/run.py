@@ -10,23 +10,24 @@ from pathlib import Path
 from time import perf_counter
 
 from rich.console import Console
+from rich.text import Text
 
 from layerwise.cli.demo import table
 from layerwise.cli.demo.events import Event, Finished, Listener
 from layerwise.cli.demo.lines import Lines
+from layerwise.cli.demo.place import report_path
 from layerwise.cli.demo.pool import WorkerError, carry_out
 from layerwise.cli.demo.result import Result
 from layerwise.cli.demo.screen import Screen
 from layerwise.cli.demo.settings import ACTS, SEEDS, quick
 from layerwise.cli.demo.words import paragraphs
-from layerwise.cli.files import CannotWrite, check_writable, write_text
+from layerwise.cli.files import CannotWrite, write_text
 from layerwise.threads import available_processors
 
 NEEDED = ("torch", "sklearn", "matplotlib")
-NAME = "layerwise-demo.html"
-SIZE = 2_000_000  # bytes that a report surely fits in
 MOST_WORKERS = 8  # unless told otherwise; each has PyTorch in memory
 INTERRUPTED = 130
+WIDEST = 100  # columns of prose
 
 
 class UnexpectedlyNotFinite(Exception):
@@ -36,12 +37,10 @@ class UnexpectedlyNotFinite(Exception):
 def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threads: int | None) -> int:
     """The exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
     check_packages()
-    path = report_path(out)
     result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # there are terminals without ± and ━
     try:
-        check_writable(path, SIZE)
-        return _watched(Console(), result, path)
+        return _watched(Console(), result, report_path(out))
     except CannotWrite as problem:
         return _said(str(problem), 2)
     except OSError as problem:
@@ -54,12 +53,6 @@ def check_packages() -> None:
     for package in NEEDED:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"no package {package}", name=package)
-
-
-def report_path(out: Path | None) -> Path:
-    if out is None:
-        return Path(NAME)
-    return out / NAME if out.is_dir() else out
 
 
 def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) -> Result:
@@ -121,9 +114,11 @@ def _keep(result: Result, event: Event) -> None:
 def show(console: Console, result: Result) -> None:
     """The table and what it says, broken into lines on a terminal only."""
     table.show(console, result)
+    console.print("What this does and does not show", style="bold")
     for paragraph in paragraphs(result):
-        console.print(paragraph, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-        console.print()
+        text = Text(f"\n{paragraph}")
+        console.print(text, width=min(console.width, WIDEST), soft_wrap=not console.is_terminal)
+    console.print()
 
 
 def _write(result: Result, path: Path) -> None:

@@ -93,6 +93,14 @@ class Case:
         return self.recipe.lr
 
     @property
+    def lr_is(self) -> str:
+        """Where the learning rate is from, in words."""
+        if self.retuned or self.batch == self.task.small:
+            return f"tuned at batch {self.batch:,}"
+        k = self.batch // self.task.small
+        return f"{self.contender.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
+
+    @property
     def steps(self) -> int:
         return ceil(self.task.epochs * self.task.examples / self.batch)
 
@@ -143,7 +151,7 @@ ACTS = (
         grows=False,
     ),
 )
-SEEDS = 3
+SEEDS, AT_SMALL = 3, 2  # at the small batch seeds differ less, and take longer
 QUICK_SHARE = {"digits": 0.5, "text": 0.25}  # of the epochs
 
 
@@ -162,9 +170,13 @@ def cases(act: Act) -> Iterator[Case]:
             yield Case(act.task, contender, act.task.large, retuned=True)
 
 
+def seeds_of(case: Case, seeds: range) -> range:
+    return seeds[:AT_SMALL] if case.batch == case.task.small else seeds
+
+
 def runs(act: Act, seeds: range) -> Iterator[Run]:
     """Every case with every seed; LAMB's first at the small batch measures the noise of its gradients as it goes."""
     for case in cases(act):
         noisy = (case.contender, case.batch) == (LAMB, act.task.small)
-        for seed in seeds:
+        for seed in seeds_of(case, seeds):
             yield Run(case, seed, measures_noise=noisy and seed == seeds[0])

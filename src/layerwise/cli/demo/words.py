@@ -7,20 +7,17 @@ from collections.abc import Iterator
 from typing import Literal
 
 from layerwise.cli.demo.result import Result, Row, change, shown
-from layerwise.cli.demo.settings import Act
+from layerwise.cli.demo.settings import AT_SMALL, Act
 
 NADO = "Nado et al. 2021, arXiv 2102.06356"
 Verdict = Literal["better", "worse", "even"]
 
 
 def paragraphs(result: Result) -> list[str]:
-    shows = [sentence for act in result.acts for sentence in _OF[act.number](result, act)]
-    noise = list(_noise(result))
-    first = ["This run was interrupted; what it did not finish is missing below."] if result.partial else []
-    found = [" ".join(first)] if first else []
-    if shows:
-        found.append("What this shows. " + " ".join(shows))
-    return [*found, *noise, "What it does not show. " + " ".join(_not_shown(result))]
+    """One for each act that has figures, one for the noise scale, and one for what does not follow."""
+    partial = ["This run was interrupted: what it did not finish is missing."] if result.partial else []
+    shown = [" ".join(_OF[act.number](result, act)) for act in result.acts]
+    return [*partial, *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
 
 
 def compared(a: Row, b: Row) -> Verdict:
@@ -47,7 +44,7 @@ def _large_batch(result: Result, act: Act, ours: str, theirs: str) -> Iterator[s
     went = [f"{row.case.name} from {_figure(small[row.case.name])} to {_figure(row)}" for row in (other, mine)]
     what = "test accuracy" if task.metric == "accuracy" else "test loss"
     yield (
-        f"Act {act.number}: from batch {task.small:,} to {task.large:,}, in the same epochs and with the learning rate "
+        f"Act {act.number}. From batch {task.small:,} to {task.large:,}, in the same epochs and with the learning rate "
         f"scaled by the square-root rule, {what} went {' and '.join(went)}."
     )
     yield _verdict(result, mine, other)
@@ -60,23 +57,31 @@ def _verdict(result: Result, mine: Row, other: Row) -> str:
     a, b = mine.case.name, other.case.name
     verdict = compared(mine, other)
     if verdict == "even":
-        return f"At the large batch {a} and {b} cannot be told apart here."
-    if verdict == "worse":
-        return f"At the large batch {a} did worse than {b} in this run."
-    moved = change(result, mine)
-    lost = moved is None or (moved < 0 if mine.case.task.metric == "accuracy" else moved > 0)
-    kept = "lost less" if lost else "lost nothing"
-    return f"At the large batch {a} did better than {b}: at the step size of that rule, untuned, it {kept}."
+        return f"At the large batch {a} and {b} cannot be told apart by these seeds."
+    every = f" with every one of {len(mine.figures)} seeds" if len(mine.figures) > 1 else ", with one seed"
+    return f"At the large batch {a} did {verdict} than {b}{every}{_lost(result, mine, other)}."
+
+
+def _lost(result: Result, mine: Row, other: Row) -> str:
+    """Who lost more on the way from the small batch, which need not be who is worse off at the large one."""
+    moved, theirs = change(result, mine), change(result, other)
+    if moved is None or theirs is None:
+        return ""
+    sign = 1 if mine.case.task.metric == "accuracy" else -1
+    if sign * moved >= 0:
+        return ", and lost nothing on the way from the small batch"
+    less = sign * moved > sign * theirs
+    return f", and lost {'less' if less else 'more'} than it on the way from the small batch"
 
 
 def _retuned(mine: Row, retuned: Row, name: str) -> str:
-    ours = mine.case.name
+    ours = f"{mine.case.name} with the scaled one"
     how = {
-        "better": f"does less well than {ours}",
-        "worse": f"does better than {ours} (as {NADO}, found at scale)",
-        "even": f"does as well as {ours} (as {NADO}, found at scale)",
+        "better": f"it does less well than {ours}",
+        "worse": f"it does better than {ours}",
+        "even": f"these seeds do not tell it from {ours}",
     }[compared(mine, retuned)]
-    return f"{name} with a learning rate tuned at that batch reaches {_figure(retuned)}, and {how}."
+    return f"{name} with a learning rate tuned at the large batch itself reaches {_figure(retuned)}: {how}."
 
 
 def _first(result: Result, act: Act) -> Iterator[str]:
@@ -94,14 +99,15 @@ def _third(result: Result, act: Act) -> Iterator[str]:
     if adamw is None or bare is None or moved is None:
         return
     yield (
-        f"Act {act.number}: AdamW keeps {_bytes(adamw)} of state for each parameter and ends at a loss of "
+        f"Act {act.number}. AdamW keeps {_bytes(adamw)} of state for each parameter and ends at a loss of "
         f"{_figure(adamw)}; Adafactor with momentum keeps {_bytes(moved)} and {_ends(moved, adamw)}; without momentum "
         f"it keeps {_bytes(bare)} and {_ends(bare, adamw)}."
     )
-    if compared(moved, bare) == "better":
-        yield "So the last saving is paid for with what momentum was worth."
-    else:
-        yield "Here momentum was worth nothing that these seeds could show; in other trainings it is."
+    yield {
+        "better": "Momentum was worth its memory to the loss: what is saved without it is paid for there.",
+        "worse": "Momentum did the loss no good here.",
+        "even": "What momentum was worth to the loss cannot be seen from these seeds.",
+    }[compared(moved, bare)]
 
 
 def _ends(row: Row, other: Row) -> str:
@@ -128,8 +134,8 @@ def _noise(result: Result) -> Iterator[str]:
 
 def _not_shown(result: Result) -> Iterator[str]:
     yield (
-        f"Small networks, one or two thousand examples, {_seeds(len(result.seeds))}: nothing follows for networks of "
-        "another size or kind, nor for speed, since runs share the machine."
+        f"What this does not show. Small networks, one or two thousand examples, {_seeds(result)}: nothing "
+        "follows for networks of another size or kind, nor for speed, since runs share the machine."
     )
     if any(act.grows for act in result.acts):
         yield (
@@ -137,15 +143,17 @@ def _not_shown(result: Result) -> Iterator[str]:
             "batch takes few steps, and who trains with it usually trains for longer."
         )
         yield (
-            "At a rate tuned for the batch, Nesterov momentum and Adam can match LARS and LAMB "
-            f"({NADO}): what these save is the tuning, where they do."
+            "At scale, momentum SGD and Adam with everything tuned for the batch match or exceed LARS and LAMB "
+            f"({NADO})."
         )
     if result.quick:
         yield "And this was a quick run, far shorter than the training that the learning rates were tuned for."
 
 
-def _seeds(number: int) -> str:
-    return "one seed, so that chance is not to be told from effect" if number == 1 else f"{number} seeds"
+def _seeds(result: Result) -> str:
+    if len(result.seeds) == 1:
+        return "one seed, so that chance is not to be told from effect"
+    return f"{AT_SMALL} seeds at the small batch and {len(result.seeds)} at the large one"
 
 
 def _figure(row: Row | None) -> str:
