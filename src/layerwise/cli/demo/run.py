@@ -41,11 +41,15 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # there are terminals without ± and ━
     try:
         return _watched(Console(), result, report_path(out))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except CannotWrite as problem:
         return _said(str(problem), 2)
     except OSError as problem:
         _forget_output()
-        return 1 if isinstance(problem, BrokenPipeError) else _said(f"cannot write to the output: {problem}", 1)
+        return (
+            1 if isinstance(problem, BrokenPipeError) else _said(f"cannot write to the output: {problem.strerror}", 1)
+        )
 
 
 def check_packages() -> None:

@@ -20,7 +20,7 @@ from layerwise.cli.demo.result import Result, Row, begun, shown
 from layerwise.cli.demo.settings import Run
 
 EIGHTHS = " ▏▎▍▌▋▊▉"
-NAMES = 32  # columns
+NAMES = 36  # columns
 MOST_LAYERS = 16
 
 
@@ -107,7 +107,7 @@ class Screen:
         progress = self.under_way[run]
         ratios = {} if progress is None else progress.ratios
         low, high = decades(*self.bounds[run])
-        yield Text.assemble((f"Trust ratios, {run}", "bold"), ": what multiplies each layer's step")
+        yield Text.assemble((f"Trust ratios: {run}", "bold"), " (log scale)")
         names = max(map(len, ratios), default=0)
         space = max(8, min(60, width - names - 12))
         for name, x in list(ratios.items())[: room - 1]:

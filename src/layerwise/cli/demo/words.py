@@ -134,7 +134,7 @@ def _noise(result: Result) -> Iterator[str]:
 
 def _not_shown(result: Result) -> Iterator[str]:
     yield (
-        f"What this does not show. Small networks, one or two thousand examples, {_seeds(result)}: nothing "
+        f"What this does not show. Small networks, one or two thousand examples, {how_many_seeds(result)}: nothing "
         "follows for networks of another size or kind, nor for speed, since runs share the machine."
     )
     if any(act.grows for act in result.acts):
@@ -150,7 +150,7 @@ def _not_shown(result: Result) -> Iterator[str]:
         yield "And this was a quick run, far shorter than the training that the learning rates were tuned for."
 
 
-def _seeds(result: Result) -> str:
+def how_many_seeds(result: Result) -> str:
     if len(result.seeds) == 1:
         return "one seed, so that chance is not to be told from effect"
     return f"{AT_SMALL} seeds at the small batch and {len(result.seeds)} at the large one"
