@@ -12,7 +12,7 @@ from layerwise.cli.demo import figures
 from layerwise.cli.demo.result import Result, Row, as_json, begun
 from layerwise.cli.demo.settings import Act
 from layerwise.cli.demo.table import HEADINGS, texts
-from layerwise.cli.demo.words import paragraphs
+from layerwise.cli.demo.words import caption, paragraphs
 
 SETTINGS = ("act", "optimizer", "options", "batch", "steps", "warm-up steps", "learning rate", "which is")
 
@@ -68,6 +68,7 @@ def _act(result: Result, act: Act) -> Iterator[str]:
     yield f"<h2>Act {act.number}. {escape(act.title)}</h2>"
     headings = [" ".join(heading.split()) or figures.WORDS[act.task.metric] for heading in HEADINGS]
     yield _table(headings, [texts(result, row) for row in result.rows(act)], numbers=range(1, len(headings)))
+    yield f"<p class=when>{escape(caption(result))}</p>"
     rows = [row for row in result.rows(act) if row.outcomes]
     if rows:
         yield _grid(list(_pictures(result, act, rows)))

@@ -145,7 +145,7 @@ ACTS = (
     Act(2, "LAMB against AdamW: a transformer that reads text by characters", TEXT, (ADAMW, LAMB)),
     Act(
         3,
-        "Adafactor without and with momentum, against AdamW: the same transformer",
+        "Adafactor without and with momentum, against AdamW: the transformer of act 2",
         TEXT,
         (ADAMW, ADAFACTOR, WITH_MOMENTUM),
         grows=False,

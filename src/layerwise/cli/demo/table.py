@@ -9,6 +9,7 @@ from rich.text import Text
 
 from layerwise.cli.demo.result import Result, Row, change, shown
 from layerwise.cli.demo.settings import Act
+from layerwise.cli.demo.words import caption
 
 HEADINGS = ("optimizer", "batch", "learning\nrate", "", "change", "state,\nB/param")
 WIDE = 76  # columns; on fewer the learning rate is left to the report
@@ -18,6 +19,7 @@ def show(console: Console, result: Result) -> None:
     for act in result.acts:
         console.print(Text(f"Act {act.number}. {act.title}", style="bold"))
         console.print(table(result, act, wide=console.width >= WIDE))
+    console.print(Text(f"{caption(result)}\n", style="dim"))
 
 
 def table(result: Result, act: Act, wide: bool = True) -> Table:

@@ -20,6 +20,14 @@ def paragraphs(result: Result) -> list[str]:
     return [*partial, *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
 
 
+def caption(result: Result) -> str:
+    """What ± is in the tables, where there is any."""
+    several = len(result.seeds) > 1
+    return (
+        f"± is the standard deviation over {how_many_seeds(result)}." if several else "One seed, so without a spread."
+    )
+
+
 def compared(a: Row, b: Row) -> Verdict:
     """Whether `a` did better than `b`: with several seeds, if even its worst seed did better than the best of b's.
 
