@@ -64,7 +64,7 @@ class TestLargeBatch:
         words = said(is_quick=True)
         assert "LAMB did better than AdamW, with one seed" in words
         assert "every one" not in words
-        assert "quick run" in words
+        assert words.startswith("This was a quick run")
 
     def test_diverged(self):
         made = result({("SGD", 1024): [math.inf] * 3}, acts=(1,))

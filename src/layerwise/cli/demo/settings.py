@@ -152,7 +152,7 @@ ACTS = (
     ),
 )
 SEEDS, AT_SMALL = 3, 2  # at the small batch seeds differ less, and take longer
-QUICK_SHARE = {"digits": 0.5, "text": 0.125}  # of the epochs
+QUICK_SHARE = {"digits": 0.5, "text": 0.1875}  # of the epochs
 
 
 def quick(act: Act) -> Act:

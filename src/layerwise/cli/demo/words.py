@@ -15,9 +15,18 @@ Verdict = Literal["better", "worse", "even"]
 
 def paragraphs(result: Result) -> list[str]:
     """One for each act that has figures, one for the noise scale, and one for what does not follow."""
-    partial = ["This run was interrupted: what it did not finish is missing."] if result.partial else []
     shown = [" ".join(_OF[act.number](result, act)) for act in result.acts]
-    return [*partial, *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
+    return [*_beware(result), *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
+
+
+def _beware(result: Result) -> Iterator[str]:
+    if result.partial:
+        yield "This run was interrupted: what it did not finish is missing."
+    if result.quick:
+        yield (
+            "This was a quick run: it shows how the demo goes, and next to nothing of the optimizers, because training "
+            "was far shorter than what the learning rates were tuned for."
+        )
 
 
 def caption(result: Result) -> str:
@@ -154,8 +163,6 @@ def _not_shown(result: Result) -> Iterator[str]:
             "At scale, momentum SGD and Adam with everything tuned for the batch match or exceed LARS and LAMB "
             f"({NADO})."
         )
-    if result.quick:
-        yield "And this was a quick run, far shorter than the training that the learning rates were tuned for."
 
 
 def how_many_seeds(result: Result) -> str:
