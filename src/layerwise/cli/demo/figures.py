@@ -110,7 +110,7 @@ def curves(result: Result, act: Act) -> Draw:
             axes.plot(epochs, losses, style, color=colour(act, row.case), lw=1.2, label=str(row.case))
         first = max((_finite(row.outcomes[0].losses)[0][1] for row in begun), default=math.nan)
         if math.isfinite(first):
-            axes.set_ylim(top=1.3 * first)  # a loss that leaps would leave no room for the others
+            axes.set_ylim(top=1.15 * first)  # a loss that leaps would leave no room for the others
         axes.set(xlabel="epoch", ylabel="training loss, nats")
         _legend(axes)
 

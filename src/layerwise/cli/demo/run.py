@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -67,6 +68,7 @@ def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) 
 
 def _watched(console: Console, result: Result, path: Path) -> int:
     """Train and show; whatever ends it, what is done is kept in a report."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C, so that the terminal is left clean
     print(f"{len(result.runs())} runs with {result.threads} at a time; the report will be {path}.", flush=True)
     try:
         train(result, _listener(console, result))

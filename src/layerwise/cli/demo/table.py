@@ -11,7 +11,8 @@ from layerwise.cli.demo.result import Result, Row, change, shown
 from layerwise.cli.demo.settings import Act
 from layerwise.cli.demo.words import caption
 
-HEADINGS = ("optimizer", "batch", "learning\nrate", "", "change", "state,\nB/param")
+RATE = 4
+HEADINGS = ("optimizer", "batch", "", "change", "learning\nrate", "state,\nB/param")
 WIDE = 76  # columns; on fewer the learning rate is left to the report
 
 
@@ -26,11 +27,13 @@ def table(result: Result, act: Act, wide: bool = True) -> Table:
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     figure = "test accuracy" if act.task.metric == "accuracy" else "test loss,\nnats/character"
     for i, heading in enumerate(HEADINGS):
-        if wide or i != 2:
+        if wide or i != RATE:
             found.add_column(heading or figure, justify="left" if i == 0 else "right", no_wrap=True)
     for row in result.rows(act):
         cells = texts(result, row)
-        found.add_row(*(cells if wide else [*cells[:2], *cells[3:]]), style="dim" if row.case.retuned else "")
+        found.add_row(
+            *(cells if wide else [*cells[:RATE], *cells[RATE + 1 :]]), style="dim" if row.case.retuned else ""
+        )
     return found
 
 
@@ -41,8 +44,8 @@ def texts(result: Result, row: Row) -> list[str]:
     return [
         case.name,
         f"{case.batch:,}",
-        f"{case.lr:.3g}",
         shown(row),
         "" if moved is None else f"{moved:+.{digits}f}",
+        f"{case.lr:.3g}",
         "" if state is None else f"{state:.3f}" if state < 1 else f"{state:.2f}",
     ]
