@@ -40,6 +40,7 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
     check_packages()
     result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # there are terminals without ± and ━
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left clean
     try:
         return _watched(Console(), result, report_path(out))
     except KeyboardInterrupt:
@@ -68,7 +69,6 @@ def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) 
 
 def _watched(console: Console, result: Result, path: Path) -> int:
     """Train and show; whatever ends it, what is done is kept in a report."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the same as Ctrl-C, so that the terminal is left clean
     print(f"{len(result.runs())} runs with {result.threads} at a time; the report will be {path}.", flush=True)
     try:
         train(result, _listener(console, result))
