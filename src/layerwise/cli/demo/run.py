@@ -49,9 +49,10 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
         return _said(str(problem), 2)
     except OSError as problem:
         _forget_output()
-        return (
-            1 if isinstance(problem, BrokenPipeError) else _said(f"cannot write to the output: {problem.strerror}", 1)
-        )
+        nobody_reads = isinstance(problem, BrokenPipeError)
+        return 1 if nobody_reads else _said(f"cannot write to the output: {problem.strerror}", 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_packages() -> None:
