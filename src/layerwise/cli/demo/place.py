@@ -12,8 +12,12 @@ ENOUGH = 2_000_000  # bytes; a whole report has half of that
 
 
 def report_path(out: Path | None) -> Path:
-    """In the folder that was asked for, or under the name that was; and never anything but an ordinary file."""
-    path = Path(NAME) if out is None else out / NAME if out.is_dir() else out
+    """In the folder that was asked for, or under the name that was; and never anything but an ordinary file.
+
+    A name without a suffix is a folder's, also where there is none.
+    """
+    out = out or Path()
+    path = out / NAME if out.is_dir() or not (out.suffix or out.exists()) else out
     if path.exists() and not path.is_file():
         raise CannotWrite(f"cannot write {path}: it is no ordinary file")
     check_writable(path)
