@@ -248,12 +248,12 @@ class TestEnds:
         [
             ("missing/report.html", "there is no folder"),
             ("device", "it is no ordinary file"),
-            ("full", "No space left"),
+            ("full.html", "No space left"),
         ],
     )
     def test_places(self, figures, tmp_path, capsys, monkeypatch, place, why):
         (tmp_path / "device").symlink_to("/dev/null")
-        if place == "full":
+        if place == "full.html":
             monkeypatch.setattr("pathlib.Path.write_bytes", self.no_room)
         assert demo.main((1,), False, tmp_path / place, 0, 2) == 2
         seen = capsys.readouterr()
