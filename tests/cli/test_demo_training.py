@@ -246,6 +246,7 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("place", "why"),
         [
+            ("missing", "there is no folder"),
             ("missing/report.html", "there is no folder"),
             ("device", "it is no ordinary file"),
             ("full.html", "No space left"),
