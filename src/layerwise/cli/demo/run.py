@@ -90,7 +90,7 @@ def _watched(console: Console, result: Result, path: Path) -> int:
 
 
 def _listener(console: Console, result: Result) -> Listener:
-    live = console.is_terminal and not console.is_dumb_terminal
+    live = sys.stdout.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a pipe
     return Screen(console, result) if live else Lines(len(result.runs()))
 
 
