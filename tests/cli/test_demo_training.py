@@ -223,6 +223,11 @@ class TestEnds:
         assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
 
+    def test_a_pipe_is_no_terminal(self, figures, tmp_path, capsys, monkeypatch):
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert demo.main((1,), False, tmp_path, 0, 2) == 0
+        assert "\x1b[?1049h" not in capsys.readouterr().out
+
     def test_nobody_reads_any_more(self, figures, tmp_path, monkeypatch):
         forgotten = []
         monkeypatch.setattr(demo.Lines, "see", self.nobody)
