@@ -102,15 +102,17 @@ def curves(result: Result, act: Act) -> Draw:
     """Loss of the training batches by epoch, of the first seed."""
 
     def draw(axes: Any) -> None:
-        begun = [row for row in result.rows(act) if row.outcomes]
-        for row in begun:
-            steps, losses = zip(*_finite(row.outcomes[0].losses), strict=True)
-            epochs = [step * act.task.epochs / row.case.steps for step in steps]
+        begun = [(row, _finite(row.outcomes[0].losses)) for row in result.rows(act) if row.outcomes]
+        for row, points in begun:
+            epochs = [step * act.task.epochs / row.case.steps for step, _ in points]
             style = ":" if row.case.retuned else "-" if row.case.batch == act.task.small else "--"
+            losses = [loss for _, loss in points]
             axes.plot(epochs, losses, style, color=colour(act, row.case), lw=1.2, label=str(row.case))
-        first = max((_finite(row.outcomes[0].losses)[0][1] for row in begun), default=math.nan)
-        if math.isfinite(first):
-            axes.set_ylim(top=1.15 * first)  # a loss that leaps would leave no room for the others
+        firsts = [points[0][1] for _, points in begun if points]
+        if firsts:
+            lowest, highest = min(loss for _, points in begun for _, loss in points), max(firsts)
+            room = 0.1 * (highest - lowest)
+            axes.set_ylim(lowest - room, highest + room)  # a loss that leaps would leave no room for the others
         axes.set(xlabel="epoch", ylabel="training loss, nats")
         _legend(axes)
 
@@ -118,7 +120,7 @@ def curves(result: Result, act: Act) -> Draw:
 
 
 def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    return [point for point in points if math.isfinite(point[1])] or [(0, math.nan)]
+    return [point for point in points if math.isfinite(point[1])]
 
 
 def ratios(outcome: Outcome) -> Draw:
