@@ -26,7 +26,7 @@ NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
 help:
 	@echo "make setup        everything for development, and the pre-commit hooks"
-	@echo "make demo         train a small network with all three optimizers (under a minute)"
+	@echo "make demo         what the optimizers are for, shown on real data in two minutes, with a report"
 	@echo "make test         all tests;  make test-quick leaves out the slow ones"
 	@echo "make check        lint, format, types, and the extension's stub"
 	@echo "make docs         run the examples in docstrings and documentation"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-NEEDED = ("rich", "sklearn", "threadpoolctl", "typer")
+NEEDED = ("matplotlib", "rich", "sklearn", "torch", "typer")
 
 
 def main() -> None:

@@ -83,20 +83,15 @@ def show_recommend(
 
 @app.command()
 def demo(
-    quick: Annotated[bool, typer.Option("--quick", help="A few epochs and one seed: a look, not a result.")] = False,
+    act: Annotated[
+        list[int] | None, typer.Option(min=1, max=3, help="1 LARS, 2 LAMB, 3 Adafactor; may be repeated.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Less training and one seed: a look, not a result.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the report to this file or into this folder.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write figures, settings and versions to this JSON file.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Runs at the same time, each with one thread.")] = None,
 ) -> None:
-    """Train a small network on handwritten digits with each optimizer, at a small and at a large batch."""
-    # Not at the top: the other commands should neither wait for scikit-learn nor need it.
-    from layerwise.cli.demo import run_demo
-    from layerwise.cli.demo.settings import FULL, QUICK
-    from layerwise.cli.files import CannotWrite, check_writable
+    """See in two minutes, on real data, what LARS, LAMB and Adafactor are for, and get a report of it."""
+    from layerwise.cli.demo.run import main  # not at the top: the other commands should neither wait for it nor need it
 
-    try:
-        if out is not None:
-            check_writable(out)
-        run_demo(Console(), QUICK if quick else FULL, seed, out)
-    except CannotWrite as problem:
-        typer.echo(f"layerwise: {problem}", err=True)
-        raise typer.Exit(2) from None
+    raise typer.Exit(main(act or (), quick, out, seed, threads))

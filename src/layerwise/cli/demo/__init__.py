@@ -1,5 +1,4 @@
-"""`layerwise demo`: a small network trained by each optimizer, at a small and at a large batch."""
+"""`layerwise demo`: what these optimizers are for, in three acts on real data.
 
-from layerwise.cli.demo.run import run_demo
-
-__all__ = ["run_demo"]
+This process shows and writes; worker processes train, and they alone import PyTorch.
+"""

@@ -1,111 +1,124 @@
-"""What is shown and written at the end. Every statement is made from the figures of this run."""
+"""The report: one HTML file with everything in it, that opens without a network."""
 
 from __future__ import annotations
 
 import json
-import platform
-from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from html import escape
+from importlib.resources import files
 
-import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from layerwise.cli.demo import figures
+from layerwise.cli.demo.result import Result, Row, as_json, begun
+from layerwise.cli.demo.settings import Act
+from layerwise.cli.demo.table import HEADINGS, texts
+from layerwise.cli.demo.words import caption, paragraphs
 
-from layerwise.cli.demo import network
-from layerwise.cli.demo.cells import Cell
-from layerwise.cli.demo.data import TEST
-from layerwise.cli.demo.screen import accuracy
-from layerwise.cli.demo.settings import Plan
-
-NADO = "Nado et al. 2021, arXiv 2102.06356"
+SETTINGS = ("act", "optimizer", "options", "batch", "steps", "warm-up steps", "learning rate", "which is")
 
 
-def show(console: Console, plan: Plan, table: Sequence[Cell]) -> None:
-    """The table and what it says, broken into lines on a terminal only."""
-    console.print(_table(table))
-    if plan.seeds > 1:
-        console.print(
-            f"Accuracy: mean ± standard deviation of {plan.seeds} seeds. Seconds: theirs together.\n", highlight=False
-        )
-    for paragraph in paragraphs(plan, table):
-        console.print(paragraph, highlight=False, markup=False, soft_wrap=not console.is_terminal)
-
-
-def _table(table: Sequence[Cell]) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("optimizer", no_wrap=True)
-    for heading in ("batch", "learning\nrate", "steps", "test\naccuracy, %", "state,\nB/param", "seconds"):
-        shown.add_column(heading, justify="right", no_wrap=True)
-    for cell, after in zip(table, (*table[1:], None), strict=True):
-        name = "  re-tuned" if cell.retuned else cell.contender.name
-        lr, seconds = f"{cell.lr:.3g}", f"{sum(cell.seconds):.2f}"
-        state = f"{cell.bytes_per_parameter:.2f}"
-        row = (name, str(cell.batch), lr, str(cell.steps), accuracy(cell), state, seconds)
-        shown.add_row(
-            *row, style="dim" if cell.retuned else "", end_section=not after or after.contender != cell.contender
-        )
-    return shown
-
-
-def paragraphs(plan: Plan, table: Sequence[Cell]) -> list[str]:
-    by_name: dict[str, list[Cell]] = {}
-    for cell in table:
-        by_name.setdefault(cell.contender.name, []).append(cell)
-    changes = "; ".join(_change(*found) for found in by_name.values())
-    adafactor, adamw = by_name["Adafactor"][0], by_name["AdamW"][0]
-    shows = (
-        f"What this shows. From batch {plan.small} to {plan.large}, in the same {plan.epochs} epochs and with the "
-        f"learning rate scaled by the square-root rule, test accuracy (in %) changed as follows. {changes}. "
-        f"Adafactor, here without momentum, kept {adafactor.bytes_per_parameter:.2f} bytes of state per parameter, "
-        f"AdamW {adamw.bytes_per_parameter:.2f}."
+def page(result: Result) -> str:
+    style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>layerwise demo</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(_parts(result))
+        + f'\n</main>\n<script type="application/json" id="figures">\n{_raw(result)}\n</script>\n</body>\n</html>\n'
     )
-    not_shown = (
-        f"What it does not show. One network of two layers and {network.PARAMETERS:,} parameters, {TEST} test images "
-        f"(one of them is {100 / TEST:.2f} points) and {plan.seeds} seed{'s' * (plan.seeds > 1)}: differences of a "
-        "point mean nothing, and nothing follows for deep networks, for speed, or for models of another size. "
-        f"Tuned for the batch, momentum SGD and Adam can match LARS and LAMB ({NADO})."
+
+
+def _parts(result: Result) -> Iterator[str]:
+    partial = " <em>partial: it was interrupted</em>" if result.partial else ""
+    yield f"<h1>layerwise demo{partial}</h1>"
+    yield f"<p class=when>{escape(_when(result))}</p>"
+    yield "<h2>What this does and does not show</h2>"
+    for paragraph in paragraphs(result):
+        yield f"<p>{escape(paragraph)}</p>"
+    for act in result.acts:
+        yield from _act(result, act)
+    rows = begun(result)
+    if rows:
+        yield "<h2>Step time</h2>"
+        yield (
+            f"<p>Of training, and of the optimizer in it; one thread each, {result.threads} runs at a time: "
+            "these are hints.</p>"
+        )
+        yield _grid([figures.svg("times", "Step time", figures.times(rows), height=0.8 + 0.24 * len(rows))])
+    yield "<h2>Every setting</h2>"
+    yield _table(SETTINGS, list(_settings(result)), numbers=(3, 4, 5, 6))
+    yield f"<p class=when>{escape(_versions(result))}</p>"
+    yield "<p>All figures, curves and trust ratios are in this file as JSON, in its element <code>#figures</code>.</p>"
+
+
+def _when(result: Result) -> str:
+    now = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
+    kind = "quick run, " if result.quick else ""
+    first, last = result.seeds[0], result.seeds[-1]
+    which = f"seed {first}" if first == last else f"seeds {first} to {last}"
+    return f"{now}; {kind}{which}; {len(result.outcomes)} of {len(result.runs())} runs in {result.seconds:.0f} s"
+
+
+def _versions(result: Result) -> str:
+    known = as_json(result)
+    return ", ".join([*(f"{name} {number}" for name, number in known["versions"].items()), known["machine"]])
+
+
+def _act(result: Result, act: Act) -> Iterator[str]:
+    yield f"<h2>Act {act.number}. {escape(act.title)}</h2>"
+    headings = [" ".join(heading.split()) or figures.WORDS[act.task.metric] for heading in HEADINGS]
+    yield _table(headings, [texts(result, row) for row in result.rows(act)], numbers=range(1, len(headings)))
+    yield f"<p class=when>{escape(caption(result))}</p>"
+    rows = [row for row in result.rows(act) if row.outcomes]
+    if rows:
+        yield _grid(list(_pictures(result, act, rows)))
+
+
+def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
+    name = f"act{act.number}"
+    if act.grows:
+        for metric in sorted(figures.WORDS, key=lambda m: m != act.task.metric):
+            title = f"{figures.WORDS[metric].partition(',')[0].capitalize()} against batch size"
+            yield figures.svg(f"{name}-{metric}", title, figures.against_batch(result, act, metric))
+    else:
+        yield figures.svg(f"{name}-state", "Bytes of state for each parameter", figures.state(act, rows))
+    yield figures.svg(f"{name}-curves", "Training loss, first seed", figures.curves(result, act))
+    for i, row in enumerate(rows):
+        if row.case.batch == act.batches[-1] and row.outcomes[0].ratios[-1][1]:
+            layers = len(row.outcomes[0].ratios[-1][1])
+            title = f"Trust ratio of each layer by step: {row.case}, first seed"
+            yield figures.svg(
+                f"{name}-ratios{i}", title, figures.ratios(row.outcomes[0]), max(2.9, 0.9 + 0.16 * layers)
+            )
+
+
+def _settings(result: Result) -> Iterator[list[str]]:
+    for act in as_json(result)["acts"]:
+        for case in act["cases"]:
+            options = ", ".join(f"{name}={value!r}" for name, value in case["options"].items())
+            numbers = (f"{case['batch']:,}", f"{case['steps']:,}", str(case["warmup_steps"]), f"{case['lr']:.4g}")
+            yield [str(act["number"]), case["optimizer"], options, *numbers, case["lr_is"]]
+
+
+def _grid(pictures: Sequence[str]) -> str:
+    framed = (f"<figure>{picture}<figcaption>{_title(picture)}</figcaption></figure>" for picture in pictures)
+    return f"<div class=grid>{''.join(framed)}</div>"
+
+
+def _title(picture: str) -> str:
+    return picture.partition('aria-label="')[2].partition('"')[0]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
+    kinds = ["class=number" if i in numbers else "" for i in range(len(headings))]
+    head = "".join(f"<th {kind}>{escape(text)}</th>" for kind, text in zip(kinds, headings, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td {kind}>{escape(x)}</td>" for kind, x in zip(kinds, row, strict=True)) + "</tr>\n"
+        for row in rows
     )
-    hasty = [] if plan.retuned else ["This was a quick run: the learning rates were tuned for one three times as long."]
-    return [shows, not_shown, *hasty]
+    return f"<div class=wide><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
 
 
-def _change(small: Cell, large: Cell, retuned: Cell | None = None) -> str:
-    name = small.contender.name
-    if small.mean is None or large.mean is None:
-        return f"{name}: a run diverged"
-    moved = large.mean - small.mean
-    within = len(small.seconds) > 1 and abs(moved) <= small.spread + large.spread
-    words = [f"{moved:+.1f}{', within the spread of the seeds' if within else ''}"]
-    if retuned is not None:
-        words.append("re-tuned: diverged" if retuned.mean is None else f"re-tuned {retuned.mean:.1f}")
-    return f"{name} {small.mean:.1f} → {large.mean:.1f} ({'; '.join(words)})"
-
-
-def as_json(plan: Plan, seeds: range, table: Sequence[Cell]) -> str:
-    """All figures, with the settings and versions that they belong to."""
-    packages = ("layerwise", "numpy", "scikit-learn")
-    document = {
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        "machine": platform.platform(),
-        "settings": {**asdict(plan), "first_seed": seeds.start, "hidden": network.HIDDEN, "dtype": np.float32.__name__},
-        "parameters": network.PARAMETERS,
-        "cells": [_as_row(cell) for cell in table],
-    }
-    return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
-def _as_row(cell: Cell) -> dict[str, object]:
-    return {
-        "optimizer": cell.contender.name,
-        "options": repr(cell.contender.make(cell.lr)),
-        "batch": cell.batch,
-        "peak_lr": cell.lr,
-        "retuned": cell.retuned,
-        "steps": cell.steps,
-        "test_accuracy": cell.accuracies,
-        "diverged": cell.diverged,
-        "state_bytes": cell.state_bytes,
-        "seconds": cell.seconds,
-    }
+def _raw(result: Result) -> str:
+    """No text in it may end the element it is in."""
+    return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False).replace("</", "<\\/")

@@ -1,40 +1,144 @@
-"""The demo from beginning to end."""
+"""The demo from beginning to end, and every way in which it may end."""
 
 from __future__ import annotations
 
-from functools import partial
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter
 
 from rich.console import Console
-from threadpoolctl import threadpool_limits
+from rich.text import Text
 
-from layerwise.cli.demo import data
-from layerwise.cli.demo.cells import Cell, cells
-from layerwise.cli.demo.report import as_json, show
+from layerwise.cli.demo import table
+from layerwise.cli.demo.events import Event, Finished, Listener
+from layerwise.cli.demo.lines import Lines
+from layerwise.cli.demo.place import report_path
+from layerwise.cli.demo.pool import WorkerError, carry_out
+from layerwise.cli.demo.result import Result
 from layerwise.cli.demo.screen import Screen
-from layerwise.cli.demo.settings import Plan
-from layerwise.cli.demo.train import last, train
-from layerwise.cli.files import write_text
+from layerwise.cli.demo.settings import ACTS, SEEDS, quick
+from layerwise.cli.demo.words import paragraphs
+from layerwise.cli.files import CannotWrite, write_text
+from layerwise.threads import available_processors
+
+NEEDED = ("torch", "sklearn", "matplotlib")
+MOST_WORKERS = 8  # unless told otherwise; each has PyTorch in memory
+INTERRUPTED = 130
+WIDEST = 100  # columns of prose
 
 
-def run_demo(console: Console, plan: Plan, seed: int, out: Path | None) -> None:
-    """Train, show, and write down if asked to."""
-    digits = data.load()
-    table = list(cells(plan))
-    seeds = range(seed, seed + plan.seeds)
-    steps = plan.seeds * sum(cell.steps for cell in table)
-    # One thread: matrices this small gain nothing from a second, and lose much where other work wants it too.
-    with threadpool_limits(1), Screen(console, steps) as screen:
-        for cell in table:
-            _fill(cell, plan, seeds, digits, screen)
-    show(console, plan, table)
-    if out is not None:
-        write_text(out, as_json(plan, seeds, table))
-        console.print(f"Figures, settings and versions are in {out}.", highlight=False, markup=False, soft_wrap=True)
+class UnexpectedlyNotFinite(Exception):
+    """A loss that had no reason to diverge did."""
 
 
-def _fill(cell: Cell, plan: Plan, seeds: range, digits: data.Digits, screen: Screen) -> None:
-    for seed in seeds:
-        run = train(cell.contender, plan, cell.batch, cell.lr, digits.train, seed)
-        cell.add(last(run, partial(screen.step, cell)), digits.test)
-    screen.finished(cell)
+def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threads: int | None) -> int:
+    """The exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
+    check_packages()
+    result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # there are terminals without ± and ━
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left clean
+    try:
+        return _watched(Console(), result, report_path(out))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except CannotWrite as problem:
+        return _said(str(problem), 2)
+    except OSError as problem:
+        _forget_output()
+        nobody_reads = isinstance(problem, BrokenPipeError)
+        return 1 if nobody_reads else _said(f"cannot write to the output: {problem.strerror}", 1)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def check_packages() -> None:
+    """Raise for what is missing before the work begins; to import it here would only take time."""
+    for package in NEEDED:
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"no package {package}", name=package)
+
+
+def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) -> Result:
+    acts = [act for act in ACTS if not numbers or act.number in numbers]
+    seeds = range(seed, seed + (1 if is_quick else SEEDS))
+    return Result(tuple(map(quick, acts) if is_quick else acts), seeds, threads, is_quick)
+
+
+def _watched(console: Console, result: Result, path: Path) -> int:
+    """Train and show; whatever ends it, what is done is kept in a report."""
+    print(f"{len(result.runs())} runs with {result.threads} at a time; the report will be {path}.", flush=True)
+    try:
+        train(result, _listener(console, result))
+    except KeyboardInterrupt:
+        _write(result, path)
+        print(f"Interrupted. What was finished is in {path}.", flush=True)
+        return INTERRUPTED
+    except (UnexpectedlyNotFinite, WorkerError) as problem:
+        _write(result, path)
+        return _said(f"{problem}\nWhat was finished before is in {path}.", 1)
+    except OSError:
+        _write(result, path)
+        raise
+    _write(result, path)
+    show(console, result)
+    print(f"Report: {path}", flush=True)
+    return 0
+
+
+def _listener(console: Console, result: Result) -> Listener:
+    live = sys.stdout.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a pipe
+    return Screen(console, result) if live else Lines(len(result.runs()))
+
+
+def train(result: Result, listener: Listener) -> None:
+    """Everything, in worker processes; what is done stays in the result, however this ends."""
+    start = perf_counter()
+    result.partial = True
+    try:
+        with listener:
+            for event in carry_out(result.runs(), result.threads):
+                _keep(result, event)
+                listener.see(event)
+        result.partial = False
+    finally:
+        result.seconds = perf_counter() - start
+
+
+def _keep(result: Result, event: Event) -> None:
+    if not isinstance(event, Finished):
+        return
+    result.outcomes[event.run] = event.outcome
+    if event.outcome.diverged and not event.run.case.contender.may_diverge:
+        raise UnexpectedlyNotFinite(
+            f"the loss of {event.run} is not finite after step {event.outcome.losses[-1][0]}, and had no reason to be."
+        )
+
+
+def show(console: Console, result: Result) -> None:
+    """The table and what it says, broken into lines on a terminal only."""
+    table.show(console, result)
+    console.print("What this does and does not show", style="bold")
+    for paragraph in paragraphs(result):
+        text = Text(f"\n{paragraph}")
+        console.print(text, width=min(console.width, WIDEST), soft_wrap=not console.is_terminal)
+    console.print()
+
+
+def _write(result: Result, path: Path) -> None:
+    from layerwise.cli.demo.report import page
+
+    write_text(path, page(result))
+
+
+def _said(problem: str, code: int) -> int:
+    print(f"layerwise: {problem}", file=sys.stderr)
+    return code
+
+
+def _forget_output() -> None:
+    """Whoever read it is gone; without this Python would complain once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

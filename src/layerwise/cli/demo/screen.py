@@ -1,51 +1,159 @@
-"""What is seen while the runs go on: a bar and a live line on a terminal, plain lines elsewhere."""
+"""The live screen: what is done and how long it will take, the runs under way, and the trust ratios of one of them.
+
+It has the terminal's second screen to itself, so that nothing is left over when the terminal is resized.
+"""
 
 from __future__ import annotations
 
-from types import TracebackType
+import math
+from collections.abc import Iterable, Sequence
+from time import perf_counter
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
 
-from layerwise.cli.demo.cells import Cell
-from layerwise.cli.demo.train import Progress as Step
+from layerwise.cli.demo.events import Event, Finished, Moved, Started
+from layerwise.cli.demo.outcome import Progress, Ratios
+from layerwise.cli.demo.pool import cost
+from layerwise.cli.demo.result import Result, Row, begun, shown
+from layerwise.cli.demo.settings import Run
 
-EVERY = 16  # steps between two looks at the live line
+EIGHTHS = " ▏▎▍▌▋▊▉"
+NAMES = 36  # columns
+MOST_LAYERS = 16
 
 
 class Screen:
-    """Shows the work as a share of `total` steps; as a context it leaves the terminal as it found it."""
+    """A listener that is also what rich draws, several times a second and at whatever size the terminal then has."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self._console = console
-        columns = (BarColumn(16), TaskProgressColumn(), TextColumn("{task.description}"))
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", total=total)
+    def __init__(self, console: Console, result: Result) -> None:
+        self.result, self.start = result, perf_counter()
+        self.total = sum(map(cost, result.runs()))
+        self.under_way: dict[Run, Progress | None] = {}
+        self.bounds: dict[Run, tuple[float, float]] = {}
+        self.watched: Run | None = None
+        self.live = Live(self, console=console, screen=True, refresh_per_second=8)
 
     def __enter__(self) -> Screen:
-        self._bar.start()
+        self.live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+    def __exit__(self, *_: object) -> None:
+        self.live.__exit__(None, None, None)
 
-    def step(self, cell: Cell, seen: Step) -> None:
-        self._bar.advance(self._task)
-        if seen.step % EVERY == 0 or seen.step == cell.steps:
-            line = f"{title(cell)}: loss {seen.loss:.3f}, lr {seen.lr:.2g}"
-            self._bar.update(self._task, description=line)
+    # ---- what happens
 
-    def finished(self, cell: Cell) -> None:
-        if not self._console.is_terminal:
-            print(f"{title(cell)}: test accuracy {accuracy(cell)}", flush=True)
+    def see(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.under_way[event.run] = None
+        elif isinstance(event, Moved):
+            self.under_way[event.run] = event.progress
+            self._watch(event.run, event.progress.ratios)
+        else:
+            self._finish(event)
+
+    def _watch(self, run: Run, ratios: Ratios) -> None:
+        """The first run that has ratios, until it is done."""
+        there = [x for x in ratios.values() if 0 < x < math.inf]
+        if there:
+            low, high = self.bounds.get(run, (math.inf, 0.0))
+            self.bounds[run] = min(low, *there), max(high, *there)
+            self.watched = self.watched or run
+
+    def _finish(self, event: Finished) -> None:
+        del self.under_way[event.run]
+        if self.watched == event.run:
+            self.watched = next((run for run in self.under_way if run in self.bounds), None)
+
+    # ---- what is drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.max_width, options.height or console.height
+        lines = [*self._head(width), *self._runs(width)]
+        left = height - len(lines) - 3
+        if self.watched is not None and left >= 4:
+            lines += [Text(), *self._ratios(self.watched, width, min(left - 1, MOST_LAYERS))]
+        done = list(self._done())
+        left = height - len(lines) - 2
+        if done and left > 0:
+            lines += [Text(), *done[-left:]]
+        for line in lines:
+            line.truncate(width)
+            yield line
+
+    def _share(self) -> float:
+        done = sum(map(cost, self.result.outcomes))
+        parts = (cost(run) * p.step / run.case.steps for run, p in self.under_way.items() if p is not None)
+        return (done + sum(parts)) / self.total
+
+    def _head(self, width: int) -> Iterable[Text]:
+        share, runs = self._share(), len(self.result.runs())
+        seconds = perf_counter() - self.start
+        left = "" if share < 0.02 else f"{clock(seconds * (1 - share) / share)} left"
+        right = f"  {100 * share:3.0f} %  {left:10}"
+        yield Text(f"layerwise demo: {len(self.result.outcomes)} of {runs} runs done", style="bold")
+        yield Text.assemble((bar(share, width - len(right) - 1), "cyan"), right)
+        yield Text("")
+
+    def _runs(self, width: int) -> Iterable[Text]:
+        for run, progress in self.under_way.items():
+            share = 0.0 if progress is None else progress.step / run.case.steps
+            loss = "getting ready" if progress is None else f"loss {progress.loss:.3f}"
+            space = max(6, width - NAMES - len("getting ready") - 3)
+            yield Text.assemble(f"{run!s:{NAMES}.{NAMES}} ", (bar(share, space), "green"), f" {loss}")
+
+    def _ratios(self, run: Run, width: int, room: int) -> Iterable[Text]:
+        progress = self.under_way[run]
+        ratios = {} if progress is None else progress.ratios
+        low, high = decades(*self.bounds[run])
+        yield Text.assemble((f"Trust ratios: {run}", "bold"), " (log scale)")
+        names = max(map(len, ratios), default=0)
+        space = max(8, min(60, width - names - 12))
+        for name, x in list(ratios.items())[: room - 1]:
+            yield Text.assemble(f"{name:{names}}  ", (log_bar(x, low, high, space), "magenta"), f" {x:.3g}")
+        yield Text(f"{'':{names}}  {axis(low, high, space)}", style="dim")
+
+    def _done(self) -> Iterable[Text]:
+        return (Text(told(row), style="dim") for row in begun(self.result) if row.done)
 
 
-def title(cell: Cell) -> str:
-    return f"{cell.contender.name}, batch {cell.batch}{', re-tuned' if cell.retuned else ''}"
+def told(row: Row) -> str:
+    return f"{row.case!s:{NAMES}.{NAMES}} {row.case.task.metric} {shown(row)}"
 
 
-def accuracy(cell: Cell) -> str:
-    if cell.mean is None:
-        return f"diverged ({cell.diverged} of {len(cell.seconds)})"
-    spread = f" ± {cell.spread:.1f}" if len(cell.accuracies) > 1 else ""
-    return f"{cell.mean:.1f}{spread}"
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def bar(share: float, width: int) -> str:
+    filled = round(max(0.0, min(1.0, share)) * max(width, 0))
+    return "━" * filled + "─" * (width - filled)
+
+
+def decades(low: float, high: float) -> tuple[float, float]:
+    """The powers of ten around these, at least one apart."""
+    below, above = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return 10.0**below, 10.0 ** max(above, below + 1)
+
+
+def log_bar(x: float, low: float, high: float, width: int) -> str:
+    if not 0 < x < math.inf:
+        return " " * width
+    share = (math.log10(x) - math.log10(low)) / (math.log10(high) - math.log10(low))
+    eighths = round(8 * width * max(0.0, min(1.0, share)))
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(width)
+
+
+def axis(low: float, high: float, width: int) -> str:
+    """Powers of ten where they lie on such a bar."""
+    first, last = round(math.log10(low)), round(math.log10(high))
+    line = [" "] * (width + 8)
+    free = 0
+    for power in range(first, last + 1):
+        label: Sequence[str] = f"{10.0**power:g}"
+        at = round(width * (power - first) / (last - first))
+        if at >= free:
+            line[at : at + len(label)] = label
+            free = at + len(label) + 1
+    return "".join(line).rstrip()

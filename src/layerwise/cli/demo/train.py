@@ -1,100 +1,127 @@
-"""One training run, step by step, so that whoever watches can show it or stop it."""
+"""One training run with `layerwise.torch`, or with PyTorch's own optimizer for comparison."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from importlib import import_module
 from time import perf_counter
+from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from layerwise.cli.demo import network
-from layerwise.cli.demo.data import Split
-from layerwise.cli.demo.settings import Contender, Plan, Schedule
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.cli.demo.data import Data, Split, load
+from layerwise.cli.demo.models import new_model
+from layerwise.cli.demo.outcome import Noise, Outcome, Progress, Ratios
+from layerwise.cli.demo.settings import Case, Run
+from layerwise.torch import NoiseScale, param_groups, scheduler
 
-Optimizer = Lamb | Lars | Adafactor
+POINTS = 64  # of a curve
+PARTS = 2  # of a batch whose noise is measured
+AT_ONCE = 256  # test examples
 
-
-@dataclass(frozen=True)
-class Trained:
-    """What a run leaves behind."""
-
-    weights: network.Weights
-    loss: float  # of the last batch; not finite if the run diverged
-    state_bytes: int
-    seconds: float
-
-    @property
-    def diverged(self) -> bool:
-        return not math.isfinite(self.loss)
+Watch = Callable[[Progress], None]
 
 
-@dataclass(frozen=True)
-class Progress:
-    step: int
-    loss: float
-    lr: float
+def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> Outcome:
+    """Train, and measure on the test data; stop at the first loss that is not finite."""
+    case = run.case
+    data = data or load(case.task)
+    torch.manual_seed(run.seed)
+    model = new_model(case.task)
+    opt = new_optimizer(case, model)
+    outcome = Outcome(parameters=sum(p.numel() for p in model.parameters()))
+    noise = NoiseScale(model) if run.measures_noise else None
+    _steps(run, model, opt, data.train, noise, outcome, watch)
+    outcome.state_bytes = state_bytes(opt)
+    if noise is not None:
+        outcome.noise = Noise(noise.value, PARTS, case.steps)
+        noise.remove()
+    if not outcome.diverged:
+        outcome.accuracy, outcome.loss = measure(model, data.test)
+    return outcome
 
 
-def schedule(peak: float, steps: int, warmup: int) -> Schedule:
-    """Linear from 0 up to `peak` in `warmup` steps, then linear down to 0; the callable counts steps from 0."""
-
-    def lr(step: int) -> float:
-        t = step + 1
-        return peak * min(t / warmup, (steps - t + 1) / (steps - warmup + 1))
-
-    return lr
+def new_optimizer(case: Case, model: nn.Module) -> Any:
+    """Biases and what normalises are not decayed; every tensor has its trust ratio."""
+    module, _, name = case.contender.optimizer.rpartition(".")
+    return getattr(import_module(module), name)(param_groups(model), lr=case.lr, **case.contender.options)
 
 
-def train(
-    contender: Contender, plan: Plan, batch: int, peak: float, data: Split, seed: int
-) -> Iterator[Progress | Trained]:
-    """Yield the progress of every step, and at the end what came of it."""
-    rng = np.random.default_rng(seed)
-    weights = network.new_weights(rng)
-    steps = plan.steps(batch)
-    lr = schedule(peak, steps, plan.warmup)
-    opt = contender.make(lr)
-    loss, seconds = math.nan, 0.0
-    for step, rows in enumerate(_batches(rng, len(data.y), batch, steps)):
-        start = perf_counter()
-        with np.errstate(all="ignore"):  # a run may diverge, and is then reported as such
-            loss, gradients = network.loss_and_gradients(weights, data.x[rows], data.y[rows])
-        opt.step_all(weights, gradients)
-        seconds += perf_counter() - start
-        yield Progress(step + 1, loss, lr(step))
-        if not math.isfinite(loss):
+def _steps(
+    run: Run, model: nn.Module, opt: Any, data: Split, noise: NoiseScale | None, outcome: Outcome, watch: Watch
+) -> None:
+    schedule = scheduler(opt, run.case.recipe.schedule())
+    every = max(1, run.case.steps // POINTS)
+    start = perf_counter()
+    for step, (x, y) in enumerate(batches(data, run), 1):
+        opt.zero_grad()
+        loss = _backward(model, x, y, noise)
+        before = perf_counter()
+        opt.step()
+        outcome.stepping += perf_counter() - before
+        schedule.step()
+        diverged = not math.isfinite(loss)
+        if diverged or step % every == 0 or step == run.case.steps:
+            outcome.losses.append((step, loss))
+            outcome.ratios.append((step, trust_ratios(opt)))
+            watch(Progress(step, loss, outcome.ratios[-1][1]))
+        if diverged:
             break
-    yield Trained(weights, loss, state_bytes(opt, weights), seconds)
+    outcome.seconds = perf_counter() - start
 
 
-def _batches(rng: np.random.Generator, n: int, batch: int, steps: int) -> Iterator[network.Array]:
-    """`steps` batches of row numbers: every epoch a new order, cut into whole batches."""
-    for step in range(steps):
-        position = step % (n // batch)
-        if position == 0:
-            order = rng.permutation(n)
-        yield order[position * batch : (position + 1) * batch]
+def _backward(model: nn.Module, x: Tensor, y: Tensor, noise: NoiseScale | None) -> float:
+    """The gradient of the mean loss; in parts where its noise is measured, which comes to the same."""
+    if noise is None:
+        loss = cross_entropy(model(x), y.flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+    total = 0.0
+    for xs, ys in zip(torch.chunk(x, PARTS), torch.chunk(y, PARTS), strict=True):
+        loss = cross_entropy(model(xs), ys.flatten()) / PARTS
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    noise.update(len(x) // PARTS, scale=1 / PARTS)
+    return total
 
 
-def state_bytes(opt: Optimizer, weights: network.Weights) -> int:
-    """What the optimizer keeps of the tensors; step counts and shapes are not of their size."""
-    state = opt.state_dict()
-    bookkeeping = {"step", "shape"}
-    return sum(
-        array.nbytes
-        for key, array in state.items()
-        if key.rpartition("/")[0] in weights and key.rpartition("/")[2] not in bookkeeping
-    )
+def batches(data: Split, run: Run) -> Iterator[Split]:
+    """In an order that the seed decides, the same for every optimizer; each epoch has its own."""
+    draw = torch.Generator().manual_seed(run.seed)
+    left = run.case.steps
+    while True:
+        for rows in torch.split(torch.randperm(len(data.x), generator=draw), run.case.batch):
+            if left == 0:
+                return
+            yield Split(data.x[rows], data.y[rows])
+            left -= 1
 
 
-def last(run: Iterator[Progress | Trained], watch: Callable[[Progress], None] | None = None) -> Trained:
-    """Carry a run to its end."""
-    for seen in run:
-        if isinstance(seen, Trained):
-            return seen
-        if watch is not None:
-            watch(seen)
-    raise AssertionError("a run ends with what came of it")
+@torch.no_grad()
+def measure(model: nn.Module, data: Split) -> tuple[float, float]:
+    """Accuracy in percent, and the mean loss."""
+    loss = right = 0.0
+    for x, y in zip(torch.split(data.x, AT_ONCE), torch.split(data.y, AT_ONCE), strict=True):
+        scores, labels = model(x), y.flatten()
+        loss += cross_entropy(scores, labels, reduction="sum").item()
+        right += (scores.argmax(1) == labels).sum().item()
+    return 100 * right / data.y.numel(), loss / data.y.numel()
+
+
+def trust_ratios(opt: Any) -> Ratios:
+    """By layer, of the weights alone; none for PyTorch's optimizers."""
+    stats = opt.stats() if hasattr(opt, "stats") else {}
+    return {
+        name.removesuffix(".weight"): float(seen["trust_ratio"])
+        for name, seen in stats.items()
+        if name.endswith("weight") and "trust_ratio" in seen
+    }
+
+
+def state_bytes(opt: Any) -> int:
+    """What the optimizer keeps of the parameters; step counts are not of their size."""
+    tensors = ((key, x) for kept in opt.state.values() for key, x in kept.items() if isinstance(x, Tensor))
+    return sum(x.numel() * x.element_size() for key, x in tensors if key != "step")

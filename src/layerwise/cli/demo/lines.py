@@ -1,0 +1,38 @@
+"""Plain lines, for a pipe or a log: one for every run that is done."""
+
+from __future__ import annotations
+
+import sys
+
+from layerwise.cli.demo.events import Event, Finished
+from layerwise.cli.demo.outcome import Outcome
+from layerwise.cli.demo.settings import Run
+
+
+class Lines:
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Finished):
+            self.done += 1
+            print(f"{self.done:2} of {self.total}  {told(event.run, event.outcome)}")
+            sys.stdout.flush()
+
+
+def told(run: Run, outcome: Outcome) -> str:
+    return f"{run}: {figure(run, outcome)} ({outcome.seconds:.1f} s)"
+
+
+def figure(run: Run, outcome: Outcome) -> str:
+    if outcome.diverged:
+        return f"diverged at step {outcome.losses[-1][0]}"
+    if run.case.task.metric == "accuracy":
+        return f"accuracy {outcome.accuracy:.1f} %"
+    return f"loss {outcome.loss:.3f}"

@@ -1,0 +1,142 @@
+"""Runs in worker processes, each with one thread, so that figures do not depend on how many there are.
+
+Every worker has a pipe of its own: it is sent one run after the other, and answers with events. A worker that dies
+closes its pipe, so nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from layerwise.cli.demo.events import Event, Events, Finished, Moved, Started
+from layerwise.cli.demo.settings import Run
+
+
+class WorkerError(Exception):
+    """A worker died, or what it was doing failed; the message says which run it was and what helps."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    run: Run
+    text: str
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+    run: Run | None = None
+
+
+def carry_out(runs: Sequence[Run], workers: int) -> Events:
+    """What happens, until all runs are done. The longest begin first, so that none is left to run alone at the end."""
+    waiting = sorted(runs, key=cost)
+    with _workers(min(workers, len(runs))) as staff:
+        for worker in staff.values():
+            yield from _next(worker, waiting)
+        while busy := [pipe for pipe, worker in staff.items() if worker.run is not None]:
+            for pipe in wait(busy):
+                worker = staff[pipe]
+                event = _received(worker)
+                yield event
+                if isinstance(event, Finished):
+                    yield from _next(worker, waiting)
+
+
+def cost(run: Run) -> float:
+    """About how long a run takes, in milliseconds of a two-core virtual machine."""
+    step, example = (1.0, 0.05) if run.case.task.model == "cnn" else (2.0, 0.9)
+    return run.case.steps * (step + example * run.case.batch)
+
+
+def _next(worker: Worker, waiting: list[Run]) -> Iterator[Event]:
+    worker.run = waiting.pop() if waiting else None
+    if worker.run is not None:
+        try:
+            worker.pipe.send(worker.run)
+        except OSError:
+            raise _died(worker) from None
+        yield Started(worker.run)
+
+
+def _received(worker: Worker) -> Event:
+    try:
+        event = worker.pipe.recv()
+    except (EOFError, OSError):
+        raise _died(worker) from None
+    if isinstance(event, Failed):
+        raise WorkerError(f"{event.run} failed. This is a mistake of ours:\n{event.text}")
+    return event  # type: ignore[no-any-return]
+
+
+def _died(worker: Worker) -> WorkerError:
+    worker.process.join(5)
+    code = worker.process.exitcode or 0
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return WorkerError(
+        f"the process that trained {worker.run} {how}. If the machine ran out of memory, --threads 1 needs half as "
+        "much; --act 1 needs least."
+    )
+
+
+@contextmanager
+def _workers(number: int) -> Iterator[dict[Any, Worker]]:
+    """Started while Ctrl-C is ignored, which they inherit: it is for this process, which ends them."""
+    context = get_context("spawn")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    staff: dict[Any, Worker] = {}
+    try:
+        try:
+            for _ in range(number):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=work, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                staff[ours] = Worker(process, ours)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        yield staff
+    finally:
+        for pipe, worker in staff.items():
+            pipe.close()
+            worker.process.terminate()
+        for worker in staff.values():
+            worker.process.join()
+
+
+def work(pipe: Connection) -> None:
+    """What a worker does: train what it is sent, until there is nobody left to tell."""
+    try:
+        _train_all(pipe)
+    except (EOFError, OSError):
+        os._exit(0)  # whoever asked is gone
+
+
+def _train_all(pipe: Connection) -> None:
+    import torch
+
+    import layerwise
+    from layerwise.cli.demo.train import train
+
+    torch.set_num_threads(1)
+    layerwise.set_num_threads(1)
+    while True:
+        run: Run = pipe.recv()
+        try:
+            outcome = train(run, lambda progress: pipe.send(Moved(run, progress)))  # noqa: B023
+        except OSError:
+            raise
+        except Exception:
+            pipe.send(Failed(run, traceback.format_exc()))
+        else:
+            pipe.send(Finished(run, outcome))

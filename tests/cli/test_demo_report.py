@@ -1,0 +1,157 @@
+"""The report and the live screen, of results made by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from cli.demo_results import USUAL, outcome, result
+from rich.console import Console
+
+from layerwise.cli.demo.events import Finished, Moved, Started
+from layerwise.cli.demo.outcome import Progress
+from layerwise.cli.demo.report import page
+from layerwise.cli.demo.result import Result
+from layerwise.cli.demo.screen import Screen, axis, bar, decades, log_bar
+from layerwise.cli.demo.settings import ACTS
+
+EMPTY = ("meta", "path", "use", "rect", "image", "br", "img", "link")
+
+
+class Page(HTMLParser):
+    """Elements, ids, text by element, and what the page would fetch."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.fetched, self.used, self.text = [], Counter(), [], set(), {}
+        self.tags = Counter()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        if tag not in EMPTY:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids[value] += 1
+            elif name in ("src", "href", "xlink:href", "data", "poster"):
+                (self.used.add(value[1:]) if value.startswith("#") else self.fetched.append(value))
+            self.used |= set(re.findall(r"url\(#([^)]*)\)", value or ""))
+
+    def handle_endtag(self, tag):
+        if tag not in EMPTY:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.text[self.open[-1]] = self.text.get(self.open[-1], "") + data
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return page(result())
+
+
+class TestReport:
+    def test_it_is_whole_and_alone(self, usual):
+        seen = Page(usual)
+        assert seen.open == []
+        assert max(seen.ids.values()) == 1
+        assert seen.used <= set(seen.ids)
+        assert [ref[:22] for ref in seen.fetched] == ["data:image/png;base64,"] * len(seen.fetched)
+        assert not re.search(r"@import|url\((?!#)", seen.text["style"])
+
+    def test_pictures(self, usual):
+        labels = re.findall(r'aria-label="([^"]*)"', usual)
+        for part in ("Test accuracy against", "Test loss against", "Training loss", "Bytes of state", "Step time"):
+            assert any(label.startswith(part) for label in labels), part
+        ratios = [label for label in labels if label.startswith("Trust ratio of each layer")]
+        assert len(ratios) == 4  # LARS and LAMB at their large batches, both Adafactors
+        assert Page(usual).tags["svg"] == len(labels)
+
+    def test_colours_come_from_the_page(self, usual):
+        assert not re.search("#0[1-5]0[1-5]0[1-5]", usual)
+        assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
+        assert "prefers-color-scheme: dark" in usual
+
+    def test_all_figures_are_in_it(self, usual):
+        seen = json.loads(Page(usual).text["script"])
+        assert set(seen["versions"]) >= {"python", "torch", "layerwise", "numpy", "scikit-learn", "matplotlib"}
+        assert not seen["partial"]
+        found = {}
+        for act in seen["acts"]:
+            for case in act["cases"]:
+                found[case["name"], case["batch"]] = [run[act["metric"]] for run in case["runs"]]
+                assert case["lr"] > 0
+                assert case["steps"] * case["batch"] == act["task"]["epochs"] * act["task"]["examples"]
+        assert found == USUAL
+
+    def test_every_setting(self, usual):
+        for words in (
+            "layerwise.torch.Lamb",
+            "weight_decay=0.01",
+            "0.02, tuned at batch 8, times √16",
+            "scale_parameter",
+        ):
+            assert words in usual
+
+    def test_partial(self):
+        seen = page(result({("LAMB", 128): None, ("SGD", 1024): [math.inf] * 3}))
+        assert "partial: it was interrupted" in seen
+        assert "diverged" in seen
+        assert json.loads(Page(seen).text["script"])["partial"] is True
+
+    def test_nothing_at_all(self):
+        nothing = Result(ACTS, range(3), 2, partial=True)
+        seen = Page(page(nothing))
+        assert seen.open == []
+        assert seen.tags["svg"] == 0
+
+    def test_it_is_reproducible(self, usual):
+        when = re.compile(r"<p class=when>[^<]*</p>")
+        assert when.sub("", page(result())) == when.sub("", usual)
+
+
+class TestScreen:
+    def events(self, made):
+        first, second, third, *_ = made.runs()
+        yield Started(first)
+        yield Started(second)
+        yield Moved(second, Progress(10, 2.5, {"a.layer": 0.03, "zero": 0.0, "b": 30.0}))
+        yield Finished(first, outcome(first, 97.0))
+        yield Started(third)
+
+    @pytest.mark.parametrize(("width", "height"), [(60, 20), (200, 50), (100, 30), (20, 5), (7, 2)])
+    def test_it_fits_any_terminal(self, width, height):
+        made = result(dict.fromkeys(USUAL))
+        console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="standard")
+        screen = Screen(console, made)
+        for event in self.events(made):
+            screen.see(event)
+            if isinstance(event, Finished):
+                made.outcomes[event.run] = event.outcome
+            lines = console.render_lines(screen, console.options.update(width=width, height=height))
+            assert all(sum(part.cell_length for part in line) == width for line in lines)
+            assert len(lines) <= max(height, 6)
+            assert any(part.style and part.style.color for line in lines for part in line) or width < 60
+        text = "\n".join("".join(part.text for part in line) for line in lines)
+        if width >= 60:
+            assert "1 of 30 runs done" in text
+            assert "loss 2.500" in text
+            assert "a.layer" in text
+            assert "getting ready" in text
+
+    def test_bars(self):
+        assert bar(0.5, 4) == "━━──"
+        assert bar(7.0, 2) == "━━"
+        assert decades(0.02, 3.0) == (0.01, 10.0)
+        assert decades(0.1, 0.1) == (0.1, 1.0)
+        assert log_bar(0.1, 0.01, 1.0, 8) == "████    "
+        assert log_bar(0.0, 0.01, 1.0, 4) == "    "
+        assert axis(0.01, 1.0, 20) == "0.01      0.1       1"

@@ -1,0 +1,272 @@
+"""What the demo trains: its data, its settings, its workers, and every way in which a demo may end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import re
+from dataclasses import replace
+
+import pytest
+from cli.demo_results import USUAL, outcome
+
+from layerwise.cli.demo import run as demo
+from layerwise.cli.demo.events import Finished, Moved, Started
+from layerwise.cli.demo.pool import WorkerError, carry_out, cost
+from layerwise.cli.demo.settings import (
+    ACTS,
+    ADAFACTOR,
+    ADAMW,
+    DIGITS,
+    LAMB,
+    LARS,
+    SGD,
+    TEXT,
+    WITH_MOMENTUM,
+    Case,
+    Run,
+    quick,
+    runs,
+)
+
+
+class TestSettings:
+    def test_rates_are_scaled_by_the_square_root(self):
+        for act in ACTS:
+            for contender in act.contenders:
+                case = Case(act.task, contender, act.task.large)
+                assert case.lr == pytest.approx(contender.lr * math.sqrt(act.task.large / act.task.small))
+
+    @pytest.mark.parametrize(("task", "small", "large"), [(DIGITS, 960, 30), (TEXT, 1024, 64)])
+    def test_the_same_epochs_and_the_same_warm_up_at_every_batch(self, task, small, large):
+        for batch, steps in ((task.small, small), (task.large, large)):
+            case = Case(task, LAMB, batch)
+            assert (case.steps, case.recipe.steps, case.recipe.warmup_steps) == (steps, steps, task.warmup)
+
+    def test_what_two_acts_share_is_trained_once(self):
+        both = demo.new_result((2, 3), False, 0, 1).runs()
+        assert len(both) == len(set(both)) == 17
+        assert [run.measures_noise for run in both].count(True) == 1
+
+    def test_retuned_at_the_large_batch(self):
+        case = Case(TEXT, ADAMW, TEXT.large, retuned=True)
+        assert case.lr == ADAMW.retuned
+        assert case.recipe.warmup_steps == TEXT.warmup
+
+    def test_quick_is_shorter_and_of_one_seed(self):
+        for act in ACTS:
+            fast = quick(act)
+            assert fast.task.epochs < act.task.epochs
+            for run in runs(fast, range(1)):
+                assert 1 <= run.case.recipe.warmup_steps < run.case.steps
+
+
+@pytest.fixture(scope="module")
+def training():
+    pytest.importorskip("torch")
+    from layerwise.cli.demo import data, models, train
+
+    return data, models, train
+
+
+@pytest.mark.heavy
+class TestTraining:
+    def test_the_text_is_the_one_that_rates_were_tuned_on(self, training):
+        text = training[0].read_text()
+        found = hashlib.sha256(text).hexdigest()
+        assert found == "7957716e7d919a281ce5cbe1f65e48999031a78f223b3497b33aa70c3ceb68db"
+        assert max(text) < training[0].SYMBOLS
+
+    def test_splits_have_nothing_in_common(self, training):
+        data, _, _ = training
+        digits = data.load(DIGITS)
+        assert [len(split.y) for split in digits] == [DIGITS.examples, 413, 360]
+        sequences, text = data.load(TEXT), data.read_text()
+        trained = text[: len(text) * 8 // 10]
+        assert all(bytes(row) in trained for row in sequences.train.x.tolist())
+        for split, tenths in ((sequences.tuning, 8), (sequences.test, 9)):
+            all_of_it = text[len(text) * tenths // 10 :]
+            assert all_of_it.startswith(bytes(split.x.flatten().tolist()))
+            assert len(split.x) == len(text) // 10 // data.LENGTH
+        assert len(sequences.train.x) == TEXT.examples
+        assert sequences.train.x[:, 1:].equal(sequences.train.y[:, :-1])
+
+    def test_an_epoch_has_every_example_once(self, training):
+        data, _, train = training
+        rows = data.Split(*(training[0].load(DIGITS).train.y,) * 2)
+        found = list(train.batches(rows, Run(Case(DIGITS, SGD, 1024), 3)))
+        assert len(found) == 30
+        assert all(batch.x.sort().values.equal(rows.x.sort().values) for batch in found)
+        assert not found[0].x.equal(found[1].x)
+
+    @pytest.mark.parametrize(
+        ("contender", "bytes_each"), [(SGD, 4), (LARS, 4), (ADAMW, 8), (LAMB, 8), (ADAFACTOR, 0), (WITH_MOMENTUM, 4)]
+    )
+    def test_state_bytes(self, training, contender, bytes_each):
+        import torch
+
+        _, models, train = training
+        model = models.new_model(TEXT)
+        opt = train.new_optimizer(Case(TEXT, contender, 8), model)
+        model(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
+        opt.step()
+        tensors = list(model.parameters())
+        statistics = (
+            [sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors] if contender.scaled_as == "Adafactor" else []
+        )
+        assert train.state_bytes(opt) == bytes_each * sum(p.numel() for p in tensors) + 4 * sum(statistics)
+
+    def test_parts_of_a_batch_come_to_the_same_gradient(self, training):
+        _, models, train = training
+        import torch
+
+        torch.manual_seed(0)
+        model = models.new_model(DIGITS)
+        x, y = (part[:32] for part in training[0].load(DIGITS).train)
+        whole, grads = train._backward(model, x, y, None), [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        with train.NoiseScale(model) as noise:
+            assert train._backward(model, x, y, noise) == pytest.approx(whole, rel=1e-5)
+        for p, grad in zip(model.parameters(), grads, strict=True):
+            torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-7)
+
+    def test_a_loss_that_is_not_finite_ends_the_run(self, training):
+        _, _, train = training
+        hot = replace(SGD, lr=1e30)
+        done = train.train(Run(Case(replace(DIGITS, epochs=1), hot, 32), 0))
+        assert done.diverged
+        assert done.accuracy is None
+        assert done.losses[-1][0] < 32
+
+    def test_figures_do_not_depend_on_who_works(self, training):
+        short = replace(DIGITS, epochs=1)
+        wanted = [Run(Case(short, contender, 32), seed) for contender in (LARS, SGD) for seed in (0,)]
+        import torch
+
+        here, threads = {}, torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            here = {run: training[2].train(run) for run in wanted}
+        finally:
+            torch.set_num_threads(threads)
+        seen = list(carry_out(wanted, 2))
+        there = {event.run: event.outcome for event in seen if isinstance(event, Finished)}
+        assert {run: o.losses for run, o in here.items()} == {run: there[run].losses for run in wanted}
+        assert {run: o.accuracy for run, o in here.items()} == {run: there[run].accuracy for run in wanted}
+        assert [event.run for event in seen if isinstance(event, Started)] == sorted(wanted, key=cost)[::-1]
+        assert all(set(event.progress.ratios) == {"conv1", "conv2", "conv3", "hidden", "head"}
+                   for event in seen if isinstance(event, Moved) and event.run.case.contender == LARS)  # fmt: skip
+        assert multiprocessing.active_children() == []
+
+    def test_a_worker_that_is_killed_is_an_error_and_no_hang(self, training):
+        events = carry_out([Run(Case(DIGITS, LARS, 32), 0)], 1)
+        assert isinstance(next(events), Started)
+        assert isinstance(next(events), Moved)
+        multiprocessing.active_children()[0].kill()
+        with pytest.raises(WorkerError, match=r"LARS, batch 32, seed 0 was killed by signal 9\..*--threads 1"):
+            list(events)
+        assert multiprocessing.active_children() == []
+
+
+class TestEnds:
+    """The demo with its workers replaced by what they would say."""
+
+    @pytest.fixture
+    def figures(self, monkeypatch):
+        found = dict(USUAL)
+
+        def said(wanted, workers):
+            for run in wanted:
+                yield Started(run)
+                value = found[run.case.name, run.case.batch]
+                if value is None:
+                    raise KeyboardInterrupt
+                yield Finished(run, outcome(run, value[run.seed]))
+
+        monkeypatch.setattr(demo, "carry_out", said)
+        monkeypatch.setattr(demo, "check_packages", lambda: None)
+        return found
+
+    def read(self, path):
+        return json.loads(re.search(r'id="figures">\n(.*)\n</script>', path.read_text()).group(1))
+
+    def test_well(self, figures, tmp_path, capsys):
+        assert demo.main((1,), False, tmp_path, 0, 2) == 0
+        seen = capsys.readouterr()
+        assert seen.err == ""
+        assert "13 of 13  LARS, batch 1,024, seed 2: accuracy 95.0 %" in seen.out
+        assert seen.out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
+        assert not self.read(tmp_path / "layerwise-demo.html")["partial"]
+
+    def test_sgd_may_diverge(self, figures, tmp_path, capsys):
+        figures["SGD", 1024] = [math.nan, math.inf, math.nan]
+        assert demo.main((1,), False, tmp_path, 0, 2) == 0
+        seen = capsys.readouterr()
+        assert "SGD, batch 1,024, seed 0: diverged at step 30" in seen.out
+        assert seen.err == ""
+
+    def test_others_may_not(self, figures, tmp_path, capsys):
+        figures["LARS", 1024] = [math.nan, 94.0, 95.0]
+        assert demo.main((1,), False, tmp_path, 0, 2) == 1
+        seen = capsys.readouterr()
+        assert seen.err.startswith("layerwise: the loss of LARS, batch 1,024, seed 0 is not finite after step 30")
+        assert self.read(tmp_path / "layerwise-demo.html")["partial"]
+
+    def test_interrupted(self, figures, tmp_path, capsys):
+        figures["LARS", 1024] = None
+        assert demo.main((1,), False, tmp_path / "mine.html", 0, 2) == 130
+        assert "Interrupted. What was finished is in" in capsys.readouterr().out
+        written = self.read(tmp_path / "mine.html")
+        assert written["partial"]
+        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 0]
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+
+    def test_a_pipe_is_no_terminal(self, figures, tmp_path, capsys, monkeypatch):
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert demo.main((1,), False, tmp_path, 0, 2) == 0
+        assert "\x1b[?1049h" not in capsys.readouterr().out
+
+    def test_nobody_reads_any_more(self, figures, tmp_path, monkeypatch):
+        forgotten = []
+        monkeypatch.setattr(demo.Lines, "see", self.nobody)
+        monkeypatch.setattr(demo, "_forget_output", lambda: forgotten.append(True))
+        assert demo.main((1,), False, tmp_path, 0, 2) == 1
+        assert forgotten == [True]
+        assert self.read(tmp_path / "layerwise-demo.html")["partial"]
+
+    @staticmethod
+    def nobody(lines, event):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def test_a_report_that_cannot_be_written_any_more(self, figures, tmp_path, capsys, monkeypatch):
+        def full(path, text):
+            raise demo.CannotWrite(f"cannot write {path}: No space left on device")
+
+        monkeypatch.setattr(demo, "write_text", full)
+        assert demo.main((1,), False, tmp_path, 0, 2) == 2
+        assert "No space left on device" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("place", "why"),
+        [
+            ("missing", "there is no folder"),
+            ("missing/report.html", "there is no folder"),
+            ("device", "it is no ordinary file"),
+            ("full.html", "No space left"),
+        ],
+    )
+    def test_places(self, figures, tmp_path, capsys, monkeypatch, place, why):
+        (tmp_path / "device").symlink_to("/dev/null")
+        if place == "full.html":
+            monkeypatch.setattr("pathlib.Path.write_bytes", self.no_room)
+        assert demo.main((1,), False, tmp_path / place, 0, 2) == 2
+        seen = capsys.readouterr()
+        assert seen.out == ""
+        assert re.fullmatch(rf"layerwise: cannot write .*{why}.*\n", seen.err)
+        assert [path.name for path in tmp_path.iterdir()] == ["device"]
+
+    @staticmethod
+    def no_room(path, data):
+        raise OSError(28, "No space left on device")

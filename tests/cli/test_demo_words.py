@@ -1,0 +1,136 @@
+"""What the demo says of its figures follows from them, whatever they are."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from cli.demo_results import result
+from rich.console import Console
+
+from layerwise.cli.demo import table
+from layerwise.cli.demo.words import paragraphs
+
+
+def said(changed=None, **options):
+    return " ".join(paragraphs(result(changed, **options)))
+
+
+def printed(made, width):
+    console = Console(file=io.StringIO(), width=width)
+    table.show(console, made)
+    return console.file.getvalue()
+
+
+class TestLargeBatch:
+    def test_better(self):
+        words = said(acts=(2,))
+        assert "AdamW from 2.350 ± 0.050 to 3.200 ± 0.082 and LAMB from 2.210 ± 0.010 to 2.960 ± 0.008" in words
+        assert "LAMB did better than AdamW with every one of 3 seeds, and lost less than it" in words
+
+    def test_worse(self):
+        assert "LAMB did worse than AdamW with every one of 3 seeds" in said(
+            {("LAMB", 128): [3.4, 3.5, 3.6]}, acts=(2,)
+        )
+
+    def test_seeds_that_overlap_tell_nothing(self):
+        assert "LAMB and AdamW cannot be told apart" in said({("LAMB", 128): [3.0, 3.15, 3.0]}, acts=(2,))
+
+    def test_better_though_it_lost_more(self):
+        words = said({("LAMB", 8): [1.5, 1.5]}, acts=(2,))
+        assert "LAMB did better than AdamW with every one of 3 seeds, and lost more than it" in words
+
+    def test_nothing_lost(self):
+        assert "and lost nothing on the way" in said({("LARS", 1024): [99.0, 99.0, 99.0]}, acts=(1,))
+
+    def test_accuracy_is_better_when_it_is_higher(self):
+        assert "LARS did better than SGD" in said(acts=(1,))
+        assert "LARS did worse than SGD" in said({("LARS", 1024): [9.0, 8.0, 9.5]}, acts=(1,))
+
+    @pytest.mark.parametrize(
+        ("retuned", "words"),
+        [
+            ([2.90, 3.00, 3.10], "these seeds do not tell it from LAMB with the scaled one"),
+            ([2.80, 2.81, 2.82], "it does better than LAMB with the scaled one"),
+            ([3.05, 3.06, 3.07], "it does less well than LAMB with the scaled one"),
+        ],
+    )
+    def test_retuned(self, retuned, words):
+        assert words in said({("AdamW re-tuned", 128): retuned}, acts=(2,))
+
+    def test_one_seed_is_called_that(self):
+        words = said(is_quick=True)
+        assert "LAMB did better than AdamW, with one seed" in words
+        assert "every one" not in words
+        assert words.startswith("This was a quick run")
+
+    def test_diverged(self):
+        made = result({("SGD", 1024): [math.inf] * 3}, acts=(1,))
+        assert "SGD from 97.5 ± 0.5 % to diverged" in paragraphs(made)[0]
+        assert "LARS did better than SGD" in paragraphs(made)[0]
+        assert "diverged" in printed(made, 100)
+        one = result({("SGD", 1024): [math.inf, 90.0, 90.0]}, acts=(1,))
+        assert "1 of 3 diverged" in printed(one, 100)
+
+
+class TestAdafactor:
+    def test_what_momentum_was_worth(self):
+        words = said(acts=(3,))
+        assert "AdamW keeps 8.00 bytes" in words
+        assert "keeps 4.15 bytes and ends at 2.225 ± 0.025, lower than AdamW's" in words
+        assert "keeps 0.150 bytes and ends at 2.510 ± 0.010, higher than AdamW's" in words
+        assert "Momentum was worth its memory" in words
+
+    def test_when_nothing_is_to_be_seen(self):
+        words = said({("Adafactor", 8): [2.21, 2.35], ("Adafactor+momentum", 8): [2.2, 2.31]}, acts=(3,))
+        assert "not to be told apart from AdamW's" in words
+        assert "cannot be seen from these seeds" in words
+
+    def test_when_it_did_harm(self):
+        assert "Momentum did the loss no good" in said({("Adafactor+momentum", 8): [2.6, 2.7]}, acts=(3,))
+
+
+class TestAlways:
+    def test_noise(self):
+        assert "about 42 sequences" in said()
+        assert "noise scale" not in said(acts=(1, 3))
+
+    def test_noise_that_drowns_the_signal(self):
+        made = result()
+        run, _ = made.noise
+        made.outcomes[run].noise = replace(made.outcomes[run].noise, scale=math.inf)
+        assert "above what can be measured" in " ".join(paragraphs(made))
+
+    def test_what_does_not_follow(self):
+        for options in ({}, {"is_quick": True}, {"acts": (3,)}):
+            assert paragraphs(result(**options))[-1].startswith("What this does not show.")
+        assert "2102.06356" in said()
+
+    def test_interrupted(self):
+        words = paragraphs(result({("LAMB", 128): None, ("SGD", 32): None}))
+        assert words[0] == "This run was interrupted: what it did not finish is missing."
+        assert [text[:5] for text in words].count("Act 3") == 1
+        assert not any(text.startswith(("Act 1", "Act 2")) for text in words)
+
+    def test_claims_that_must_not_be_made(self):
+        assert "better than Adam " not in said()
+        assert "same quality" not in said()
+
+
+class TestTable:
+    @pytest.mark.parametrize("width", [60, 80, 200])
+    def test_it_fits(self, width):
+        lines = printed(result(), width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("LAMB" in line and "2.960 ± 0.008" in line and "+0.750" in line for line in lines)
+        assert any("Adafactor" in line and "0.150" in line for line in lines)
+
+    def test_learning_rates_where_there_is_room(self):
+        assert "56.6" in printed(result(), 80)
+        assert "56.6" not in printed(result(), 60)
+
+    def test_what_was_not_finished_is_a_dash(self):
+        line = next(line for line in printed(result({("LARS", 1024): None}), 80).splitlines() if "56.6" in line)
+        assert "–" in line
