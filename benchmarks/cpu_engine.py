@@ -21,11 +21,11 @@ from rich.table import Table
 import layerwise
 import layerwise.torch
 from layerwise import _native
+from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.rules.asks import Now
 from layerwise.torch import _engines
 from peers import Arrays, Step, random_arrays, torch_peers
 from rows import RESULTS, Timing, alternately, append, provenance
-from shapes import SETS, Shapes, parameters
 
 TABLE = "cpu_engine.csv"
 Names = Sequence[str]

@@ -17,10 +17,10 @@ import optax
 from rich.console import Console
 
 import layerwise.jax
+from layerwise.cli.bench.shapes import SETS
 from numpy_front import as_rows, show
 from peers import random_arrays
 from rows import RESULTS, alternately, append, provenance
-from shapes import SETS
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"bert-base": 11, "tiny-1000": 31}

@@ -12,9 +12,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from layerwise.cli.bench.shapes import SETS, parameters
 from peers import peers, random_arrays
 from rows import RESULTS, Timing, alternately, append, provenance
-from shapes import SETS, parameters
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"digits": 500, "bert-base": 15, "tiny-1000": 50}

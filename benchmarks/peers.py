@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import layerwise.numpy
-from shapes import Shapes
+from layerwise.cli.bench.shapes import Shapes
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Step = Callable[[], None]

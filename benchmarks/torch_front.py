@@ -12,10 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
 
+from layerwise.cli.bench.shapes import SETS
 from numpy_front import as_rows, show
 from peers import random_arrays, torch_peers
 from rows import RESULTS, alternately, append, provenance
-from shapes import SETS
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"bert-base": 11, "tiny-1000": 41}

@@ -1,165 +1,17 @@
-"""The command line, run as its users run it."""
+"""The demo, run as its users run it."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from cli.program import on_a_terminal, run
 
 import layerwise
 from layerwise.cli.demo import cells, data, network, report, settings, train
 from layerwise.numpy import Adafactor, Lamb, Lars
-from layerwise.recipes import recommend
-
-COMMAND = (sys.executable, "-m", "layerwise")
-# A terminal's colours and width come from the environment, and none of it should come from whoever runs the tests.
-PLAIN = {key: value for key, value in os.environ.items() if not re.search("COLOR|GITHUB|TERM|COLUMNS|LINES", key)}
-
-
-def run(*arguments, code=0, **environment):
-    done = subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**PLAIN, **environment}
-    )
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def on_a_terminal(*arguments, interrupt_at=None, **environment):
-    """What a terminal receives, and the exit code; Ctrl-C as soon as `interrupt_at` is seen."""
-    terminal, its_side = pty.openpty()
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_side)
-    environment = {**PLAIN, "TERM": "xterm", "COLUMNS": "100", **environment}
-    child = subprocess.Popen([*COMMAND, *arguments], **streams, env=environment, start_new_session=True)
-    os.close(its_side)
-    seen = b""
-    while select.select([terminal], [], [], 60)[0]:
-        try:
-            received = os.read(terminal, 4096)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not received:
-            break
-        seen += received
-        if interrupt_at and interrupt_at in seen:
-            child.send_signal(signal.SIGINT)
-            interrupt_at = None
-    os.close(terminal)
-    return seen.decode(), child.wait(timeout=60)
-
-
-class TestCommands:
-    def test_version(self):
-        assert run("--version").stdout == f"{layerwise.__version__}\n"
-
-    def test_help_names_the_commands(self):
-        out = run("--help").stdout
-        assert "demo" in out
-        assert "presets" in out
-
-    def test_presets_in_a_pipe_are_one_line_each(self):
-        assert run("presets").stdout.splitlines() == [str(preset) for preset in layerwise.presets()]
-
-    def test_presets_on_a_terminal(self):
-        seen, code = on_a_terminal("presets", COLUMNS="200")
-        assert code == 0
-        for preset in layerwise.presets():
-            assert preset.name in seen
-
-    def test_a_wrong_option_is_no_traceback(self):
-        done = run("demo", "--seed", "-1", code=2)
-        assert "--seed" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    @pytest.mark.parametrize(("path", "why"), [("missing/report.json", "there is no folder"), (".", "it is a folder")])
-    def test_a_file_that_cannot_be_written_is_one_line_before_the_work(self, tmp_path, path, why):
-        done = run("demo", "--out", str(tmp_path / path), code=2)
-        assert done.stdout == ""
-        assert re.fullmatch(rf"layerwise: cannot write .*{why}.*\n", done.stderr)
-
-    @pytest.mark.parametrize("package", ["typer", "rich", "sklearn"])
-    def test_without_its_packages_it_says_what_to_install(self, package):
-        program = f"import sys; sys.modules[{package!r}] = None; import layerwise.cli; layerwise.cli.main()"
-        done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True)
-        assert done.returncode == 1
-        assert done.stderr == f"the command line needs {package}: pip install 'layerwise[demo]'\n"
-
-    def test_other_missing_modules_are_not_hidden(self):
-        program = "import sys; sys.modules['numpy'] = None; import layerwise.cli; layerwise.cli.main()"
-        done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True)
-        assert "ModuleNotFoundError" in done.stderr
-
-
-class TestRecommend:
-    ARGUMENTS = ("recommend", "lamb", "32768", "--reference-batch", "256", "--reference-lr", "1e-3")
-    FOUND = recommend("Lamb", 32768, reference_batch=256, reference_lr=1e-3)
-
-    def test_in_a_pipe_it_is_one_line_each(self):
-        done = run(*self.ARGUMENTS, COLUMNS="60")
-        assert done.stdout == f"{self.FOUND}\n"
-        assert done.stderr == ""
-
-    def test_every_option_arrives(self):
-        options = {"reference-batch": 512, "reference-lr": 2.0, "reference-warmup": 0.01, "total-samples": 1e6}
-        said = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        done = run("recommend", "Lars", "2048", *said, "--like", "nus-resnet", "--rule", "linear")
-        named = {name.replace("-", "_"): value for name, value in options.items()}
-        assert done.stdout == f"{recommend('Lars', 2048, **named, like='nus-resnet', rule='linear')}\n"
-
-    def test_json(self):
-        written = json.loads(run(*self.ARGUMENTS, "--json", "--total-samples", "3276800").stdout)
-        assert written["kwargs"] == {"lr": self.FOUND.lr}
-        assert (written["steps"], written["warmup_steps"], written["extrapolated"]) == (100, 14, True)
-        assert len(written["lines"]) == len(self.FOUND.lines)
-
-    @pytest.mark.parametrize("columns", [60, 100])
-    def test_on_a_terminal_it_is_a_table_as_wide_as_that(self, columns):
-        seen, code = on_a_terminal(*self.ARGUMENTS, COLUMNS=str(columns))
-        assert code == 0
-        assert "\x1b[33mextrapolated" in seen
-        rows = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
-        assert max(map(len, rows)) <= columns
-        for line in self.FOUND.lines:
-            assert any(line.setting in row and line.value in row for row in rows), line
-
-    def test_no_color(self):
-        seen, _ = on_a_terminal(*self.ARGUMENTS, NO_COLOR="1")
-        assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
-
-    @pytest.mark.parametrize(
-        ("arguments", "why"),
-        [
-            (("sgd", "1024"), "`optimizer` must be one of Lamb, Lars, Adafactor, but is 'sgd'"),
-            (("lamb", "0"), "`batch` must be an integer ≥ 1, but is 0"),
-            (("lamb", "1024", "--reference-lr", "0.1"), "`reference_batch` must be given"),
-            (("adafactor", "1024"), "`reference_lr` must be given for Adafactor"),
-            (("lamb", "1024", "--like", "bert"), "`like` must be one of 'mlperf-bert'"),
-        ],
-    )
-    def test_a_mistake_is_one_line_with_the_way_out(self, arguments, why):
-        done = run("recommend", *arguments, code=2)
-        assert done.stdout == ""
-        assert re.fullmatch(rf"layerwise: {re.escape(why)}.*\. .*\.\n", done.stderr)
-
-    def test_help_fits_a_screen(self):
-        out = run("recommend", "--help").stdout
-        assert len(out.splitlines()) <= 24
-        assert max(map(len, out.splitlines())) <= 80
-
-    def test_it_needs_no_framework(self):
-        program = (
-            "import sys; sys.modules |= dict.fromkeys(['torch', 'jax', 'optax', 'sklearn']); sys.argv[1:] = "
-            "['recommend', 'lars', '8192']; import layerwise.cli; layerwise.cli.main()"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert done.stdout == f"{recommend('Lars', 8192)}\n"
 
 
 class TestDemo:

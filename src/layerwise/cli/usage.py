@@ -1,0 +1,54 @@
+"""What was typed wrongly, in one line with the way out; and what can be typed, for the shell to complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+
+# The class has no public name of its own since typer brought its own copy of click along.
+UsageError: Any = typer.BadParameter.__mro__[1]
+WRONG = 2
+
+
+class Mistake(Exception):
+    """Something the user can put right; the message is the whole of what there is to say."""
+
+
+def in_one_line(problem: Any) -> str:
+    """The message of a usage error, which click spreads over several lines."""
+    name = problem.ctx.command_path if problem.ctx is not None else "layerwise"
+    possible = getattr(problem, "possibilities", None)
+    if possible:
+        said = f"{problem.message}. Did you mean {' or '.join(sorted(possible))}?"
+    else:
+        said = " ".join(problem.format_message().split())
+    ending = "" if said.endswith((".", "?")) else "."
+    return f"{name}: {said[0].lower()}{said[1:]}{ending} '{name} --help' shows what there is."
+
+
+def known(what: str, value: str, names: Sequence[str]) -> str:
+    """The name that is meant, whatever its case; a mistake that suggests one otherwise."""
+    found = {name.lower(): name for name in names}
+    if value.lower() in found:
+        return found[value.lower()]
+    near = get_close_matches(value.lower(), found, 1)
+    hint = f"Did you mean {found[near[0]]}?" if near else f"There are {', '.join(names)}."
+    raise typer.BadParameter(f"there is no {what} {value!r}. {hint}")
+
+
+def one_of(what: str, names: Callable[[], Iterable[str]]) -> dict[str, Any]:
+    """What an option or argument is given that takes one of these names, or several."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [known(what, one, list(names())) for one in value]
+        return value if value is None else known(what, value, list(names()))
+
+    return {"callback": check, "autocompletion": completing(names)}
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in names() if name.lower().startswith(incomplete.lower())]
