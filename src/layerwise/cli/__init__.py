@@ -12,6 +12,10 @@ EXTRAS = {"demo": "demo", "bench": "cli,torch"}  # of all others: cli
 INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
 
 
+class Mistake(Exception):
+    """Something the user can put right; the message is the whole of what there is to say."""
+
+
 def main() -> None:
     """Entry point of `layerwise` and of `python -m layerwise`."""
     sys.exit(_guarded(sys.argv[1:]))

@@ -10,9 +10,10 @@ import typer
 from rich.console import Console
 
 import layerwise
-from layerwise.cli import INTERRUPTED, presets, recommend
+from layerwise.cli import INTERRUPTED, Mistake, presets, recommend
 from layerwise.cli import info as facts
-from layerwise.cli.usage import WRONG, Mistake, UsageError, in_one_line
+from layerwise.cli.bench import command as bench
+from layerwise.cli.usage import WRONG, UsageError, in_one_line
 
 app = typer.Typer(
     name="layerwise",
@@ -64,6 +65,7 @@ def info(
 
 
 app.command("presets")(presets.command)
+app.command("bench")(bench.command)
 app.command("recommend")(recommend.command)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+
+from layerwise.cli import Mistake
 
 
-class CannotWrite(Exception):
+class CannotWrite(Mistake):
     """The file asked for cannot be written; the message says why."""
 
 
@@ -24,8 +26,20 @@ def check_writable(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     try:
-        with NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        Path(file.name).replace(path)
+        if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
+            path.write_text(text, "utf-8")
+        else:
+            _replace(path.resolve(), text)
     except OSError as problem:
         raise CannotWrite(f"cannot write {path}: {problem.strerror or problem}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, "utf-8")
+        if path.exists():
+            shutil.copymode(path, beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

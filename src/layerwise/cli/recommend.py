@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from layerwise.cli.usage import Mistake, completing
+from layerwise.cli import Mistake
+from layerwise.cli.usage import completing
 from layerwise.errors import HyperparameterError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS

@@ -13,10 +13,6 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 WRONG = 2
 
 
-class Mistake(Exception):
-    """Something the user can put right; the message is the whole of what there is to say."""
-
-
 def in_one_line(problem: Any) -> str:
     """The message of a usage error, which click spreads over several lines."""
     name = problem.ctx.command_path if problem.ctx is not None else "layerwise"

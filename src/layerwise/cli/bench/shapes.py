@@ -41,13 +41,75 @@ def bert_base() -> Shapes:
     return shapes
 
 
+def gpt2_medium() -> Shapes:
+    """GPT-2 medium, whose head is its word embedding.
+
+    From its published configuration: vocab_size 50257, n_positions 1024, n_embd 1024, n_layer 24.
+    """
+    vocabulary, positions, hidden, layers = 50257, 1024, 1024, 24
+    shapes: Shapes = {"wte": (vocabulary, hidden), "wpe": (positions, hidden)}
+    linear = {"c_attn": 3 * hidden, "attn.c_proj": hidden, "c_fc": 4 * hidden}
+    for layer in range(layers):
+        for name, width in linear.items():
+            shapes[f"{layer}.{name}.weight"], shapes[f"{layer}.{name}.bias"] = (hidden, width), (width,)
+        shapes[f"{layer}.mlp.c_proj.weight"], shapes[f"{layer}.mlp.c_proj.bias"] = (4 * hidden, hidden), (hidden,)
+        for name in ("ln_1", "ln_2"):
+            shapes[f"{layer}.{name}.weight"] = shapes[f"{layer}.{name}.bias"] = (hidden,)
+    return shapes | {"ln_f.weight": (hidden,), "ln_f.bias": (hidden,)}
+
+
+def resnet50() -> Shapes:
+    """ResNet-50 for ImageNet: 3, 4, 6 and 3 blocks of three convolutions, each followed by a batch norm."""
+    shapes = _convolution("stem", 64, 3, 7)
+    before = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for block in range(blocks):
+            name = f"{stage}.{block}"
+            shapes |= _convolution(f"{name}.1", width, before, 1)
+            shapes |= _convolution(f"{name}.2", width, width, 3)
+            shapes |= _convolution(f"{name}.3", 4 * width, width, 1)
+            if block == 0:
+                shapes |= _convolution(f"{name}.shortcut", 4 * width, before, 1)
+            before = 4 * width
+    return shapes | {"head.weight": (1000, before), "head.bias": (1000,)}
+
+
+def _convolution(name: str, to: int, come: int, size: int) -> Shapes:
+    return {f"{name}.weight": (to, come, size, size), f"{name}.norm.weight": (to,), f"{name}.norm.bias": (to,)}
+
+
 def tiny_1000() -> Shapes:
     """A thousand small tensors: what is left to measure is the overhead of each."""
     return {f"t{i}": (256,) for i in range(1000)}
 
 
-SETS = {"digits": digits, "bert-base": bert_base, "tiny-1000": tiny_1000}
+SETS = {
+    "resnet50": resnet50,
+    "bert-base": bert_base,
+    "gpt2-medium": gpt2_medium,
+    "tiny-1000": tiny_1000,
+    "digits": digits,
+}
 
 
 def parameters(shapes: Shapes) -> int:
     return sum(map(prod, shapes.values()))
+
+
+def single(shapes: Shapes) -> Shapes:
+    """As many tensors of as many dimensions, with one element each."""
+    return {name: (1,) * len(shape) for name, shape in shapes.items()}
+
+
+def shrunk(shapes: Shapes, factor: int = 64) -> Shapes:
+    """Every tensor with about so many times fewer elements, so that what is largest stays largest."""
+    return {name: _shrunk(shape, factor) for name, shape in shapes.items()}
+
+
+def _shrunk(shape: tuple[int, ...], factor: int) -> tuple[int, ...]:
+    dims, target = list(shape), max(1, prod(shape) // factor)
+    while prod(dims) > target:
+        longest = dims.index(max(dims))
+        dims[longest] = (dims[longest] + 1) // 2
+    return tuple(dims)
