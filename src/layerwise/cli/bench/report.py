@@ -18,8 +18,10 @@ from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.peers import OURS
 from layerwise.cli.bench.timing import Timing
 
-WIDE, NARROW = 110, 76  # columns of a terminal from which on there is room for more quartiles
+# What goes first where the terminal is narrow; files have it all.
+DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
 MIB = 2**20
+WIDEST = 200
 
 
 def show(console: Console, table: Table) -> None:
@@ -31,8 +33,8 @@ def show(console: Console, table: Table) -> None:
     plain = not console.is_terminal
     console.print(Text(title, style="bold"), soft_wrap=plain)
     if table.rows:
-        wide = console if not plain else Console(file=console.file, width=200)
-        wide.print(_grid(table, 200 if plain else console.width, plain))
+        shown = Console(file=console.file, width=WIDEST, color_system=None) if plain else console
+        shown.print(_fitting(shown, table, plain))
     for label, why in table.left_out.items():
         console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
     if table.apart:
@@ -40,29 +42,41 @@ def show(console: Console, table: Table) -> None:
     console.print()
 
 
-def _grid(table: Table, width: int, plain: bool) -> Grid:
-    grid = Grid(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    grid.add_column("implementation", overflow="fold")
-    headings = _cells(next(iter(table.rows.values())), width)
-    for heading in headings:
-        grid.add_column(heading.strip(), justify="right", no_wrap=True)
-    for row in table.rows.values():
-        grid.add_row(Text(row.label), *_cells(row, width).values(), style="bold" if row.package == OURS else "")
+def _fitting(console: Console, table: Table, plain: bool) -> Grid:
+    """The table with as many columns as there is room for, broken names before fewer columns than five."""
+    grids = [_grid(table, plain, False, ()), _grid(table, plain, False, DROPPED[:1])]
+    grids += [_grid(table, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
+    room = console.options.update(width=WIDEST)
+    return next((grid for grid in grids if console.measure(grid, options=room).maximum <= console.width), grids[-1])
+
+
+def _grid(table: Table, plain: bool, folded: bool, dropped: Sequence[str]) -> Grid:
+    grid = Grid(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if plain else 1, 0, 0))
+    grid.add_column("implementation", no_wrap=True, vertical="bottom")
+    rows = [(row, _without(dropped, _cells(row))) for row in table.rows.values()]
+    for heading in rows[0][1]:
+        grid.add_column(heading.replace("\n", " ") if plain else heading, justify="right", no_wrap=True)
+    for row, cells in rows:
+        label = row.label.replace(", ", ",\n  ") if folded else row.label
+        grid.add_row(Text(label), *cells.values(), style="bold" if row.package == OURS else "")
     return grid
 
 
-def _cells(row: Row, width: int) -> dict[str, str]:
-    """What is shown of a row, by heading; fewer quartiles where there is less room."""
-    cells = {"step ms": _ms(row.timing)}
-    if width >= WIDE:
-        cells["quartiles"] = _spread(row.timing, 1e3)
-    cells["ratio"] = f"{row.ratio.median:.2f}" if row.ratio.rounds else ""
-    if width >= NARROW:
-        cells["quartiles "] = _spread(row.ratio)
-    cells["host ms"] = _ms(row.host)
-    cells["state"] = f"{row.state:.2f}"
-    cells["peak MiB"] = "" if row.peak is None else _number(row.peak / MIB)
-    return cells
+def _without(dropped: Sequence[str], cells: Mapping[str, str]) -> dict[str, str]:
+    return {heading: cell for heading, cell in cells.items() if heading not in dropped}
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """What is shown of a row, by heading."""
+    return {
+        "step\nms": _ms(row.timing),
+        "step's\nquartiles": _spread(row.timing, 1e3),
+        "ratio": f"{row.ratio.median:.2f}" if row.ratio.rounds else "",
+        "ratio's\nquartiles": _spread(row.ratio),
+        "host\nms": _ms(row.host),
+        "state,\nB/param": f"{row.state:.2f}",
+        "peak\nMiB": "" if row.peak is None else _number(row.peak / MIB),
+    }
 
 
 def _ms(timing: Timing) -> str:
@@ -87,9 +101,8 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     host = "until the call returned" if on_cuda else "the same step of as many tensors of one element each"
     counted = "–".join(map(str, rounds))
     columns = (
-        f"step: median of {counted} rounds, in turns, in one process. ratio: to {bases} in the same round. Quartiles "
-        f"beside both. host: {host}. state: bytes for each parameter. peak: what PyTorch held in a step beside weights, "
-        "gradients and state."
+        f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "
+        f"host: {host}. state: bytes for each parameter. peak: what PyTorch held in a step beside these, weights and gradients."
     )
     return [columns, f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."]
 
