@@ -9,7 +9,9 @@ import typer
 from rich.console import Console
 
 from layerwise.cli import Mistake
-from layerwise.cli.bench.peers import OURS, PEERS
+from layerwise.cli.bench.peers import PEERS
+from layerwise.cli.bench.request import Request
+from layerwise.cli.bench.run import run_bench
 from layerwise.cli.bench.shapes import SETS, parameters
 from layerwise.cli.files import check_writable
 from layerwise.cli.usage import one_of
@@ -17,6 +19,7 @@ from layerwise.threads import MOST, wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 DEFAULT = "resnet50"
+FRONTS = ("torch", "numpy", "jax")
 
 
 def _shapes() -> tuple[str, ...]:
@@ -32,10 +35,11 @@ def command(
     optimizer: Annotated[
         list[str] | None, typer.Option(help="lamb, lars or adafactor; repeat.", **one_of("optimizer", lambda: PEERS))
     ] = None,
+    front: Annotated[str, typer.Option(help="torch, numpy or jax.", **one_of("front", lambda: FRONTS))] = FRONTS[0],
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
     against: Annotated[
-        str, typer.Option(help="layerwise or torch.", **one_of("base of ratios", lambda: (OURS, "torch")))
-    ] = OURS,
+        str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))
+    ] = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, max=MOST, help="Of ours and of PyTorch.")] = None,
@@ -53,10 +57,10 @@ def command(
         raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
     for path in filter(None, (csv, json)):
         check_writable(path)
-    # Not at the top: the other commands should neither wait for torch nor need it.
-    from layerwise.cli.bench.run import Request, run_bench
-
+    if front == "jax" and threads is not None:
+        raise Mistake("--threads does not reach JAX, which takes the processors it may run on: taskset gives it fewer.")
     request = Request(
+        front=front,
         shapes=shapes or [DEFAULT],
         model=model,
         optimizers=optimizer or list(PEERS),

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from layerwise.cli.bench.groups import Cost, grouped, together
-from layerwise.cli.bench.peers import Peer
+from layerwise.cli.bench.peers import Peer, Running, Work
 from layerwise.cli.bench.shapes import Shapes, parameters, shrunk, single
 from layerwise.cli.bench.timing import Timing, Turns
-from layerwise.cli.bench.work import Running, Work, start
 
 WARMUP = 2
 NOTHING = Timing(())
@@ -89,8 +88,8 @@ class Measurement:
         for label in self._peers:
             self._screen.tell(f"trying {label}", 1)
             with self._without(label):
-                running = start(self._peers[label], small)
-                found[label] = Cost(times * running.state_bytes, times * running.peak())
+                running = self._peers[label].start(small)
+                found[label] = Cost(times * (running.state_bytes + running.copied), times * running.peak())
         return found
 
     @contextmanager
@@ -113,7 +112,7 @@ class Measurement:
         running = []
         for label in labels:
             with self._without(label):
-                running.append(start(self._peers[label], work))
+                running.append(self._peers[label].start(work))
         return running
 
     def _measure(self, labels: Sequence[str], rounds: int) -> None:

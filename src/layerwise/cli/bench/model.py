@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from layerwise.cli import Mistake
+from layerwise.cli.bench.shapes import Shapes
 
 VARIABLE = "LAYERWISE_TRACEBACK"
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
@@ -31,6 +32,11 @@ def model_of(path: str) -> torch.nn.Module:
         raise Mistake(f"--model {path}: {name} is not callable but {_kind(make)}. {SHAPE}")
     model = make if isinstance(make, torch.nn.Module) else _attempt(f"--model {path}: {name}() failed", make)
     return _checked(path, name, model)
+
+
+def shapes_of(path: str) -> Shapes:
+    """Of the parameters that a step would move."""
+    return {name: tuple(p.shape) for name, p in model_of(path).named_parameters() if p.requires_grad}
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> Any:

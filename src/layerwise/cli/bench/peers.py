@@ -13,10 +13,51 @@ import types
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+from layerwise.cli.bench.shapes import Shapes
+from layerwise.cli.bench.timing import Clock, Step
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"
+
+
+class Running(Protocol):
+    """An implementation at work on tensors; it has made its first step, and so its state."""
+
+    label: str
+    copied: int  # bytes that it has for itself beside its state
+
+    @property
+    def step(self) -> Step: ...
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def peak(self) -> int: ...
+
+
+class Work(Protocol):
+    """Tensors with gradients, which all that are compared share: what a step takes does not depend on the numbers."""
+
+    shapes: Shapes
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def on_cuda(self) -> bool: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def like(self, shapes: Shapes) -> Work: ...
 
 
 @dataclass(frozen=True)
@@ -38,6 +79,11 @@ class Peer:
 
     def make(self, params: list[Any]) -> Any:
         return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
+
+    def start(self, work: Any) -> Running:
+        from layerwise.cli.bench.tensors import Stepping
+
+        return Stepping(self.label, work, self.make(work.params))
 
 
 def load(target: str) -> Any:

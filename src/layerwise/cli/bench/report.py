@@ -95,16 +95,18 @@ def _number(x: float) -> str:
 
 def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     """How the columns are to be read."""
-    rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()})
+    rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
     bases = ", ".join(dict.fromkeys(table.base for table in tables))
     on_cuda = any(table.device.startswith("cuda") for table in tables)
     host = "until the call returned" if on_cuda else "the same step of as many tensors of one element each"
     counted = "–".join(map(str, rounds))
     columns = (
         f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "
-        f"host: {host}. state: bytes for each parameter. peak: what PyTorch held in a step beside these, weights and gradients."
+        f"host: {host}. state: bytes for each parameter. peak: what a step took beside these, weights and gradients."
     )
-    return [columns, f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."]
+    machine = f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."
+    busy = float(where["load"]) >= float(where["cores"])
+    return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
 
 
 def as_rows(tables: Sequence[Table]) -> list[dict[str, object]]:
