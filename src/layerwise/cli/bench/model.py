@@ -29,7 +29,7 @@ def model_of(path: str) -> torch.nn.Module:
     module = _attempt(f"--model {path}: cannot import {module_name}", partial(importlib.import_module, module_name))
     make = _attribute(module, module_name, name.split("."))
     if not callable(make):
-        raise Mistake(f"--model {path}: {name} is not callable but {_kind(make)}. {SHAPE}")
+        raise Mistake(f"--model {path}: {name} is no callable but of type {type(make).__name__}. {SHAPE}")
     model = make if isinstance(make, torch.nn.Module) else _attempt(f"--model {path}: {name}() failed", make)
     return _checked(path, name, model)
 
@@ -64,14 +64,11 @@ def _attribute(module: Any, module_name: str, names: Sequence[str]) -> Any:
 
 def _checked(path: str, name: str, model: Any) -> torch.nn.Module:
     if not isinstance(model, torch.nn.Module):
-        raise Mistake(f"--model {path}: {name}() must return a torch.nn.Module, but returned {_kind(model)}.")
+        kind = type(model).__name__
+        raise Mistake(f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}.")
     params = [p for p in model.parameters() if p.requires_grad]
     if not any(p.numel() for p in params):
         raise Mistake(f"--model {path}: the model has no parameter that requires grad, so there is nothing to step.")
     if any(p.is_meta for p in params):
         raise Mistake(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
     return model
-
-
-def _kind(value: Any) -> str:
-    return f"a {type(value).__name__}"
