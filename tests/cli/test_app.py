@@ -91,9 +91,9 @@ class TestCommands:
         ("words", "expected"),
         [
             ("layerwise be", {"bench"}),
-            ("layerwise bench --optimizer la", {"Lamb", "Lars"}),
+            ("layerwise bench --optimizer la", {"lamb"}),
             ("layerwise bench ti", {"tiny-1000"}),
-            ("layerwise presets apex.", {"apex.FusedLAMB", "apex.RefLAMB", "apex.LARC"}),
+            ("layerwise presets apex.", {"apex.FusedLAMB", "apex.LARC"}),
             ("layerwise recommend lars 8192 --like nu", {"nus-resnet"}),
         ],
     )
@@ -102,11 +102,10 @@ class TestCommands:
         assert set(run(**asked).stdout.split()) & expected == expected
 
     def test_a_closed_pipe_is_silent(self):
-        done = subprocess.run(
-            f"'{sys.executable}' -m layerwise presets | head -1", shell=True, capture_output=True, text=True, env=PLAIN
-        )
-        assert done.stdout == f"{layerwise.presets()[0]}\n"
-        assert done.stderr == ""
+        with subprocess.Popen([*COMMAND, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN) as done:
+            done.stdout.close()
+            assert done.stderr.read() == b""
+        assert done.returncode == 1
 
     @pytest.mark.parametrize("command", ["presets", "info"])
     def test_a_full_disk_is_one_line(self, command):

@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Sequence
 
+from layerwise.errors import LayerwiseError
+
 NEEDED = ("matplotlib", "rich", "sklearn", "threadpoolctl", "torch", "typer")
 EXTRAS = {"demo": "demo", "bench": "cli,torch"}  # of all others: cli
+WRONG = 2
 INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
 
 
-class Mistake(Exception):
+class Mistake(LayerwiseError):
     """Something the user can put right; the message is the whole of what there is to say."""
 
 
@@ -30,6 +33,9 @@ def _guarded(arguments: Sequence[str]) -> int:
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except LayerwiseError as problem:
+        print(f"layerwise: {problem}", file=sys.stderr)
+        return WRONG
     except BrokenPipeError:  # who reads has read enough
         return _without_output()
     except OSError as problem:

@@ -10,10 +10,11 @@ import typer
 from rich.console import Console
 
 import layerwise
-from layerwise.cli import INTERRUPTED, Mistake, presets, recommend
+from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
 from layerwise.cli import info as facts
 from layerwise.cli.bench import command as bench
-from layerwise.cli.usage import WRONG, UsageError, in_one_line
+from layerwise.cli.usage import UsageError, in_one_line
+from layerwise.errors import LayerwiseError
 
 app = typer.Typer(
     name="layerwise",
@@ -30,11 +31,12 @@ def run(arguments: Sequence[str]) -> int:
         return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
     except UsageError as problem:
         typer.echo(in_one_line(problem), err=True)
-    except Mistake as problem:
+        return WRONG
+    except LayerwiseError as problem:
         typer.echo(f"layerwise: {problem}", err=True)
+        return WRONG
     except typer.Abort:  # what some versions make of Ctrl-C
         return INTERRUPTED
-    return WRONG
 
 
 def _version(wanted: bool) -> None:

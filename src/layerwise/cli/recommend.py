@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from layerwise.cli import Mistake
 from layerwise.cli.usage import completing
-from layerwise.errors import HyperparameterError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
@@ -40,10 +38,7 @@ def command(
 ) -> None:
     """Learning rate, warm-up, betas and decay for a batch size, each with its source."""
     options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
-    try:
-        found = recommend(**options)
-    except HyperparameterError as problem:
-        raise Mistake(str(problem)) from None
+    found = recommend(**options)
     if as_text:
         print(as_json(found))
     else:

@@ -10,7 +10,6 @@ import typer
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]
-WRONG = 2
 
 
 def in_one_line(problem: Any) -> str:
@@ -47,4 +46,10 @@ def one_of(what: str, names: Callable[[], Iterable[str]]) -> dict[str, Any]:
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names() if name.lower().startswith(incomplete.lower())]
+    """Names that begin like this, in lower case where they do so only then: shells take what begins as it was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        found = [name if name.startswith(incomplete) else name.lower() for name in names()]
+        return [name for name in found if name.startswith(incomplete)]
+
+    return complete
