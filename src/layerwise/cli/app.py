@@ -57,7 +57,7 @@ def options(
         print(context.get_help())
 
 
-@app.command()
+@app.command(short_help="Versions, engines, threads and devices.")
 def info(
     devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -66,9 +66,9 @@ def info(
     facts.show(devices, json)
 
 
-app.command("presets")(presets.command)
-app.command("bench")(bench.command)
-app.command("recommend")(recommend.command)
+app.command("presets", short_help="List the named variants, or show one.")(presets.command)
+app.command("bench", short_help="Time optimizers side by side on this machine.")(bench.command)
+app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)
 
 
 @app.command()
