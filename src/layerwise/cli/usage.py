@@ -10,14 +10,15 @@ import typer
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]
+SHOWN = 6  # names in a message
 
 
 def in_one_line(problem: Any) -> str:
     """The message of a usage error, which click spreads over several lines."""
     name = problem.ctx.command_path if problem.ctx is not None else "layerwise"
     possible = getattr(problem, "possibilities", None)
-    if possible:
-        said = f"{problem.message}. Did you mean {' or '.join(sorted(possible))}?"
+    if possible and "Did you mean" not in problem.message:
+        said = f"{problem.message.rstrip('.')}. Did you mean {possible[0]}?"
     else:
         said = " ".join(problem.format_message().split())
     ending = "" if said.endswith((".", "?")) else "."
@@ -30,7 +31,8 @@ def known(what: str, value: str, names: Sequence[str]) -> str:
     if value.lower() in found:
         return found[value.lower()]
     near = get_close_matches(value.lower(), found, 1)
-    hint = f"Did you mean {found[near[0]]}?" if near else f"There are {', '.join(names)}."
+    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    hint = f"Did you mean {found[near[0]]}?" if near else f"There are {', '.join(names[:SHOWN])}{rest}."
     raise typer.BadParameter(f"there is no {what} {value!r}. {hint}")
 
 
