@@ -80,12 +80,13 @@ class TestCommands:
             (("info", "--jsn"), "layerwise info: no such option: --jsn. Did you mean --json?"),
         ],
     )
-    def test_what_was_typed_wrongly_is_one_line(self, arguments, said):
-        done = run(*arguments, code=2)
-        assert done.stdout == ""
-        assert done.stderr.lower().startswith(said.lower())
-        assert done.stderr.count("\n") == 1
-        assert done.stderr.endswith("--help' shows what there is.\n")
+    def test_what_was_typed_wrongly_is_one_line(self, arguments, said, capsys):
+        assert app.run(arguments) == 2
+        done = capsys.readouterr()
+        assert done.out == ""
+        assert done.err.lower().startswith(said.lower())
+        assert done.err.count("\n") == 1
+        assert done.err.endswith("--help' shows what there is.\n")
 
     @pytest.mark.parametrize(
         ("words", "expected"),

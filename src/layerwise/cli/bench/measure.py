@@ -52,7 +52,6 @@ class Table:
     rows: dict[str, Row] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     apart: bool = False  # whether they did not all fit the memory side by side
-    complete: bool = False
 
     @property
     def parameters(self) -> int:
@@ -78,7 +77,6 @@ class Measurement:
             gc.collect()  # what a group kept goes before the next one comes
         if not self._work.on_cuda:
             self._measure_host(rounds)
-        self.table.complete = True
 
     def _costs(self) -> dict[str, Cost]:
         """What each will take, from a step of tensors that are much smaller; this also finds those that fail."""

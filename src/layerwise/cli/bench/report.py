@@ -38,7 +38,7 @@ def show(console: Console, table: Table) -> None:
     for label, why in table.left_out.items():
         console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
     if table.apart:
-        console.print(Text("Not all fit the memory side by side: each was timed in turns with the first."))
+        console.print(Text(f"Not all fit the memory side by side: each was timed in turns with {table.base}."))
     console.print()
 
 
