@@ -7,15 +7,14 @@ from the profiler: their largest sum at one time, beside what was there before (
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 import layerwise.torch
+from layerwise.cli.bench.memory import peak_on_cpu
 from rows import RESULTS, append, provenance
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
@@ -38,18 +37,6 @@ class Transformer(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
 
 
-def peak(step: Callable[[], None]) -> int:
-    """The largest sum of what is allocated at one time while `step` runs, beside what was there before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        step()
-    found = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
-    total = highest = 0
-    for event in sorted(found, key=lambda event: event.start_ns()):
-        total += event.nbytes()
-        highest = max(highest, total)
-    return highest
-
-
 def measured(optimizer: str, in_backward: bool) -> tuple[int, int]:
     """Parameters, and bytes on top in the second step."""
     torch.manual_seed(0)
@@ -65,7 +52,7 @@ def measured(optimizer: str, in_backward: bool) -> tuple[int, int]:
         opt.zero_grad()
 
     step()  # makes the state
-    return sum(p.numel() for p in model.parameters()), peak(step)
+    return sum(p.numel() for p in model.parameters()), peak_on_cpu(step)
 
 
 def main() -> None:

@@ -21,11 +21,13 @@ from rich.table import Table
 import layerwise
 import layerwise.torch
 from layerwise import _native
+from layerwise.cli.bench.arrays import Arrays, Held, random_arrays
+from layerwise.cli.bench.peers import PEERS
+from layerwise.cli.bench.shapes import SETS, Shapes, parameters
+from layerwise.cli.bench.timing import Step, Timing, alternately
 from layerwise.rules.asks import Now
 from layerwise.torch import _engines
-from peers import Arrays, Step, random_arrays, torch_peers
-from rows import RESULTS, Timing, alternately, append, provenance
-from shapes import SETS, Shapes, parameters
+from rows import RESULTS, append, provenance
 
 TABLE = "cpu_engine.csv"
 Names = Sequence[str]
@@ -135,8 +137,10 @@ def rivals(name: str, shapes: Shapes, peers: bool) -> Iterator[tuple[str, Step]]
     yield "engine", engine(name, shapes)
     yield "layerwise.torch, bfloat16", front(name, shapes, torch.bfloat16)
     if peers:
-        others = torch_peers(name, *numbers(tuple(shapes.items())))
-        yield from ((label, step) for label, step in others if not label.startswith(("layerwise", "torch.optim.SGD")))
+        work = Held(shapes, *numbers(tuple(shapes.items())))
+        others = (peer for peer in PEERS[name] if peer.installed and not peer.gpu)
+        skipped = ("layerwise", "torch.optim.SGD", "torch.optim.Adam,")
+        yield from ((peer.label, peer.start(work).step) for peer in others if not peer.label.startswith(skipped))
 
 
 def sweep(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:

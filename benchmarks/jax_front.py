@@ -9,72 +9,37 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections.abc import Callable
-from typing import Any
 
-import jax
-import optax
 from rich.console import Console
 
-import layerwise.jax
+from layerwise.cli.bench.arrays import JAX_PEERS, Jitted, held
+from layerwise.cli.bench.shapes import SETS
+from layerwise.cli.bench.timing import alternately
 from numpy_front import as_rows, show
-from peers import random_arrays
-from rows import RESULTS, alternately, append, provenance
-from shapes import SETS
+from rows import RESULTS, append, provenance
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"bert-base": 11, "tiny-1000": 31}
-LR = 1e-3
 TABLE = "jax_front.csv"
 
 
-class Step:
-    """A compiled step that holds its parameters and state."""
-
-    def __init__(self, transform: Any, weights: dict[str, Any], grads: dict[str, Any]) -> None:
-        # Copies, because jax may share memory with an array, and donating would then not be possible.
-        params = jax.tree.map(lambda a: jax.numpy.array(a, copy=True), weights)
-        self._held = (params, transform.init(params))
-        self._grads = jax.tree.map(jax.numpy.asarray, grads)
-
-        def update(params: Any, state: Any, grads: Any) -> Any:
-            updates, state = transform.update(grads, state, params)
-            return optax.apply_updates(params, updates), state
-
-        self._update = update
-        self._compiled = self.compile()
-        seconds = []
-        for _ in range(2):
-            start = time.perf_counter()
-            self.compile()
-            seconds.append(time.perf_counter() - start)
-        self.compiling = min(seconds)
-
-    def compile(self) -> Callable[..., Any]:
-        jax.clear_caches()
-        jitted = jax.jit(self._update, donate_argnums=(0, 1))
-        return jitted.lower(*self._held, self._grads).compile()
-
-    def __call__(self) -> None:
-        self._held = jax.block_until_ready(self._compiled(*self._held, self._grads))
-
-
-def transforms(optimizer: str) -> dict[str, Any]:
-    name = optimizer.lower()
-    return {
-        f"layerwise.jax.{name}": getattr(layerwise.jax, name)(LR),
-        f"optax.{name}": getattr(optax, name)(LR),
-        "optax.adam": optax.adam(LR),
-    }
+def compile_time(step: Jitted) -> float:
+    """The shorter of two."""
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        step.compile()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def measure(optimizer: str, set_name: str, rounds: int) -> list[dict[str, object]]:
-    shapes = SETS[set_name]()
-    weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
-    steps = {name: Step(transform, weights, grads) for name, transform in transforms(optimizer).items()}
-    rows = as_rows(optimizer, set_name, alternately(steps, rounds))
-    for row, step in zip(rows, steps.values(), strict=True):
-        row["compile_s"] = round(step.compiling, 3)
+    work = held(SETS[set_name]())
+    steps = {peer.label: peer.start(work) for peer in JAX_PEERS[optimizer]}
+    compiling = [compile_time(step) for step in steps.values()]
+    rows = as_rows(optimizer, set_name, alternately({label: step.step for label, step in steps.items()}, rounds))
+    for row, seconds in zip(rows, compiling, strict=True):
+        row["compile_s"] = round(seconds, 3)
     return rows
 
 

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from backward_memory import Transformer
+from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.torch import NoiseScale
-from rows import RESULTS, Timing, alternately, append, provenance
+from rows import RESULTS, append, provenance
 
 TABLE = "noise_scale.csv"
 PASSES, WORDS = 2, 8192

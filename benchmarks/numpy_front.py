@@ -12,9 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from peers import peers, random_arrays
-from rows import RESULTS, Timing, alternately, append, provenance
-from shapes import SETS, parameters
+from layerwise.cli.bench.arrays import NUMPY_PEERS, held
+from layerwise.cli.bench.shapes import SETS, parameters
+from layerwise.cli.bench.timing import Timing
+from rows import RESULTS, append, in_turns, provenance
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"digits": 500, "bert-base": 15, "tiny-1000": 50}
@@ -22,8 +23,7 @@ ROUNDS = {"digits": 500, "bert-base": 15, "tiny-1000": 50}
 
 def measure(optimizer: str, set_name: str, rounds: int) -> dict[str, Timing]:
     shapes = SETS[set_name]()
-    weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
-    return alternately(dict(peers(optimizer, weights, grads)), rounds)
+    return in_turns(optimizer, set_name, held(shapes), NUMPY_PEERS[optimizer], rounds)
 
 
 def as_rows(optimizer: str, set_name: str, found: dict[str, Timing]) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
-from peers import LR, _timm
-from rows import RESULTS, Timing, alternately, append, provenance
+from layerwise.cli.bench.peers import LR, load
+from layerwise.cli.bench.timing import Step, Timing, alternately
+from rows import RESULTS, append, provenance
 from torch_front import versions
 
 RANKS = (2, 4)
@@ -37,7 +39,6 @@ TABLE = "sharding.csv"
 YARDSTICK = "torch.optim.AdamW, fused"
 SENDING = ("c10d", "_c10d_functional", "_dtensor")
 NOT_SENDING = ("wait_tensor", "_wrap_tensor_autograd")
-Step = Callable[[], None]
 Row = dict[str, Any]
 
 
@@ -76,8 +77,8 @@ def contestants() -> Iterator[tuple[str, Callable[[Any], Any]]]:
             f"layerwise.torch.{name}, by the rule",
             lambda named, cls=cls: cls(named, lr=LR, weight_decay=0.01, fused=False),
         )
-    timm = _timm("Lamb")
-    if timm is not None:
+    if find_spec("timm") is not None:
+        timm = load("timm.optim.lamb:Lamb")
         options = {"lr": LR, "weight_decay": 0.01, "max_grad_norm": None}
         yield "timm.Lamb", lambda named: timm([p for _, p in named], **options)
     yield YARDSTICK, lambda named: torch.optim.AdamW(named, LR, fused=True)

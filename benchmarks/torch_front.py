@@ -7,15 +7,16 @@ number of threads. A ratio is a median over ours: below 1 the other is faster. t
 from __future__ import annotations
 
 import argparse
-import gc
 from importlib.metadata import PackageNotFoundError, version
 
+import torch
 from rich.console import Console
 
+from layerwise.cli.bench.peers import PEERS
+from layerwise.cli.bench.shapes import SETS
+from layerwise.cli.bench.tensors import of_shapes
 from numpy_front import as_rows, show
-from peers import random_arrays, torch_peers
-from rows import RESULTS, alternately, append, provenance
-from shapes import SETS
+from rows import RESULTS, append, in_turns, provenance
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 ROUNDS = {"bert-base": 11, "tiny-1000": 41}
@@ -43,15 +44,14 @@ def main() -> None:
     console, origin = Console(), {**provenance(), **versions()}
     for set_name in given.shapes or (["tiny-1000"] if given.quick else ROUNDS):
         shapes = SETS[set_name]()
-        weights, grads = random_arrays(shapes, 0.02, seed=0), random_arrays(shapes, 1e-3, seed=1)
+        work = of_shapes(shapes, torch.float32, torch.device("cpu"))
         for optimizer in given.optimizer or OPTIMIZERS:
             rounds = 3 if given.quick else ROUNDS[set_name]
-            found = alternately(dict(torch_peers(optimizer, weights, grads)), rounds)
+            found = in_turns(optimizer, set_name, work, PEERS[optimizer], rounds)
             rows = as_rows(optimizer, set_name, found)
             show(console, rows)
             if not (given.quick or given.no_write):
                 append(RESULTS / TABLE, [{**row, **origin} for row in rows])
-            gc.collect()  # an optimizer and its parameters go before the next ones come
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def run(*arguments, code=0, **environment):
 
 
 def on_a_terminal(*arguments, interrupt_at=None, **environment):
-    """What a terminal receives, and the exit code; Ctrl-C as soon as `interrupt_at` is seen."""
+    """What a terminal receives, and the exit code; Ctrl-C as soon as `interrupt_at` matches."""
     terminal, its_side = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_side)
     environment = {**PLAIN, "TERM": "xterm", "COLUMNS": "100", **environment}
@@ -39,7 +39,7 @@ def on_a_terminal(*arguments, interrupt_at=None, **environment):
         if not received:
             break
         seen += received
-        if interrupt_at and interrupt_at in seen:
+        if interrupt_at and re.search(interrupt_at, seen):
             child.send_signal(signal.SIGINT)
             interrupt_at = None
     os.close(terminal)

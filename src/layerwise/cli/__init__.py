@@ -1,26 +1,80 @@
-"""The command line. Its packages are an extra, so that the library itself needs NumPy and nothing else."""
+"""The command line. Its packages are extras, so that the library itself needs NumPy and nothing else."""
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from collections.abc import Sequence
+
+from layerwise.errors import LayerwiseError
 
 NEEDED = ("matplotlib", "rich", "sklearn", "torch", "typer")
+EXTRAS = {"demo": "demo", "bench": "cli,torch"}  # of all others: cli
+WRONG = 2
+INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
+
+
+class Mistake(LayerwiseError):
+    """Something the user can put right; the message is the whole of what there is to say."""
 
 
 def main() -> None:
     """Entry point of `layerwise` and of `python -m layerwise`."""
-    if sys.argv[1:] == ["info"]:  # which has to answer where things are missing
-        from layerwise.cli.info import info
+    sys.exit(_guarded(sys.argv[1:]))
 
-        print("\n".join(info()))
-        return
+
+def _guarded(arguments: Sequence[str]) -> int:
+    """The exit code; what is wrong with the world around the program is a line and no traceback."""
+    try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk can still be told
+        return code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except LayerwiseError as problem:
+        print(f"layerwise: {problem}", file=sys.stderr)
+        return WRONG
+    except BrokenPipeError:  # who reads has read enough
+        return _without_output()
+    except OSError as problem:
+        if problem.filename is not None or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        print(f"layerwise: cannot write what there is to say: {problem.strerror}", file=sys.stderr)
+        return _without_output()
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if _is_plain(arguments):
+        from layerwise.cli.info import show
+
+        show(**{option[2:]: True for option in arguments[1:]})
+        return 0
     try:
         from layerwise.cli.app import run
 
-        run()
+        return run(arguments)
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         if package not in NEEDED:
             raise
-        print(f"the command line needs {package}: pip install 'layerwise[demo]'", file=sys.stderr)
-        sys.exit(1)
+        print(_what_to_install(package, arguments), file=sys.stderr)
+        return 1
+
+
+def _is_plain(arguments: Sequence[str]) -> bool:
+    """Whether this is `info`, which has to answer where things are missing."""
+    return list(arguments[:1]) == ["info"] and {"--json", "--devices"}.issuperset(arguments[1:])
+
+
+def _what_to_install(package: str, arguments: Sequence[str]) -> str:
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    name = f"layerwise {command}" if command else "the command line"
+    return f"{name} needs {package}: pip install 'layerwise[{EXTRAS.get(command, 'cli')}]'"
+
+
+def _without_output() -> int:
+    """Python would try once more at its exit to write what cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

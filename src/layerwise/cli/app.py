@@ -1,7 +1,8 @@
-"""The commands and their options."""
+"""The commands, put together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,24 +10,33 @@ import typer
 from rich.console import Console
 
 import layerwise
-from layerwise.cli.info import info
-from layerwise.cli.presets import show_presets
-from layerwise.cli.recommend import as_json, show_recommendation
-from layerwise.errors import HyperparameterError
-from layerwise.recipes import recommend
+from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
+from layerwise.cli import info as facts
+from layerwise.cli.bench import command as bench
+from layerwise.cli.usage import UsageError, in_one_line
+from layerwise.errors import LayerwiseError
 
 app = typer.Typer(
     name="layerwise",
     help="LAMB, LARS and Adafactor.",
-    add_completion=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
-def run() -> None:
-    app(prog_name="layerwise")
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of the program. Mistakes are one line on the standard error."""
+    try:
+        return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
+    except UsageError as problem:
+        typer.echo(in_one_line(problem), err=True)
+        return WRONG
+    except LayerwiseError as problem:
+        typer.echo(f"layerwise: {problem}", err=True)
+        return WRONG
+    except typer.Abort:  # what some versions make of Ctrl-C
+        return INTERRUPTED
 
 
 def _version(wanted: bool) -> None:
@@ -37,48 +47,28 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show and exit.")
     ] = False,
 ) -> None:
     del version  # its callback has done the work
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-@app.command()
-def presets() -> None:
-    """List the named variants: what makes an optimizer equal to another implementation."""
-    show_presets(Console())
-
-
-@app.command("info")
-def show_info() -> None:
-    """Say which engines there are, with which instructions and threads, and why one is not to be had."""
-    print("\n".join(info()))
-
-
-@app.command("recommend")
-def show_recommend(
-    optimizer: Annotated[str, typer.Argument(help="lamb, lars or adafactor.")],
-    batch: Annotated[int, typer.Argument(help="Samples a step, over all devices.")],
-    reference_batch: Annotated[int | None, typer.Option(help="A batch that you have tuned, with …")] = None,
-    reference_lr: Annotated[float | None, typer.Option(help="… the learning rate found good there.")] = None,
-    reference_warmup: Annotated[float | None, typer.Option(help="Its warm-up, as a share of the run.")] = None,
-    total_samples: Annotated[float | None, typer.Option(help="Samples of the whole run, to count steps.")] = None,
-    like: Annotated[str | None, typer.Option(help="A published series, such as nus-resnet.")] = None,
-    rule: Annotated[str, typer.Option(help="sqrt or linear.")] = "sqrt",
-    as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+@app.command(short_help="Versions, engines, threads and devices.")
+def info(
+    devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Learning rate, warm-up, betas and decay for a batch size, each with its source."""
-    options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
-    try:
-        found = recommend(**options)
-    except HyperparameterError as problem:
-        typer.echo(f"layerwise: {problem}", err=True)
-        raise typer.Exit(2) from None
-    if as_text:
-        print(as_json(found))
-    else:
-        show_recommendation(Console(), found)
+    """Which engines there are, with which instructions and threads, and why one is not to be had."""
+    facts.show(devices, json)
+
+
+app.command("presets", short_help="List the named variants, or show one.")(presets.command)
+app.command("bench", short_help="Time optimizers side by side on this machine.")(bench.command)
+app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)
 
 
 @app.command()

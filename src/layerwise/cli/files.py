@@ -6,8 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+from layerwise.cli import Mistake
 
-class CannotWrite(Exception):
+
+class CannotWrite(Mistake):
     """The file asked for cannot be written; the message says why."""
 
 

@@ -1,43 +1,133 @@
-"""What would carry out a step here, and why not something faster. Needs no package besides NumPy."""
+"""What would carry out a step here, and why not something faster. Needs no package besides NumPy.
+
+A framework is imported only if it is asked for its devices: that takes seconds, and its version is known without.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json as text
 import os
 import platform
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
 
 from layerwise.engines.native import VARIABLE as ISA_VARIABLE
 from layerwise.engines.native import heed_environment, why_not
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
-FRONTS = ("numpy", "torch", "jax")
+PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
+NOT_INSTALLED = "not installed"
+GPU = "not there yet: tensors on a GPU are stepped by the rule"
 
 
-def info() -> list[str]:
-    """The lines that `layerwise info` prints."""
-    found = [f"{name} {_version(name)}" for name in FRONTS]
-    return [
-        f"layerwise {_version('layerwise')}, Python {platform.python_version()} on {platform.machine()}",
-        f"  fronts   {', '.join(found)}",
-        *_cpu(),
-        "  rule     any array library: what no other engine takes",
-    ]
+def show(devices: bool = False, json: bool = False) -> None:
+    """What `layerwise info` prints."""
+    found = facts(devices)
+    print(text.dumps(found, indent=2, ensure_ascii=False) if json else "\n".join(lines(found)))
 
 
-def _cpu() -> list[str]:
+def facts(devices: bool = False) -> dict[str, Any]:
+    found = {
+        "layerwise": version_of("layerwise"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "processor": {"name": processor(), "available": available_processors()},
+        "engines": {
+            "cpu": _cpu(),
+            "gpu": {"available": False, "why": GPU},
+            "rule": {"available": True, "takes": "any array library: what no other engine takes"},
+        },
+    }
+    return found | ({"devices": {"torch": _torch_devices(), "jax": _jax_devices()}} if devices else {})
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    versions = (f"{name} {number or NOT_INSTALLED}" for name, number in found["packages"].items())
+    engines, machine = found["engines"], found["processor"]
+    yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
+    yield f"  with     {', '.join(versions)}"
+    yield f"  machine  {machine['name']}, {_many(machine['available'], 'processor')} for this process"
+    for name, listed in found.get("devices", {}).items():
+        yield f"           {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
+    yield "engines"
+    yield from _cpu_lines(engines["cpu"], machine["available"])
+    yield f"  gpu      {engines['gpu']['why']}"
+    yield f"  rule     {engines['rule']['takes']}"
+
+
+def _cpu_lines(cpu: dict[str, Any], there: int) -> Iterator[str]:
+    if not cpu["available"]:
+        yield f"  cpu      not available: {cpu['why']}"
+        return
+    others = ", ".join(cpu["instruction_sets"])
+    yield f"  cpu      {cpu['takes']}"
+    yield f"           instructions {cpu['instructions']} (kernels for {others}){_said(ISA_VARIABLE)}"
+    yield f"           threads {cpu['threads']} (of {_many(there, 'processor')}){_said(THREADS_VARIABLE)}"
+    yield f"           compiled by {cpu['compiler']}"
+
+
+def _cpu() -> dict[str, Any]:
     native = extension()
     if native is None:
-        return [f"  cpu      not available: {why_not()}"]
+        return {"available": False, "why": why_not()}
     heed_environment()
-    others = ", ".join(native.instruction_sets())
-    wanted, there = wanted_threads(), available_processors()
-    return [
-        "  cpu      NumPy arrays and PyTorch's CPU tensors",
-        f"           instructions {native.instruction_set()} (kernels for {others}){_said(ISA_VARIABLE)}",
-        f"           threads {wanted} (of {there} processors){_said(THREADS_VARIABLE)}",
-        f"           compiled by {native.compiler()}",
-    ]
+    return {
+        "available": True,
+        "takes": "NumPy arrays and PyTorch's CPU tensors",
+        "instructions": native.instruction_set(),
+        "instruction_sets": list(native.instruction_sets()),
+        "threads": wanted_threads(),
+        "compiler": native.compiler(),
+    }
+
+
+def _torch_devices() -> list[str] | str:
+    """What torch sees besides the processor; never an error, because this is what is asked when something is wrong."""
+    try:
+        torch = importlib.import_module("torch")
+        cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        kind = "ROCm" if torch.version.hip else "CUDA"
+        found = [f"{kind} {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
+        return found or "no CUDA or ROCm device"
+    except ModuleNotFoundError:
+        return NOT_INSTALLED
+    except Exception as problem:
+        return f"cannot say ({type(problem).__name__}: {problem})"
+
+
+def _memory(torch: Any, index: int) -> str:
+    return f"{torch.cuda.get_device_properties(index).total_memory / 2**30:.0f} GiB"
+
+
+def _jax_devices() -> list[str] | str:
+    try:
+        jax = importlib.import_module("jax")
+        return [f"{one.platform} {one.id} {one.device_kind}" for one in jax.devices()]
+    except ModuleNotFoundError:
+        return NOT_INSTALLED
+    except Exception as problem:
+        return f"cannot say ({type(problem).__name__}: {problem})"
+
+
+def processor() -> str:
+    """The processor's name, as the system has it."""
+    try:
+        rows = (line.partition(":") for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines())
+        found = {key.strip(): value.strip() for key, _, value in rows}
+    except (OSError, UnicodeDecodeError):
+        found = {}
+    if "model name" in found:
+        return f"{found['model name']} (family {found.get('cpu family')} model {found.get('model')})"
+    return platform.processor() or platform.machine()
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _said(variable: str) -> str:
@@ -45,8 +135,8 @@ def _said(variable: str) -> str:
     return f", {variable}={value}" if value else ""
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return None

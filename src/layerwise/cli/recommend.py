@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Annotated
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from layerwise.recipes import Line, Recommendation
+from layerwise.cli.usage import completing
+from layerwise.recipes import CURVES, Line, Recommendation, recommend
+from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
+
+
+def command(
+    optimizer: Annotated[
+        str, typer.Argument(help="lamb, lars or adafactor.", autocompletion=completing(lambda: OPTIMIZERS))
+    ],
+    batch: Annotated[int, typer.Argument(help="Samples a step, over all devices.")],
+    reference_batch: Annotated[int | None, typer.Option(help="A batch that you have tuned, with …")] = None,
+    reference_lr: Annotated[float | None, typer.Option(help="… the learning rate found good there.")] = None,
+    reference_warmup: Annotated[float | None, typer.Option(help="Its warm-up, as a share of the run.")] = None,
+    total_samples: Annotated[float | None, typer.Option(help="Samples of the whole run, to count steps.")] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="A published series, such as nus-resnet.",
+            autocompletion=completing(lambda: (curve.name for curve in CURVES)),
+        ),
+    ] = None,
+    rule: Annotated[str, typer.Option(help="sqrt or linear.", autocompletion=completing(lambda: EXPONENTS))] = "sqrt",
+    as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Learning rate, warm-up, betas and decay for a batch size, each with its source."""
+    options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
+    found = recommend(**options)
+    if as_text:
+        print(as_json(found))
+    else:
+        show_recommendation(Console(), found)
 
 
 def show_recommendation(console: Console, found: Recommendation) -> None:

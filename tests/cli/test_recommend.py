@@ -1,84 +1,16 @@
-"""The command line, run as its users run it."""
+"""`layerwise recommend`."""
 
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
 
 import pytest
+from cli.program import on_a_terminal, run
 
-import layerwise
 from layerwise.recipes import recommend
-
-COMMAND = (sys.executable, "-m", "layerwise")
-# A terminal's colours and width come from the environment, and none of it should come from whoever runs the tests.
-PLAIN = {key: value for key, value in os.environ.items() if not re.search("COLOR|GITHUB|TERM|COLUMNS|LINES", key)}
-
-
-def run(*arguments, code=0, **environment):
-    done = subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={**PLAIN, **environment}
-    )
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def on_a_terminal(*arguments, interrupt_at=None, **environment):
-    """What a terminal receives, and the exit code; Ctrl-C as soon as `interrupt_at` is seen."""
-    terminal, its_side = pty.openpty()
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_side)
-    environment = {**PLAIN, "TERM": "xterm", "COLUMNS": "100", **environment}
-    child = subprocess.Popen([*COMMAND, *arguments], **streams, env=environment, start_new_session=True)
-    os.close(its_side)
-    seen = b""
-    while select.select([terminal], [], [], 60)[0]:
-        try:
-            received = os.read(terminal, 4096)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not received:
-            break
-        seen += received
-        if interrupt_at and interrupt_at in seen:
-            child.send_signal(signal.SIGINT)
-            interrupt_at = None
-    os.close(terminal)
-    return seen.decode(), child.wait(timeout=60)
-
-
-class TestCommands:
-    def test_version(self):
-        assert run("--version").stdout == f"{layerwise.__version__}\n"
-
-    def test_help_names_the_commands(self):
-        out = run("--help").stdout
-        assert "demo" in out
-        assert "presets" in out
-
-    def test_presets_in_a_pipe_are_one_line_each(self):
-        assert run("presets").stdout.splitlines() == [str(preset) for preset in layerwise.presets()]
-
-    def test_presets_on_a_terminal(self):
-        seen, code = on_a_terminal("presets", COLUMNS="200")
-        assert code == 0
-        for preset in layerwise.presets():
-            assert preset.name in seen
-
-    def test_a_wrong_option_is_no_traceback(self):
-        done = run("demo", "--seed", "-1", code=2)
-        assert "--seed" in done.stderr
-        assert "Traceback" not in done.stderr
-
-    def test_other_missing_modules_are_not_hidden(self):
-        program = "import sys; sys.modules['numpy'] = None; import layerwise.cli; layerwise.cli.main()"
-        done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True)
-        assert "ModuleNotFoundError" in done.stderr
 
 
 class TestRecommend:

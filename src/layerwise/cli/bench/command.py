@@ -1,0 +1,88 @@
+"""`layerwise bench` and its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from layerwise.cli import Mistake
+from layerwise.cli.bench.peers import PEERS
+from layerwise.cli.bench.request import Request
+from layerwise.cli.bench.run import run_bench
+from layerwise.cli.bench.shapes import SETS, parameters
+from layerwise.cli.files import check_writable
+from layerwise.cli.usage import one_of
+from layerwise.threads import MOST, wanted_threads
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+DEFAULT = "resnet50"
+FRONTS = ("torch", "numpy", "jax")
+
+
+def _shapes() -> tuple[str, ...]:
+    return tuple(SETS)
+
+
+def command(
+    shapes: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", _shapes)),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Your model: package.module:callable.")] = None,
+    optimizer: Annotated[
+        list[str] | None, typer.Option(help="lamb, lars or adafactor; repeat.", **one_of("optimizer", lambda: PEERS))
+    ] = None,
+    front: Annotated[str, typer.Option(help="torch, numpy or jax.", **one_of("front", lambda: FRONTS))] = FRONTS[0],
+    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
+    against: Annotated[
+        str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))
+    ] = "ours",
+    dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, max=MOST, help="Of ours and of PyTorch.")] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Steps of each that count.")] = 11,
+    memory: Annotated[float | None, typer.Option(min=0, help="Take no more, in GiB.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a line for each to this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write everything to this file.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="What can be measured here.")] = False,
+) -> None:
+    """Step time, host time and memory of our optimizers and of others that are installed."""
+    if show_list:
+        print_list()
+        return
+    if model is not None and shapes:
+        raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
+    for path in filter(None, (csv, json)):
+        check_writable(path)
+    if front == "jax" and threads is not None:
+        raise Mistake("--threads does not reach JAX, which takes the processors it may run on: taskset gives it fewer.")
+    request = Request(
+        front=front,
+        shapes=shapes or [DEFAULT],
+        model=model,
+        optimizers=optimizer or list(PEERS),
+        peers=peers,
+        against=against,
+        dtype=dtype,
+        device=device,
+        threads=threads or wanted_threads(),
+        rounds=rounds,
+        memory=memory,
+        csv=csv,
+        json=json,
+    )
+    run_bench(Console(), request)
+
+
+def print_list() -> None:
+    """Sets of shapes and implementations, without importing any."""
+    for name, make in SETS.items():
+        shapes = make()
+        print(f"shapes     {name}: {parameters(shapes):,} parameters in {len(shapes):,} tensors")
+    for optimizer, peers in PEERS.items():
+        for peer in peers:
+            there = ("needs a GPU" if peer.gpu else "there") if peer.installed else "not installed"
+            print(f"{optimizer.lower():<10} {peer.label}: {there}")

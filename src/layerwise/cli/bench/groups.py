@@ -1,0 +1,41 @@
+"""Who is timed together: all, if what they keep fits the memory side by side, or as many as do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes that an optimizer keeps, and that its step takes on top."""
+
+    state: float
+    peak: float
+
+
+def together(costs: Sequence[Cost]) -> float:
+    """They take their steps one after the other, but keep their state all the time."""
+    return sum(cost.state for cost in costs) + max((cost.peak for cost in costs), default=0)
+
+
+def grouped(costs: Mapping[str, Cost], base: str, room: float) -> Iterator[list[str]]:
+    """Groups that fit, each with the one that the others are compared to; alone, where only that fits."""
+
+    def fits(*labels: str) -> bool:
+        return together([costs[label] for label in labels]) <= room
+
+    first = [base] if base in costs and fits(base) else []
+    group = list(first)
+    for label in costs:
+        if label in first or not fits(label):
+            continue
+        if fits(*group, label):
+            group.append(label)
+        elif fits(*first, label):
+            yield group
+            group = [*first, label]
+        else:
+            yield [label]
+    if group:
+        yield group

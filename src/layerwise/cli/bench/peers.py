@@ -1,0 +1,170 @@
+"""Who is compared: each optimizer's implementations, ours first, what does less last.
+
+They are made to do what ours does where an option of theirs allows it: no clipping of all gradients together, no
+momentum for Adafactor, and some decay, because some leave out the ratio without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from layerwise.cli.bench.shapes import Shapes
+from layerwise.cli.bench.timing import Clock, Step
+
+LR, DECAY = 1e-3, 0.01
+OURS = "layerwise"
+
+
+class Running(Protocol):
+    """An implementation at work on tensors; it has made its first step, and so its state."""
+
+    label: str
+    copied: int  # bytes that it has for itself beside its state
+
+    @property
+    def step(self) -> Step: ...
+
+    @property
+    def state_bytes(self) -> int: ...
+
+    def peak(self) -> int: ...
+
+
+class Work(Protocol):
+    """Tensors with gradients, which all that are compared share: what a step takes does not depend on the numbers."""
+
+    shapes: Shapes
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def on_cuda(self) -> bool: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def like(self, shapes: Shapes) -> Work: ...
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A class that is made with parameters, a learning rate, a decay and these options."""
+
+    label: str
+    target: str  # module:class
+    options: Mapping[str, Any] = field(default_factory=dict)
+    gpu: bool = False  # whether it needs one
+
+    @property
+    def package(self) -> str:
+        return self.target.partition(":")[0].partition(".")[0]
+
+    @property
+    def installed(self) -> bool:
+        return importlib.util.find_spec(self.package) is not None
+
+    def make(self, params: list[Any]) -> Any:
+        return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
+
+    def start(self, work: Any) -> Running:
+        from layerwise.cli.bench.tensors import Stepping
+
+        return Stepping(self.label, work, self.make(work.params))
+
+
+def load(target: str) -> Any:
+    module, _, name = target.partition(":")
+    with _part_of_timm(module):
+        return getattr(importlib.import_module(module), name)
+
+
+@contextmanager
+def _part_of_timm(module: str) -> Any:
+    """Import a part of timm without the rest, which needs torchvision and seconds, and leave no trace of having so."""
+    found = importlib.util.find_spec("timm") if module.startswith("timm.") and "timm" not in sys.modules else None
+    if found is None or not found.submodule_search_locations:
+        yield
+        return
+    [home] = found.submodule_search_locations
+    for package, folder in {"timm": home, "timm.optim": f"{home}/optim"}.items():
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = [folder]
+    try:
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
+            del sys.modules[name]
+
+
+def _both(label: str, target: str, **options: Any) -> tuple[Peer, Peer]:
+    return (
+        Peer(f"{label}, foreach", target, options | {"foreach": True}),
+        Peer(f"{label}, one by one", target, options | {"foreach": False}),
+    )
+
+
+def _ours(name: str) -> tuple[Peer, Peer]:
+    target = f"layerwise.torch:{name}"
+    return (
+        Peer(f"layerwise.torch.{name}", target),
+        Peer(f"layerwise.torch.{name}, by the rule", target, {"fused": False}),
+    )
+
+
+_ADAM = (
+    Peer("torch.optim.AdamW", "torch.optim:AdamW"),
+    Peer("torch.optim.Adam, fused", "torch.optim:Adam", {"fused": True}),
+    Peer("torch.optim.AdamW, fused", "torch.optim:AdamW", {"fused": True}),
+)
+PEERS: dict[str, tuple[Peer, ...]] = {
+    "Lamb": (
+        *_ours("Lamb"),
+        *_both("pytorch_optimizer.Lamb", "pytorch_optimizer:Lamb"),
+        *_both("timm.Lamb", "timm.optim.lamb:Lamb", max_grad_norm=None),
+        Peer("apex.FusedLAMB", "apex.optimizers:FusedLAMB", gpu=True),
+        Peer("deepspeed.FusedLamb", "deepspeed.ops.lamb:FusedLamb", gpu=True),
+        Peer("bitsandbytes.LAMB", "bitsandbytes.optim:LAMB", gpu=True),
+        *_ADAM,
+    ),
+    "Lars": (
+        *_ours("Lars"),
+        *_both("pytorch_optimizer.Lars", "pytorch_optimizer:LARS"),
+        *_both("timm.Lars", "timm.optim.lars:Lars", momentum=0.9),
+        Peer("bitsandbytes.LARS", "bitsandbytes.optim:LARS", {"momentum": 0.9}, gpu=True),
+        Peer("torch.optim.SGD", "torch.optim:SGD", {"momentum": 0.9}),
+        Peer("torch.optim.AdamW, fused", "torch.optim:AdamW", {"fused": True}),
+        Peer("torch.optim.SGD, fused", "torch.optim:SGD", {"momentum": 0.9, "fused": True}),
+    ),
+    "Adafactor": (
+        *_ours("Adafactor"),
+        *_both("torch.optim.Adafactor", "torch.optim:Adafactor"),
+        Peer(
+            "transformers.Adafactor",
+            "transformers.optimization:Adafactor",
+            {"scale_parameter": False, "relative_step": False},
+        ),
+        *_both(
+            "pytorch_optimizer.AdaFactor",
+            "pytorch_optimizer:AdaFactor",
+            betas=(None, 0.999),
+            scale_parameter=False,
+            relative_step=False,
+        ),
+        Peer("timm.Adafactor", "timm.optim.adafactor:Adafactor", {"scale_parameter": False}),
+        *_ADAM,
+    ),
+}

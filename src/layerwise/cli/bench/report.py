@@ -1,0 +1,166 @@
+"""What is shown and written of the tables. Every statement is made from the figures of this run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from layerwise.cli.bench.measure import Row, Table
+from layerwise.cli.bench.peers import OURS
+from layerwise.cli.bench.timing import Timing
+
+# What goes first where the terminal is narrow; files have it all.
+DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
+MIB = 2**20
+WIDEST = 200
+
+
+def show(console: Console, table: Table) -> None:
+    """A table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation."""
+    title = (
+        f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
+        f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
+    )
+    plain = not console.is_terminal
+    console.print(Text(title, style="bold"), soft_wrap=plain)
+    if table.rows:
+        shown = Console(file=console.file, width=WIDEST, color_system=None) if plain else console
+        shown.print(_fitting(shown, table, plain))
+    for label, why in table.left_out.items():
+        console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
+    if table.apart:
+        console.print(Text(f"Not all fit the memory side by side: each was timed in turns with {table.base}."))
+    console.print()
+
+
+def _fitting(console: Console, table: Table, plain: bool) -> Grid:
+    """The table with as many columns as there is room for, broken names before fewer columns than five."""
+    grids = [_grid(table, plain, False, ()), _grid(table, plain, False, DROPPED[:1])]
+    grids += [_grid(table, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
+    room = console.options.update(width=WIDEST)
+    return next((grid for grid in grids if console.measure(grid, options=room).maximum <= console.width), grids[-1])
+
+
+def _grid(table: Table, plain: bool, folded: bool, dropped: Sequence[str]) -> Grid:
+    grid = Grid(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if plain else 1, 0, 0))
+    grid.add_column("implementation", no_wrap=True, vertical="bottom")
+    rows = [(row, _without(dropped, _cells(row))) for row in table.rows.values()]
+    for heading in rows[0][1]:
+        grid.add_column(heading.replace("\n", " ") if plain else heading, justify="right", no_wrap=True)
+    for row, cells in rows:
+        label = row.label.replace(", ", ",\n  ") if folded else row.label
+        grid.add_row(Text(label), *cells.values(), style="bold" if row.package == OURS else "")
+    return grid
+
+
+def _without(dropped: Sequence[str], cells: Mapping[str, str]) -> dict[str, str]:
+    return {heading: cell for heading, cell in cells.items() if heading not in dropped}
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """What is shown of a row, by heading."""
+    return {
+        "step\nms": _ms(row.timing),
+        "step's\nquartiles": _spread(row.timing, 1e3),
+        "ratio": f"{row.ratio.median:.2f}" if row.ratio.rounds else "",
+        "ratio's\nquartiles": _spread(row.ratio),
+        "host\nms": _ms(row.host),
+        "state,\nB/param": f"{row.state:.2f}",
+        "peak\nMiB": "" if row.peak is None else _number(row.peak / MIB),
+    }
+
+
+def _ms(timing: Timing) -> str:
+    return _number(1e3 * timing.median) if timing.rounds else ""
+
+
+def _spread(timing: Timing, scale: float = 1) -> str:
+    return "–".join(_number(scale * x) for x in timing.quartiles) if timing.rounds else ""
+
+
+def _number(x: float) -> str:
+    """Three digits, or all before the point."""
+    digits = 0 if x >= 99.95 else 1 if x >= 9.995 else 2 if x >= 0.0995 else 3
+    return f"{x:,.{digits}f}"
+
+
+def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
+    """How the columns are to be read."""
+    rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
+    bases = ", ".join(dict.fromkeys(table.base for table in tables))
+    on_cuda = any(table.device.startswith("cuda") for table in tables)
+    host = "until the call returned" if on_cuda else "the same step of as many tensors of one element each"
+    counted = "–".join(map(str, rounds))
+    columns = (
+        f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "
+        f"host: {host}. state: bytes for each parameter. peak: what a step took beside these, weights and gradients."
+    )
+    machine = f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."
+    busy = float(where["load"]) >= float(where["cores"])
+    return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
+
+
+def as_rows(tables: Sequence[Table]) -> list[dict[str, object]]:
+    return [_common(table) | _figures(row) for table in tables for row in table.rows.values()]
+
+
+def _common(table: Table) -> dict[str, object]:
+    return {
+        "optimizer": table.optimizer,
+        "shapes": table.name,
+        "tensors": len(table.shapes),
+        "parameters": table.parameters,
+        "dtype": table.dtype,
+        "device": table.device,
+        "threads": table.threads,
+        "relative_to": table.base,
+    }
+
+
+def _figures(row: Row) -> dict[str, object]:
+    return {
+        "implementation": row.label,
+        "rounds": len(row.timing.rounds),
+        **_quartiles("step_ms", row.timing, 1e3),
+        **_quartiles("ratio", row.ratio, 1),
+        **_quartiles("host_ms", row.host, 1e3),
+        "state_bytes_per_parameter": round(row.state, 4),
+        "peak_bytes": row.peak,
+    }
+
+
+def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | None]:
+    if not timing.rounds:
+        return dict.fromkeys((name, f"{name}_q1", f"{name}_q3"))
+    figures = (timing.median, *timing.quartiles)
+    return {key: round(scale * x, 5) for key, x in zip((name, f"{name}_q1", f"{name}_q3"), figures, strict=True)}
+
+
+def as_csv(tables: Sequence[Table], where: Mapping[str, str]) -> str:
+    """One line for each implementation, each with where it is from, so that files can be put together."""
+    rows = [row | dict(where) for row in as_rows(tables)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
+    """Everything, with the seconds of each round."""
+    document = {**where, "tables": [_document(table) for table in tables]}
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _document(table: Table) -> dict[str, Any]:
+    rows = [_figures(row) | {"seconds": list(row.timing.rounds)} for row in table.rows.values()]
+    return _common(table) | {"left_out": table.left_out, "rows": rows}

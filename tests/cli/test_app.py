@@ -1,0 +1,136 @@
+"""What all commands have in common."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.program import COMMAND, PLAIN, run
+
+import layerwise
+from layerwise.cli import app, files
+
+
+class TestCommands:
+    def test_version(self):
+        assert run("--version").stdout == f"{layerwise.__version__}\n"
+
+    def test_help_names_the_commands(self):
+        out = run("--help").stdout
+        assert "demo" in out
+        assert "presets" in out
+
+    def test_a_wrong_option_is_no_traceback(self):
+        done = run("demo", "--seed", "-1", code=2)
+        assert "--seed" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize(("path", "why"), [("missing/report.json", "there is no folder"), (".", "it is a folder")])
+    def test_a_file_that_cannot_be_written_is_one_line_before_the_work(self, tmp_path, path, why):
+        done = run("demo", "--out", str(tmp_path / path), code=2)
+        assert done.stdout == ""
+        assert re.fullmatch(rf"layerwise: cannot write .*{why}.*\n", done.stderr)
+
+    @pytest.mark.parametrize(
+        ("command", "package", "extra"),
+        [
+            ("demo", "typer", "demo"),
+            ("demo", "rich", "demo"),
+            ("demo", "sklearn", "demo"),
+            ("bench", "typer", "cli,torch"),
+            ("bench", "torch", "cli,torch"),
+            ("recommend", "rich", "cli"),
+            ("presets", "typer", "cli"),
+        ],
+    )
+    def test_without_its_packages_it_says_what_to_install(self, command, package, extra):
+        program = f"import sys; sys.modules[{package!r}] = None; import layerwise.cli; layerwise.cli.main()"
+        done = subprocess.run([sys.executable, "-c", program, command], capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr == f"layerwise {command} needs {package}: pip install 'layerwise[{extra}]'\n"
+
+    def test_other_missing_modules_are_not_hidden(self):
+        program = "import sys; sys.modules['numpy'] = None; import layerwise.cli; layerwise.cli.main()"
+        done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True)
+        assert "ModuleNotFoundError" in done.stderr
+
+    @pytest.mark.parametrize("command", ["bench", "demo", "info", "presets", "recommend"])
+    def test_help_fits_a_screen(self, command, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        assert app.run([command, "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 24
+        assert max(map(len, lines)) <= 80
+
+    def test_without_arguments_it_is_the_help(self):
+        assert run().stdout == run("--help").stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("bnech",), "layerwise: no such command 'bnech'. Did you mean 'bench'?"),
+            (("--versoin",), "layerwise: no such option: --versoin. Did you mean --version?"),
+            (("demo", "--quik"), "layerwise demo: no such option: --quik. Did you mean --quick?"),
+            (("recommend", "lamb"), "layerwise recommend: missing argument 'batch'."),
+            (("recommend", "lamb", "many"), "layerwise recommend: invalid value for 'batch'"),
+            (("presets", "one", "two"), "layerwise presets: "),
+            (("info", "--jsn"), "layerwise info: no such option: --jsn. Did you mean --json?"),
+        ],
+    )
+    def test_what_was_typed_wrongly_is_one_line(self, arguments, said, capsys):
+        assert app.run(arguments) == 2
+        done = capsys.readouterr()
+        assert done.out == ""
+        assert done.err.lower().startswith(said.lower())
+        assert done.err.count("\n") == 1
+        assert done.err.endswith("--help' shows what there is.\n")
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ("layerwise be", {"bench"}),
+            ("layerwise bench --optimizer la", {"lamb"}),
+            ("layerwise bench ti", {"tiny-1000"}),
+            ("layerwise presets apex.", {"apex.FusedLAMB", "apex.LARC"}),
+            ("layerwise recommend lars 8192 --like nu", {"nus-resnet"}),
+        ],
+    )
+    def test_completion(self, words, expected):
+        asked = {"_LAYERWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        assert set(run(**asked).stdout.split()) & expected == expected
+
+    def test_a_closed_pipe_is_silent(self):
+        with subprocess.Popen([*COMMAND, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN) as done:
+            done.stdout.close()
+            assert done.stderr.read() == b""
+        assert done.returncode == 1
+
+    @pytest.mark.parametrize("command", ["presets", "info"])
+    def test_a_full_disk_is_one_line(self, command):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([*COMMAND, command], stdout=full, stderr=subprocess.PIPE, text=True, env=PLAIN)
+        assert done.returncode == 1
+        assert done.stderr == "layerwise: cannot write what there is to say: No space left on device\n"
+
+
+class TestFiles:
+    def test_a_file_is_whole_or_as_it_was(self, tmp_path, monkeypatch):
+        path = tmp_path / "report"
+        path.write_text("before")
+        path.chmod(0o640)
+        files.write_text(path, "after")
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("after", 0o640)
+        monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(files.CannotWrite, match="No space left"):
+            files.write_text(path, "lost")
+        assert path.read_text() == "after"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_link_stays_one(self, tmp_path):
+        (tmp_path / "link").symlink_to(tmp_path / "report")
+        files.write_text(tmp_path / "link", "text")
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "report").read_text() == "text"

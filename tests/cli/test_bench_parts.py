@@ -1,0 +1,170 @@
+"""What `layerwise bench` is made of: groups, turns, shapes, memory, tables."""
+
+from __future__ import annotations
+
+from io import StringIO
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from layerwise.cli.bench import memory, report, shapes, timing
+from layerwise.cli.bench.arrays import held
+from layerwise.cli.bench.groups import Cost, grouped
+from layerwise.cli.bench.measure import Measurement, Table
+from layerwise.cli.bench.peers import PEERS, Peer
+from layerwise.cli.bench.shapes import parameters
+
+
+class Failing(Peer):
+    def start(self, work):
+        raise RuntimeError("does\nnot work here")
+
+
+class Sleeping(Peer):
+    """Keeps a state of so many bytes, and interrupts its fifth step if told to."""
+
+    def start(self, work):
+        return Slept(self.label, work, **self.options)
+
+
+class Slept:
+    copied = 0
+
+    def __init__(self, label, work, state=0, interrupts=False):
+        self.label, self._times, self._left = label, parameters(work.shapes) / 256, 5 if interrupts else None
+        self.state_bytes = int(state * self._times)
+
+    def step(self):
+        if self._left is not None and self._times == 1:
+            self._left -= 1
+            if not self._left:
+                raise KeyboardInterrupt
+
+    def peak(self):
+        return int(100 * self._times)
+
+
+class Told(list):
+    def begin(self, what, steps):
+        self.append((what, steps))
+
+    def tell(self, what, steps):
+        self.append((what, steps))
+
+
+def measured(*peers, room=1e9):
+    work = held({"a": (16, 16)})
+    table = Table("Lamb", "a", work.shapes, "float32", "cpu", 1, peers[0].label)
+    measurement = Measurement(table, peers, work, room, Told())
+    return table, measurement
+
+
+class TestMeasurement:
+    @pytest.mark.parametrize(("columns", "peaks"), [(60, False), (80, True), (200, True)])
+    def test_on_a_terminal_it_is_as_wide_as_that(self, columns, peaks):
+        table, measurement = measured(*(Sleeping(peer.label, "") for peer in PEERS["Adafactor"]))
+        measurement.run(3)
+        console = Console(file=StringIO(), width=columns, force_terminal=True, color_system=None)
+        report.show(console, table)
+        rows = console.file.getvalue().splitlines()
+        assert max(map(len, rows)) <= columns
+        assert ("MiB" in "".join(rows)) is peaks
+        assert "…" not in "".join(rows)
+        assert sum("pytorch_optimizer.AdaFactor," in row for row in rows) == 2
+
+    def test_what_fails_is_left_out(self):
+        table, measurement = measured(Sleeping("ours", ""), Failing("theirs", ""))
+        measurement.run(3)
+        assert list(table.rows) == ["ours"]
+        assert table.left_out == {"theirs": "RuntimeError: does not work here"}
+
+    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self):
+        peers = [
+            Sleeping(name, "", {"state": state}) for name, state in [("ours", 500), ("a", 300), ("b", 9e9), ("c", 300)]
+        ]
+        table, measurement = measured(*peers, room=1000)
+        measurement.run(3)
+        assert table.apart
+        assert {label: (len(row.timing.rounds), len(row.ratio.rounds)) for label, row in table.rows.items()} == {
+            "ours": (6, 6),
+            "a": (3, 3),
+            "c": (3, 3),
+        }
+        assert table.left_out.keys() == {"b"}
+        assert "may be taken" in table.left_out["b"]
+
+    def test_ctrl_c_leaves_what_was_measured(self):
+        table, measurement = measured(Sleeping("ours", ""), Sleeping("theirs", "", {"interrupts": True}))
+        with pytest.raises(KeyboardInterrupt):
+            measurement.run(9)
+        assert [len(row.timing.rounds) for row in table.rows.values()] == [3, 2]
+        assert [len(row.ratio.rounds) for row in table.rows.values()] == [3, 2]
+
+
+class TestParts:
+    @pytest.mark.parametrize(
+        ("room", "expected"),
+        [
+            (100, [["ours", "a", "b", "c"]]),
+            (50, [["ours", "a"], ["ours", "b"], ["ours", "c"]]),
+            (45, [["ours", "a"], ["b"], ["ours", "c"]]),
+            (25, [["a"], ["c"], ["ours"]]),
+        ],
+    )
+    def test_groups(self, room, expected):
+        costs = {"ours": Cost(20, 5), "a": Cost(20, 5), "b": Cost(20, 10), "c": Cost(10, 15)}
+        found = list(grouped(costs, "ours", room))
+        assert sorted(found) == sorted(expected)
+
+    def test_ratios_are_of_the_same_round(self):
+        ours, theirs = timing.Timing([1.0, 10.0, 2.0]), timing.Timing([3.0, 20.0])
+        assert theirs.over(ours).rounds == [3.0, 2.0]
+
+    def test_turns(self):
+        order = []
+        steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+        found = timing.alternately(steps, rounds=3, warmup=1, together=lambda: order.append("-"))
+        assert "".join(order) == "-a-b" * 4
+        assert {name: len(timed.rounds) for name, timed in found.items()} == {"a": 3, "b": 3}
+
+    @pytest.mark.parametrize(
+        ("name", "size", "tensors"),
+        [("resnet50", 25_557_032, 161), ("bert-base", 108_891_648, 197), ("gpt2-medium", 354_823_168, 292)],
+    )
+    def test_published_sizes(self, name, size, tensors):
+        found = shapes.SETS[name]()
+        assert (shapes.parameters(found), len(found)) == (size, tensors)
+
+    @pytest.mark.parametrize("name", shapes.SETS)
+    def test_shrunk_shapes_keep_their_proportions(self, name):
+        found = shapes.SETS[name]()
+        for shape, small in zip(found.values(), shapes.shrunk(found).values(), strict=True):
+            assert len(small) == len(shape)
+            assert prod(shape) / 256 < prod(small) <= max(1, prod(shape) // 64)
+
+    def test_available_memory(self, tmp_path):
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text("MemTotal: 4000 kB\nMemAvailable:    3000 kB\n")
+        assert memory.available(meminfo, tmp_path) == 3000 * 1024
+        (tmp_path / "memory.max").write_text("2048000\n")
+        (tmp_path / "memory.current").write_text("1024000\n")
+        assert memory.available(meminfo, tmp_path) == 1024000
+        (tmp_path / "memory.max").write_text("max\n")
+        assert memory.available(meminfo, tmp_path) == 3000 * 1024
+        assert memory.available(tmp_path / "none", tmp_path) > 0
+
+    def test_state_is_counted_once(self):
+        a = np.zeros(10, np.float32)
+        assert memory.bytes_in({"x": [a, (a, None)], "y": {"z": np.zeros(3), "step": 4, "name": "ab"}}) == 40 + 24
+
+    def test_peak_of_a_step(self):
+        kept = []
+
+        def step():
+            kept[:] = [torch.empty(1000)]  # the old one goes when the new one is there
+            torch.empty(3000)
+
+        assert memory.peak_on_cpu(step) == 12000
