@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import layerwise
 from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
