@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
 constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
-constexpr int64_t MOST_KEPT = 1 << 22;      // elements: what LAMB keeps of a layer between its passes is in the cache then
+constexpr int64_t MOST_KEPT = 1 << 22;      // elements; what is kept of a layer from `measure` to `apply` is in a cache then
 constexpr int64_t ALONE = 1 << 15;          // elements for which waking another thread does not pay
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -128,11 +128,14 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
 
   l.dims = uint8_t(dims.size());
   l.wide = t.arrays[ROLE_P].dtype == F64;
+  const Dtype own = l.wide ? F64 : F32;
   for (int r = 0; r < ARRAYS; r++) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
     l.direct[r] = !t.arrays[size_t(r)].present;
   }
-  l.late = stops_ || l.count > MOST_KEPT;
+  const bool wants = t.options.method == LAMB || (t.options.method == ADAFACTOR && !factored);
+  l.keeps = wants && !stops_ && l.count <= MOST_KEPT;
+  l.late = stops_ || (!l.keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
@@ -182,7 +185,7 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
-  if (!l.late && (l.o->method == LAMB || (l.o->method == ADAFACTOR && !l.f))) l.kept = take(number * l.count);
+  if (l.keeps) l.kept = take(number * l.count);
   if (!l.f) return used;
   Factors& f = *l.f;
   f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));

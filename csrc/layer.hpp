@@ -83,7 +83,8 @@ struct Layer {
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool late;            // `measure` writes nothing, and `apply` computes again what it would have kept
+  bool keeps;           // `measure` keeps LAMB's r, or u where V is whole, for `apply`
+  bool late;            // LAMB's `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the stripes cut the dimension `split`
@@ -99,7 +100,7 @@ struct Layer {
   double clip;                  // Adafactor's, of û
   double sums[2];
 
-  char* kept;       // room for LAMB's r, or u where V is whole, unless late
+  char* kept;       // room for what is kept
   double* partial;  // two sums of each stripe
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];

@@ -151,8 +151,8 @@ void apply_factored(const Layer& layer, int64_t stripe) {
   });
 }
 
-// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept for `apply`; where the layer is late, V is stored
-// there, so that u is of a V that has not been rounded.
+// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept for `apply`, or V is stored there, so that u is
+// of a V that has not been rounded.
 
 template <class T>
 struct WholeUpdate {
@@ -163,13 +163,13 @@ struct WholeUpdate {
   T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
 };
 
-template <class T, bool Late>
+template <class T, bool Keeps>
 double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict kept, int64_t n) {
   double uu = 0;
 #pragma omp simd reduction(+ : uu)
   for (int64_t i = 0; i < n; i++) {
     const T V_ = k.V(g[i], V[i]), u = k.u(g[i], V_);
-    if (!Late) V[i] = V_, kept[i] = u;
+    if (Keeps) V[i] = V_, kept[i] = u;
     uu += double(u) * double(u);
   }
   return uu;
@@ -179,14 +179,14 @@ template <class T>
 void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
-  const auto body = layer.late ? whole_measure<T, true> : whole_measure<T, false>;
+  const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
   T* kept = kept_of<T>(layer, stripe);
   double pp = 0, uu = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     uu += body(k, run.gradient(), run.read(S1), kept, n);
     if (layer.o->scale_parameter) pp += squares(run.read(P), n);
-    if (layer.late) return;
+    if (!layer.keeps) return;
     run.write(S1);
     kept += n;
   });
@@ -212,23 +212,23 @@ void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V
 template <class T>
 void apply_whole(const Layer& layer, int64_t stripe) {
   Scratch<T> scratch;
-  alignas(64) T late[CHUNK];
+  alignas(64) T made[CHUNK];
   const AdafactorNumbers<T> k(layer);
   const bool decayed = k.lam != 0;
   const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
                                : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
   const T* kept = kept_of<T>(layer, stripe);
-  const int64_t most = layer.late ? CHUNK : longest(layer, 1 << P | k.momentum << S0);
+  const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : CHUNK;
   for_runs(layer, stripe, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    if (layer.late) {
-      whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), late, n);
+    if (!layer.keeps) {
+      whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), made, n);
       run.write(S1);
     }
     T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;
-    body(k, p, layer.late ? late : kept, e, n);
+    body(k, p, layer.keeps ? kept : made, e, n);
     run.write(P);
     if (k.momentum) run.write(S0);
-    if (!layer.late) kept += n;
+    if (layer.keeps) kept += n;
   });
 }

@@ -3,9 +3,9 @@
 //     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
 //     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
 //
-// `measure` keeps r for `apply`, which finds it in the cache: a root and a quotient take longer. A late layer has no
-// room for it, or may not be written to before all sums are known: there `measure` only measures, and `apply` makes
-// the moments anew, and r of moments that have not been rounded.
+// `measure` keeps r for `apply`, which finds it in the cache: a root and a quotient take longer. A layer that no cache
+// holds has no room for it: `apply` makes r again of the moments. They are not stored before `apply` where the layer is
+// late: because others complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
 struct LambNumbers {
@@ -17,7 +17,7 @@ struct LambNumbers {
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
 
-template <class T, class S, bool Decayed, bool Late>
+template <class T, class S, bool Decayed, bool Late, bool Keeps>
 void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
                   T* __restrict v, T* __restrict kept, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
@@ -28,7 +28,8 @@ void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __rest
       const T p_ = k.keep * get(p, i), g_ = get(g, i);
       const T m_ = k.b1 * m[i] + k.a1 * g_, v_ = k.b2 * v[i] + k.a2 * (g_ * g_);
       const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
-      if (!Late) m[i] = m_, v[i] = v_, kept[i] = r;
+      if (!Late) m[i] = m_, v[i] = v_;
+      if (Keeps) kept[i] = r;
       pp += p_ * p_;
       rr += r * r;
     }
@@ -43,15 +44,17 @@ void lamb_apply(const LambNumbers<T> k, S* __restrict p, const T* __restrict r, 
   for (int64_t i = 0; i < n; i++) put(p, i, T(k.keep * get(p, i) - k.step * r[i]));
 }
 
-template <class T, class S, bool Decayed>
-void lamb_apply_late(const LambNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
-                     int64_t n) {
+template <class T, class S, bool Decayed, bool Late>
+void lamb_apply_again(const LambNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
+                      int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    const T p_ = k.keep * get(p, i), g_ = get(g, i);
-    const T m_ = k.b1 * m[i] + k.a1 * g_, v_ = k.b2 * v[i] + k.a2 * (g_ * g_);
+    T p_ = k.keep * get(p, i), m_ = m[i], v_ = v[i];
+    if (Late) {
+      const T g_ = get(g, i);
+      m[i] = m_ = k.b1 * m_ + k.a1 * g_, v[i] = v_ = k.b2 * v_ + k.a2 * (g_ * g_);
+    }
     const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
-    m[i] = m_, v[i] = v_;
     put(p, i, T(p_ - k.step * r));
   }
 }
@@ -67,13 +70,17 @@ const T* lamb_gradient(const Run<T>& run, const T* p) {
   return to;
 }
 
+template <class T, class S, bool Decayed>
+auto lamb_measure_of(const Layer& layer) {
+  if (layer.late) return lamb_measure<T, S, Decayed, true, false>;
+  return layer.keeps ? lamb_measure<T, S, Decayed, false, true> : lamb_measure<T, S, Decayed, false, false>;
+}
+
 template <class T, class S>
 void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
-  const bool decayed = layer.s->lam_r != 0;
-  const auto body = layer.late ? (decayed ? lamb_measure<T, S, true, true> : lamb_measure<T, S, false, true>)
-                               : (decayed ? lamb_measure<T, S, true, false> : lamb_measure<T, S, false, false>);
+  const auto body = layer.s->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
   T* kept = kept_of<T>(layer, stripe);
   sums[0] = sums[1] = 0;
   for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
@@ -81,30 +88,31 @@ void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
     const S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
     body(k, p, lamb_gradient(run, p), m, v, kept, n, sums);
-    if (layer.late) return;
-    run.write(S0), run.write(S1);
-    kept += n;
+    if (!layer.late) run.write(S0), run.write(S1);
+    if (layer.keeps) kept += n;
   });
 }
 
 template <class T, class S>
-void apply_lamb_late(const Layer& layer, int64_t stripe) {
+void apply_lamb_again(const Layer& layer, int64_t stripe) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
-  const auto body = layer.s->lam_r != 0 ? lamb_apply_late<T, S, true> : lamb_apply_late<T, S, false>;
+  const bool decayed = layer.s->lam_r != 0;
+  const auto body = layer.late ? (decayed ? lamb_apply_again<T, S, true, true> : lamb_apply_again<T, S, false, true>)
+                               : (decayed ? lamb_apply_again<T, S, true, false> : lamb_apply_again<T, S, false, false>);
   for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
-    body(k, p, lamb_gradient(run, p), m, v, n);
+    body(k, p, layer.late ? lamb_gradient(run, p) : (const S*)nullptr, m, v, n);
     run.template write_weights<S>();
-    run.write(S0), run.write(S1);
+    if (layer.late) run.write(S0), run.write(S1);
   });
 }
 
 template <class T, class S>
 void apply_lamb(const Layer& layer, int64_t stripe) {
-  if (layer.late) return apply_lamb_late<T, S>(layer, stripe);
+  if (!layer.keeps) return apply_lamb_again<T, S>(layer, stripe);
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const T* kept = kept_of<T>(layer, stripe);

@@ -98,7 +98,7 @@ struct Run {
 // Where `measure` keeps the numbers of a stripe for `apply`, in the order of its runs.
 template <class T>
 T* kept_of(const Layer& layer, int64_t stripe) {
-  if (layer.late || layer.count == 0) return nullptr;
+  if (!layer.keeps || layer.count == 0) return nullptr;
   return (T*)layer.kept + stripe * layer.step * (layer.count / layer.size[layer.split]);
 }
 

@@ -144,7 +144,7 @@ def test_all_sizes(case, world):
     "kinds", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float32", "float32", "bfloat16")], ids=str
 )
 def test_both_sides_of_what_is_kept_between_the_passes(case, kinds):
-    """A layer of more than 2^22 elements is late: `apply` computes again what is kept of a smaller one."""
+    """Of a layer of more than 2^22 elements `apply` computes again what is kept of a smaller one."""
     for n in (2**22, 2**22 + 3):
         ours = make_job(case, busy(case), (n,), (), 1, kinds)
         theirs = copied(ours)
