@@ -17,7 +17,6 @@ namespace {
 
 constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
 constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
-constexpr int64_t MOST_KEPT = 1 << 22;      // elements; what is kept of a layer from `measure` to `apply` is in a cache then
 constexpr int64_t ALONE = 1 << 15;          // elements for which waking another thread does not pay
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -133,9 +132,6 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
     l.direct[r] = !t.arrays[size_t(r)].present;
   }
-  const bool wants = t.options.method == LAMB || (t.options.method == ADAFACTOR && !factored);
-  l.keeps = wants && !stops_ && l.count <= MOST_KEPT;
-  l.late = stops_ || (!l.keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
@@ -174,10 +170,13 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = STRIPE;
   l.stripes = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
+  const bool keeps = l.stripes == 1 && l.count <= STRIPE && !stops_ && !f && t.options.method != LARS;
+  l.keeps = keeps, l.late = stops_ || (!keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
 int64_t Batch::scratch_of(Layer& l, char* at) {
+  Factors& f = *l.f;
   int64_t used = 0;
   const auto take = [&](int64_t bytes) {
     char* piece = at ? at + used : nullptr;
@@ -185,9 +184,6 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
-  if (l.keeps) l.kept = take(number * l.count);
-  if (!l.f) return used;
-  Factors& f = *l.f;
   f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));
   f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.stripes : 1)));
   f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
@@ -251,7 +247,7 @@ void Batch::make_stages() {
       for (int r = 0; r < ARRAYS; r++) own_bytes += l.count * (l.direct[r] ? 0 : size_of(l.dtype[r]));
       if (last > first && bytes + own_bytes > budget) break;
       bytes += own_bytes;
-      scratch += scratch_of(l, nullptr);
+      if (l.f) scratch += scratch_of(l, nullptr);
     }
     scratch_ = std::max(scratch_, scratch);
     if (own && !model) add_stage(stages_, OWN, first, last, false);
@@ -309,7 +305,7 @@ void Batch::step() {
     if (stage->kind == MEASURE) {
       int64_t used = 0;
       for (int i = stage->first; i < stage->last; i++)
-        used += scratch_of(layers_[size_t(i)], at + used);
+        if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
     }
   carry_out(stages_);
 }
@@ -351,8 +347,10 @@ void Batch::work_on(Stage& stage, size_t part) {
 
 void Batch::carry_out(const Task& task, Kind kind) {
   if (task.stripe >= 0) return carry_out(layers_[size_t(task.first)], kind, task.stripe);
+  alignas(64) static thread_local char kept[STRIPE * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
+    l.kept = kept;
     if (kind != MEASURE || stops_) {
       carry_out(l, kind, 0);
       continue;

@@ -83,7 +83,7 @@ struct Layer {
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool keeps;           // `measure` keeps LAMB's r, or u where V is whole, for `apply`
+  bool keeps;           // one task measures and applies it, and keeps LAMB's r, or u where V is whole, between them
   bool late;            // LAMB's `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
@@ -100,7 +100,7 @@ struct Layer {
   double clip;                  // Adafactor's, of û
   double sums[2];
 
-  char* kept;       // room for what is kept
+  char* kept;       // where
   double* partial;  // two sums of each stripe
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];

@@ -60,7 +60,8 @@ int64_t Batch::length_of(const Tensor& t, Sum sum) {
 
 void Batch::make_rounds() {
   const int n = int(layers_.size());
-  for (Layer& l : layers_) scratch_ += scratch_of(l, nullptr);
+  for (Layer& l : layers_)
+    if (l.f) scratch_ += scratch_of(l, nullptr);
   const auto add = [&](std::initializer_list<Kind> kinds, auto&& wanted) {
     Round round;
     round.answers = *(kinds.end() - 1);
@@ -92,7 +93,8 @@ bool Batch::measure() {
   if (round_ == 0) {
     scratchpad_ = std::make_unique<Scratchpad>(scratch_);
     int64_t used = 0;
-    for (Layer& l : layers_) used += scratch_of(l, scratchpad_->at() + used);
+    for (Layer& l : layers_)
+      if (l.f) used += scratch_of(l, scratchpad_->at() + used);
   } else {
     const Round& before = rounds_[round_ - 1];
     for (const Ask& ask : before.asks) exchange(ask, true);

@@ -151,8 +151,8 @@ void apply_factored(const Layer& layer, int64_t stripe) {
   });
 }
 
-// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept for `apply`, or V is stored there, so that u is
-// of a V that has not been rounded.
+// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept of a small layer. Of others V is stored in
+// `apply`, so that u is of a V that has not been rounded.
 
 template <class T>
 struct WholeUpdate {
@@ -180,7 +180,7 @@ void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
   const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
-  T* kept = kept_of<T>(layer, stripe);
+  T* kept = (T*)layer.kept;
   double pp = 0, uu = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
@@ -217,7 +217,7 @@ void apply_whole(const Layer& layer, int64_t stripe) {
   const bool decayed = k.lam != 0;
   const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
                                : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
-  const T* kept = kept_of<T>(layer, stripe);
+  const T* kept = (const T*)layer.kept;
   const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : CHUNK;
   for_runs(layer, stripe, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};

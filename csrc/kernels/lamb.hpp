@@ -3,9 +3,9 @@
 //     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
 //     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
 //
-// `measure` keeps r for `apply`, which finds it in the cache: a root and a quotient take longer. A layer that no cache
-// holds has no room for it: `apply` makes r again of the moments. They are not stored before `apply` where the layer is
-// late: because others complete the sums, or because r has to be of moments that have not been rounded.
+// A small layer's r is kept from one to the other. A larger one's is made again: a root and a quotient cost less than four
+// bytes of memory. Where a layer is late, its moments are made again as well, and stored in `apply`: because others
+// complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
 struct LambNumbers {
@@ -81,7 +81,7 @@ void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const auto body = layer.s->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
-  T* kept = kept_of<T>(layer, stripe);
+  T* kept = (T*)layer.kept;
   sums[0] = sums[1] = 0;
   for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
@@ -115,7 +115,7 @@ void apply_lamb(const Layer& layer, int64_t stripe) {
   if (!layer.keeps) return apply_lamb_again<T, S>(layer, stripe);
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
-  const T* kept = kept_of<T>(layer, stripe);
+  const T* kept = (const T*)layer.kept;
   for_runs(layer, stripe, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     lamb_apply<T, S>(k, run.template weights<S>(), kept, n);

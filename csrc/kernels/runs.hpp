@@ -95,13 +95,6 @@ struct Run {
   }
 };
 
-// Where `measure` keeps the numbers of a stripe for `apply`, in the order of its runs.
-template <class T>
-T* kept_of(const Layer& layer, int64_t stripe) {
-  if (!layer.keeps || layer.count == 0) return nullptr;
-  return (T*)layer.kept + stripe * layer.step * (layer.count / layer.size[layer.split]);
-}
-
 // How long a run may be: without end where nothing has to be copied.
 inline int64_t longest(const Layer& layer, int arrays) {
   bool direct = !layer.prepared;

@@ -144,8 +144,8 @@ def test_all_sizes(case, world):
     "kinds", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float32", "float32", "bfloat16")], ids=str
 )
 def test_both_sides_of_what_is_kept_between_the_passes(case, kinds):
-    """Of a layer of more than 2^22 elements `apply` computes again what is kept of a smaller one."""
-    for n in (2**22, 2**22 + 3):
+    """Of a layer of more than 2^14 elements `apply` computes again what is kept of a smaller one."""
+    for n in (2**14, 2**14 + 3):
         ours = make_job(case, busy(case), (n,), (), 1, kinds)
         theirs = copied(ours)
         both = (NUMPY.engine(), ours), (NUMPY.rule, theirs)
