@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
 constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
-constexpr int64_t ALONE = 1 << 15;          // elements for which waking another thread does not pay
+constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -311,7 +311,7 @@ void Batch::step() {
 }
 
 void Batch::carry_out(Stages& stages) {
-  const int threads = int(std::clamp<int64_t>(count_ / ALONE, 1, num_threads()));
+  const int threads = count_ < alone ? 1 : int(std::clamp<int64_t>(count_ / EACH, 1, num_threads()));
   for (auto& stage : stages) {
     if (int(stage->parts.size()) != threads) stage->parts = std::vector<Stage::Part>(size_t(threads));
     for (auto& part : stage->parts) part.done.store(0, std::memory_order_relaxed);

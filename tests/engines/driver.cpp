@@ -122,6 +122,7 @@ bool same(unsigned seed, bool in_rounds, const std::vector<std::vector<char>>& e
 }  // namespace
 
 int main(int argc, char** argv) {
+  Batch::alone = 1 << 16;  // so that small lists have several threads
   const unsigned seeds = argc > 1 ? unsigned(std::atoi(argv[1])) : 48;
   const bool forks = argc <= 2;  // a thread sanitizer does not follow them
   std::atomic<bool> fine = true;

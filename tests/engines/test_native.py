@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ NUMPY = WORLDS[0]
 _native = native._native
 SETS = _native.instruction_sets() if _native is not None else []
 # Several stripes each, several tensors of one stripe, one that is cut along its columns, one of rank four.
-SHAPES = [(300, 190), (70_001,), (5,), (), (3, 30_000), (6, 5, 40, 50), (0, 4), (200, 7)]
+SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
+assert sum(map(prod, SHAPES)) > 2**19, "fewer elements are stepped by one thread alone"
 
 
 @pytest.fixture
@@ -229,9 +231,9 @@ from layerwise.numpy import Lamb
 
 def stepped():
     draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="cpu")
-    weights = {name: draw.normal(size=(300, 300)).astype(np.float32) for name in "abc"}
+    weights = {name: draw.normal(size=(450, 450)).astype(np.float32) for name in "abc"}
     for _ in range(3):
-        optimizer.step_all(weights, {name: draw.normal(size=(300, 300)).astype(np.float32) for name in weights})
+        optimizer.step_all(weights, {name: draw.normal(size=(450, 450)).astype(np.float32) for name in weights})
     return b"".join(w.tobytes() for w in weights.values())
 
 layerwise.set_num_threads(3)

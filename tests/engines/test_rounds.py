@@ -172,8 +172,10 @@ def test_parts_make_the_whole(case, world, compiled, drawn):
         step_parts(engine, per_seat, [job.p.shape for job in jobs], cuts, world.array)
         # With a norm of all, the least exact of the tensors decides.
         eps = max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
+        # NumPy adds up what does not lie in a row one after the other, in float32: 680 squares are 1e-6 off.
+        room = (8 if compiled else 32) * eps
         for own, part in zip(alone, parts, strict=True):
-            check(own, part, 8 * eps)
+            check(own, part, room)
 
 
 def check(whole: Job, parts: list[Job], eps: float) -> None:
