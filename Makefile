@@ -12,6 +12,7 @@ EXTRAS ?= dev,parity
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+DOCS_TESTS ?= $(wildcard tests/test_docs.py)
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
@@ -56,7 +57,7 @@ check: $(VENV)/.dev $(VENV)/.package
 	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
 
 docs: $(VENV)/.dev $(VENV)/.package
-	@$(PY) -m pytest --doctest-modules --pyargs layerwise $(wildcard tests/test_docs.py) $(PYTEST_ARGS)
+	@$(PY) -m pytest --doctest-modules --pyargs layerwise $(DOCS_TESTS) $(PYTEST_ARGS)
 
 # Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
 site: $(VENV)/.docs

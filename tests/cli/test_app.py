@@ -28,11 +28,10 @@ class TestCommands:
         assert "--seed" in done.stderr
         assert "Traceback" not in done.stderr
 
-    @pytest.mark.parametrize(("path", "why"), [("missing/report.json", "there is no folder"), (".", "it is a folder")])
-    def test_a_file_that_cannot_be_written_is_one_line_before_the_work(self, tmp_path, path, why):
-        done = run("demo", "--out", str(tmp_path / path), code=2)
+    def test_a_file_that_cannot_be_written_is_one_line_before_the_work(self, tmp_path):
+        done = run("demo", "--out", str(tmp_path / "missing" / "report.html"), code=2)
         assert done.stdout == ""
-        assert re.fullmatch(rf"layerwise: cannot write .*{why}.*\n", done.stderr)
+        assert re.fullmatch(r"layerwise: cannot write .*there is no folder.*\n", done.stderr)
 
     @pytest.mark.parametrize(
         ("command", "package", "extra"),

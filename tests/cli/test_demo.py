@@ -77,7 +77,7 @@ def test_without_its_packages_it_says_what_to_install(package):
     done = subprocess.run([sys.executable, "-c", program, "demo"], capture_output=True, text=True, env=PLAIN)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"the command line needs {package}: pip install 'layerwise[demo]'\n"
+    assert done.stderr == f"layerwise demo needs {package}: pip install 'layerwise[demo]'\n"
 
 
 def test_help_fits_a_screen():
