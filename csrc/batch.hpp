@@ -67,8 +67,8 @@ class Batch {
 
   std::atomic<bool> busy{false};
 
-  // Fewer elements are stepped by the calling thread alone. Between two operations of PyTorch its threads do not sleep but
-  // wait, and who wakes one of ours then waits for both.
+  // Fewer elements are stepped by the calling thread alone. Between two operations of PyTorch its threads do not sleep
+  // but wait, and who wakes one of ours then waits for both.
   static inline int64_t alone = 1 << 19;
 
  private:

@@ -3,9 +3,9 @@
 //     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
 //     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
 //
-// A small layer's r is kept from one to the other. A larger one's is made again: a root and a quotient cost less than four
-// bytes of memory. Where a layer is late, its moments are made again as well, and stored in `apply`: because others
-// complete the sums, or because r has to be of moments that have not been rounded.
+// A small layer's r is kept from one to the other. A larger one's is made again: a root and a quotient cost less than
+// four bytes of memory. Where a layer is late, its moments are made again as well, and stored in `apply`: because
+// others complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
 struct LambNumbers {

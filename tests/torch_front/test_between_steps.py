@@ -349,3 +349,21 @@ def test_what_the_extension_cannot_look_at_is_watched_all_the_same():
     assert watching.same(params, grads, states)
     params[0].data = params[0].data.clone()
     assert not watching.same(params, grads, states)
+
+
+@fronts
+def test_a_step_of_two_engines_is_taken_once(front):
+    """The compiled engine finds a gradient that lies otherwise when the rule's parameters must not have moved yet."""
+    moved = []
+    for fused in (None, False):
+        params = {"plain": Parameter(torch.full((4, 6), 0.5)), "sub": Sub(torch.full((4, 6), 0.5))}
+        opt = busy(front, list(params.items()), fused=fused)
+        for t in range(4):
+            for i, p in enumerate(params.values()):
+                p.grad = torch.sin(torch.arange(24.0) + t + i).reshape(4, 6)
+            if t == 2:
+                params["plain"].grad = params["plain"].grad.t().contiguous().t()
+            opt.step()
+        moved.append([p.detach().clone() for p in params.values()])
+    for ours, theirs in zip(*moved, strict=True):
+        torch.testing.assert_close(torch.Tensor(ours), torch.Tensor(theirs), rtol=1e-5, atol=1e-6)

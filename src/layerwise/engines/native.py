@@ -125,7 +125,7 @@ class NativeEngine:
 
 
 class PreparedNative:
-    """Jobs and the batch they were laid out as, which is made anew when they are no longer what they were."""
+    """Jobs and the batch they were laid out as, which is made by the first step."""
 
     def __init__(self, engine: NativeEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)
@@ -204,7 +204,8 @@ class PreparedNative:
         if theirs not in self._parts:
             sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
             self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
-        for side, prepared in zip((True, False), self._parts[theirs], strict=True):
+        # Ours first, because it may find that something has `Changed`, when nothing must have been touched.
+        for side, prepared in zip((False, True), reversed(self._parts[theirs]), strict=True):
             places = [i for i, no in enumerate(theirs) if no is side]
             if places:
                 prepared.step([grads[i] for i in places], [nows[i] for i in places], skip, others)
