@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from io import StringIO
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+import layerwise
+from layerwise.cli import files
 from layerwise.cli.bench import memory, report, shapes, timing
-from layerwise.cli.bench.arrays import held
+from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
 from layerwise.cli.bench.groups import Cost, grouped
 from layerwise.cli.bench.measure import Measurement, Table
-from layerwise.cli.bench.peers import PEERS, Peer
+from layerwise.cli.bench.peers import PEERS, Peer, load
 from layerwise.cli.bench.shapes import parameters
+from layerwise.threads import available_processors
 
 
 class Failing(Peer):
@@ -45,6 +50,29 @@ class Slept:
 
     def peak(self):
         return int(100 * self._times)
+
+
+class Breaking(Peer):
+    def start(self, work):
+        return Broken(self.label, work, **self.options)
+
+
+class Broken(Slept):
+    """Works while it is small, and fails at full size."""
+
+    def __init__(self, label, work, at):
+        super().__init__(label, work)
+        self._at, self._steps = at, 0
+
+    def step(self):
+        self._steps += 1
+        if self._times == 1 and self._at == self._steps:
+            raise MemoryError("no more")
+
+    def peak(self):
+        if self._times == 1 and self._at == "peak":
+            raise MemoryError("no more")
+        return 0
 
 
 class Told(list):
@@ -81,6 +109,13 @@ class TestMeasurement:
         assert list(table.rows) == ["ours"]
         assert table.left_out == {"theirs": "RuntimeError: does not work here"}
 
+    @pytest.mark.parametrize("at", [1, 4, "peak"])
+    def test_what_fails_at_full_size_is_left_out(self, at):
+        table, measurement = measured(Sleeping("ours", ""), Breaking("theirs", "", {"at": at}), Sleeping("last", ""))
+        measurement.run(3)
+        assert {label: len(row.ratio.rounds) for label, row in table.rows.items()} == {"ours": 3, "last": 3}
+        assert table.left_out == {"theirs": "MemoryError: no more"}
+
     def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self):
         peers = [
             Sleeping(name, "", {"state": state}) for name, state in [("ours", 500), ("a", 300), ("b", 9e9), ("c", 300)]
@@ -102,6 +137,60 @@ class TestMeasurement:
             measurement.run(9)
         assert [len(row.timing.rounds) for row in table.rows.values()] == [3, 2]
         assert [len(row.ratio.rounds) for row in table.rows.values()] == [3, 2]
+
+
+class TestFiles:
+    @pytest.mark.parametrize("name", ["link", "old", "new"])
+    def test_what_is_replaced_needs_its_folder(self, name, tmp_path, monkeypatch):
+        folder = tmp_path / "kept"
+        folder.mkdir()
+        (folder / "old").touch()
+        (tmp_path / "link").symlink_to(folder / "old")
+        path = tmp_path / "link" if name == "link" else folder / name
+        files.check_writable(path)
+        monkeypatch.setattr(files.os, "access", lambda where, mode: where != folder)
+        with pytest.raises(files.CannotWrite, match="no permission to write in"):
+            files.check_writable(path)
+
+    def test_what_is_written_to_does_not(self, monkeypatch):
+        monkeypatch.setattr(files.os, "access", lambda where, mode: str(where) == "/dev/null")
+        files.check_writable(Path("/dev/null"))
+
+
+class TestArrays:
+    def test_threads_reach_pytorch(self):
+        ours, theirs = layerwise.get_num_threads(), torch.get_num_threads()
+        try:
+            torch.set_num_threads(theirs + 1)
+            layerwise.set_num_threads(theirs + 2)
+            assert len(held({"a": (2, 2)}).params) == 1
+            assert torch.get_num_threads() == theirs + 2
+        finally:
+            layerwise.set_num_threads(ours)
+            torch.set_num_threads(theirs)
+
+    @pytest.mark.parametrize(
+        ("dtype", "more", "why"),
+        [("float32", 0, None), ("float32", 1, "--threads does not reach JAX"), ("float64", 0, "JAX makes float64")],
+    )
+    def test_optax_beside_numpy_does_the_same_or_is_left_out(self, dtype, more, why):
+        pytest.importorskip("optax")
+        work = held({"a": (2, 2)}, dtype)
+        (peer,) = (peer for peer in NUMPY_PEERS["Lamb"] if peer.package == "optax")
+        found = peer.why_not(work, available_processors() + more)
+        assert found is None if why is None else found.startswith(why)
+
+    @pytest.mark.parametrize("name", PEERS)
+    def test_all_of_jax_decay(self, name, monkeypatch):
+        pytest.importorskip("optax")
+        given = []
+        for peer in JAX_PEERS[name]:
+            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
+            monkeypatch.setattr(
+                module, make.__name__, lambda lr, make=make, **more: given.append(more) or make(lr, **more)
+            )
+            peer.start(held({"a": (2, 2)}))
+        assert [list(more.values()) for more in given] == [[0.01]] * 3
 
 
 class TestParts:

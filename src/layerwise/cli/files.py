@@ -15,13 +15,20 @@ class CannotWrite(Mistake):
 
 def check_writable(path: Path) -> None:
     """Raise before the work begins what would otherwise be found at its end."""
-    folder = path.parent
     if path.is_dir():
         raise CannotWrite(f"cannot write {path}: it is a folder")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise CannotWrite(f"cannot write {path}: no permission")
+    if path.is_file() or not path.exists():  # it is written beside, then replaced
+        _check_folder(path)
+
+
+def _check_folder(path: Path) -> None:
+    folder = (path.resolve() if path.is_symlink() else path).parent
     if not folder.is_dir():
         raise CannotWrite(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise CannotWrite(f"cannot write {path}: no permission")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise CannotWrite(f"cannot write {path}: no permission to write in {folder}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 
 from layerwise.cli import Mistake
 from layerwise.cli.bench.memory import available, bytes_in
-from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, Running, load
+from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, Running, Work, load
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
+from layerwise.threads import available_processors, wanted_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
@@ -55,9 +56,10 @@ class Held:
 
     @cached_property
     def params(self) -> list[Any]:
-        """The same memory as PyTorch's parameters."""
+        """The same memory as PyTorch's parameters, for as many threads as ours take."""
         import torch
 
+        torch.set_num_threads(wanted_threads())
         params = [torch.nn.Parameter(torch.from_numpy(a)) for a in self.weights.values()]
         for p, g in zip(params, self.grads.values(), strict=True):
             p.grad = torch.from_numpy(g)
@@ -77,6 +79,8 @@ def works(request: Request) -> Iterator[tuple[str, Held]]:
         raise Mistake(f"--dtype must be {', '.join(DTYPES)} for NumPy's and JAX's arrays, but is {dtype}.")
     if request.device != "cpu":
         raise Mistake(f"--device must be cpu for NumPy's and JAX's arrays, but is {request.device}.")
+    if request.front == "jax" and dtype == "float64" and not _keeps_float64():
+        raise Mistake("--dtype float64 does not reach JAX, which makes it float32 unless JAX_ENABLE_X64=1 is set.")
     if request.model is not None:
         from layerwise.cli.bench.model import shapes_of
 
@@ -116,11 +120,36 @@ class SteppingArrays:
             tracemalloc.stop()
 
 
+@dataclass(frozen=True)
 class JaxPeer(Peer):
     """A transformation, jitted with its parameters and state donated, so that they are updated in place as ours are."""
 
+    @property
+    def decay(self) -> str:
+        return "weight_decay_rate" if self.target.endswith(":adafactor") else "weight_decay"
+
     def start(self, work: Held) -> Running:
-        return Jitted(self.label, load(self.target)(LR, **self.options), work.weights, work.grads)
+        transform = load(self.target)(LR, **{self.decay: DECAY}, **self.options)
+        return Jitted(self.label, transform, work.weights, work.grads)
+
+
+class JaxPeerOfNumpy(JaxPeer):
+    """Beside others it is left out where it would do something else."""
+
+    def why_not(self, work: Work, threads: int) -> str | None:
+        if (why := super().why_not(work, threads)) is not None:
+            return why
+        if work.dtype == "float64" and not _keeps_float64():
+            return "JAX makes float64 float32 unless JAX_ENABLE_X64=1 is set"
+        if threads != available_processors():
+            return "--threads does not reach JAX, which takes the processors it may run on"
+        return None
+
+
+def _keeps_float64() -> bool:
+    import jax
+
+    return bool(jax.numpy.zeros(0).dtype == np.float64)
 
 
 class Jitted:
@@ -167,17 +196,15 @@ class Jitted:
 def _numpy_peers(name: str) -> tuple[Peer, ...]:
     """Ours, optax's, what PyTorch has of the same, and last its AdamW: 28 bytes a parameter, moved once."""
     ours = f"layerwise.numpy.{name}", f"layerwise.numpy:{name}"
-    others = [
-        peer for peer in PEERS[name] if peer.label in ("torch.optim.Adafactor, foreach", "transformers.Adafactor")
-    ]
-    optax = JaxPeer(f"optax.{name.lower()}, jitted", f"optax:{name.lower()}")
+    others = [peer for peer in PEERS[name] if peer.label in OF_TORCH]
+    optax = JaxPeerOfNumpy(f"optax.{name.lower()}, jitted", f"optax:{name.lower()}")
     adamw = Peer("torch.optim.AdamW, fused", "torch.optim:AdamW", {"fused": True})
     return NumpyPeer(*ours), NumpyPeer(f"{ours[0]}, by the rule", ours[1], {"engine": "rule"}), optax, *others, adamw
 
 
 def _jax_peers(name: str) -> tuple[Peer, ...]:
     """Last what the memory allows."""
-    labels = f"layerwise.jax.{name}", f"optax.{name}", "optax.adam"
+    labels = f"layerwise.jax.{name}", f"optax.{name}", "optax.adamw"
     return tuple(JaxPeer(label, ":".join(label.rsplit(".", 1))) for label in labels)
 
 

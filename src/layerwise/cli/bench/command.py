@@ -26,20 +26,23 @@ def _shapes() -> tuple[str, ...]:
     return tuple(SETS)
 
 
+Sets = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", _shapes)),
+]
+Optimizers = Annotated[
+    list[str] | None, typer.Option(help="lamb, lars or adafactor; repeat.", **one_of("optimizer", lambda: PEERS))
+]
+Side = Annotated[str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))]
+
+
 def command(
-    shapes: Annotated[
-        list[str] | None,
-        typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", _shapes)),
-    ] = None,
+    shapes: Sets = None,
     model: Annotated[str | None, typer.Option(help="Your model: package.module:callable.")] = None,
-    optimizer: Annotated[
-        list[str] | None, typer.Option(help="lamb, lars or adafactor; repeat.", **one_of("optimizer", lambda: PEERS))
-    ] = None,
+    optimizer: Optimizers = None,
     front: Annotated[str, typer.Option(help="torch, numpy or jax.", **one_of("front", lambda: FRONTS))] = FRONTS[0],
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
-    against: Annotated[
-        str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))
-    ] = "ours",
+    against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, max=MOST, help="Of ours and of PyTorch.")] = None,
@@ -53,12 +56,8 @@ def command(
     if show_list:
         print_list()
         return
-    if model is not None and shapes:
-        raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
-    for path in filter(None, (csv, json)):
-        check_writable(path)
-    if front == "jax" and threads is not None:
-        raise Mistake("--threads does not reach JAX, which takes the processors it may run on: taskset gives it fewer.")
+    _check_together(shapes, model, front, threads)
+    _check_files(csv, json)
     request = Request(
         front=front,
         shapes=shapes or [DEFAULT],
@@ -75,6 +74,20 @@ def command(
         json=json,
     )
     run_bench(Console(), request)
+
+
+def _check_together(shapes: list[str] | None, model: str | None, front: str, threads: int | None) -> None:
+    if model is not None and shapes:
+        raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
+    if front == "jax" and threads is not None:
+        raise Mistake("--threads does not reach JAX, which takes the processors it may run on: taskset gives it fewer.")
+
+
+def _check_files(csv: Path | None, json: Path | None) -> None:
+    for path in filter(None, (csv, json)):
+        check_writable(path)
+    if csv is not None and json is not None and csv.resolve() == json.resolve():
+        raise Mistake(f"--csv and --json are the same file, {csv}: give each its own.")
 
 
 def print_list() -> None:

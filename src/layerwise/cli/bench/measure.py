@@ -92,11 +92,12 @@ class Measurement:
 
     @contextmanager
     def _without(self, label: str) -> Iterator[None]:
-        """Go on without the one that fails."""
+        """Go on without the one that fails, and without what was measured of it."""
         try:
             yield
         except Exception as problem:
             self.table.left_out[label] = in_short(problem)
+            self.table.rows.pop(label, None)
 
     def _left_out(self, costs: dict[str, Cost], groups: list[list[str]]) -> None:
         there = {label for group in groups for label in group}
@@ -109,6 +110,8 @@ class Measurement:
     def _started(self, labels: Sequence[str], work: Work) -> list[Running]:
         running = []
         for label in labels:
+            if label in self.table.left_out:  # it failed in an earlier group
+                continue
             with self._without(label):
                 running.append(self._peers[label].start(work))
         return running
@@ -118,14 +121,16 @@ class Measurement:
         for one in running:
             row = self.table.rows.setdefault(one.label, Row(one.label, self._peers[one.label].package))
             row.state = one.state_bytes / self.table.parameters
-        turns = Turns({one.label: one.step for one in running}, self._work.clock)
+        turns = Turns({one.label: one.step for one in running}, self._work.clock, without=self._without)
         try:
             for label in turns.take(rounds, WARMUP):
                 self._screen.tell(label, 1)
         finally:  # Ctrl-C leaves what was measured so far
             self._keep(turns)
         for one in running:
-            self.table.rows[one.label].peak = one.peak()
+            if one.label in self.table.rows:
+                with self._without(one.label):
+                    self.table.rows[one.label].peak = one.peak()
 
     def _keep(self, turns: Turns) -> None:
         found, host = turns.timings(), turns.host()
@@ -140,7 +145,7 @@ class Measurement:
     def _measure_host(self, rounds: int) -> None:
         """The same step of as many tensors of one element each: what is left is the work of the calls."""
         running = self._started(list(self.table.rows), self._work.like(single(self._work.shapes)))
-        turns = Turns({one.label: one.step for one in running})
+        turns = Turns({one.label: one.step for one in running}, without=self._without)
         for _ in turns.take(rounds, WARMUP):
             self._screen.tell("host time", 0)
         for label, timing in turns.timings().items():

@@ -77,6 +77,12 @@ class Peer:
     def installed(self) -> bool:
         return importlib.util.find_spec(self.package) is not None
 
+    def why_not(self, work: Work, threads: int) -> str | None:
+        """Why it is left out before it is tried."""
+        if self.gpu and not work.on_cuda:
+            return "needs a GPU"
+        return None if self.installed else "not installed"
+
     def make(self, params: list[Any]) -> Any:
         return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
 

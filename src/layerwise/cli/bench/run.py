@@ -75,8 +75,8 @@ def _table(request: Request, every: Sequence[Peer], optimizer: str, name: str, w
     base = every[0 if request.against == "ours" else -1].label
     peers = [peer for peer in every if request.peers or peer.package == OURS or peer.label == base]
     table = Table(optimizer, name, work.shapes, work.dtype, work.device, request.threads, base)
-    gpu = {peer.label: "needs a GPU" for peer in peers if peer.gpu and not work.on_cuda}
-    table.left_out |= gpu | {peer.label: "not installed" for peer in peers if not peer.installed}
+    reasons = {peer.label: peer.why_not(work, request.threads) for peer in peers}
+    table.left_out |= {label: why for label, why in reasons.items() if why is not None}
     return table, [peer for peer in peers if peer.label not in table.left_out]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 Step = Callable[[], object]
@@ -49,25 +50,37 @@ class Turns:
     """Steps timed in turns, so that whatever else the machine does meets them alike.
 
     What was measured so far is there at any time. Processes that take their steps together wait for one another in
-    `together`, which is not timed.
+    `together`, which is not timed. A step whose failure `without` holds back takes no more turns and is forgotten.
     """
 
     def __init__(
-        self, steps: Mapping[str, Step], clock: Clock = wall, together: Callable[[], object] | None = None
+        self,
+        steps: Mapping[str, Step],
+        clock: Clock = wall,
+        together: Callable[[], object] | None = None,
+        without: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._steps, self._clock, self._together = steps, clock, together
+        self._steps, self._clock, self._together, self._without = dict(steps), clock, together, without
         self._seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
 
     def take(self, rounds: int, warmup: int = 2) -> Iterator[str]:
         """Go on as long as the names that come back are asked for; each has just been stepped."""
         for round_ in range(-warmup, rounds):
-            for name, step in self._steps.items():
+            for name in list(self._steps):
                 if self._together is not None:
                     self._together()
-                seconds = self._clock(step)
-                if round_ >= 0:
-                    self._seconds[name].append(seconds)
+                timed = self._timed(name)
+                if timed and round_ >= 0:
+                    self._seconds[name] += timed
                 yield name
+
+    def _timed(self, name: str) -> list[tuple[float, float]]:
+        timed: list[tuple[float, float]] = []
+        with self._without(name):
+            timed.append(self._clock(self._steps[name]))
+        if not timed:
+            del self._steps[name], self._seconds[name]
+        return timed
 
     def timings(self) -> dict[str, Timing]:
         return {name: Timing([total for _, total in seconds]) for name, seconds in self._seconds.items() if seconds}
