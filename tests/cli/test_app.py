@@ -101,6 +101,23 @@ class TestCommands:
         asked = {"_LAYERWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert set(run(**asked).stdout.split()) & expected == expected
 
+    @pytest.mark.parametrize("arguments", [("recommend", "lars", "8192"), ("presets", "apex.FusedLAMB")])
+    def test_characters_that_the_output_lacks_are_question_marks(self, arguments):
+        usual = run(*arguments, PYTHONIOENCODING="utf-8").stdout
+        assert not usual.isascii()
+        expected = usual.encode("ascii", "replace").decode()
+        assert run(*arguments, PYTHONIOENCODING="ascii").stdout == expected
+
+    def test_an_output_that_is_no_file_or_missing_is_let_be(self):
+        program = (
+            "import contextlib, io, sys; import layerwise.cli; sys.argv[1:] = ['--version']; sys.stderr = None\n"
+            "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+            "    layerwise.cli.main()\n"
+            "print(out.getvalue(), end='')"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=PLAIN)
+        assert done.stdout == f"{layerwise.__version__}\n"
+
     def test_a_closed_pipe_is_silent(self):
         with subprocess.Popen([*COMMAND, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN) as done:
             done.stdout.close()
