@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -98,8 +99,9 @@ def train(result: Result, listener: Listener) -> None:
     start = perf_counter()
     result.partial = True
     try:
-        with listener:
-            for event in carry_out(result.runs(), result.threads):
+        # Closed, not left to whoever collects garbage: no worker should train on while the report is written.
+        with listener, closing(carry_out(result.runs(), result.threads)) as events:
+            for event in events:
                 _keep(result, event)
                 listener.see(event)
         result.partial = False
