@@ -23,8 +23,9 @@ class TestCommands:
         assert "demo" in out
         assert "presets" in out
 
-    def test_a_wrong_option_is_no_traceback(self):
-        done = run("demo", "--seed", "-1", code=2)
+    @pytest.mark.parametrize("seed", [-1, app.LARGEST_SEED + 1])
+    def test_a_wrong_option_is_no_traceback(self, seed):
+        done = run("demo", "--seed", str(seed), code=2)
         assert "--seed" in done.stderr
         assert "Traceback" not in done.stderr
 
