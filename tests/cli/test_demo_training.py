@@ -8,10 +8,12 @@ import math
 import multiprocessing
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cli.demo_results import USUAL, outcome
 
+from layerwise.cli.demo import pool
 from layerwise.cli.demo import run as demo
 from layerwise.cli.demo.events import Finished, Moved, Started
 from layerwise.cli.demo.pool import WorkerError, carry_out, cost
@@ -168,6 +170,16 @@ class TestTraining:
         with pytest.raises(WorkerError, match=r"LARS, batch 32, seed 0 was killed by signal 9\..*--threads 1"):
             list(events)
         assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [(None, "closed its pipe, but has not ended"), (0, "ended with exit code 0"), (-9, "was killed by signal 9")],
+)
+def test_how_a_worker_ended(code, end):
+    process = SimpleNamespace(join=lambda seconds: None, exitcode=code)
+    run = Run(Case(DIGITS, LARS, 32), 0)
+    assert f"that trained {run} {end}. If" in str(pool._died(pool.Worker(process, None, run)))
 
 
 class TestEnds:

@@ -82,12 +82,16 @@ def _received(worker: Worker) -> Event:
 
 def _died(worker: Worker) -> WorkerError:
     worker.process.join(5)
-    code = worker.process.exitcode or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return WorkerError(
-        f"the process that trained {worker.run} {how}. If the machine ran out of memory, --threads 1 needs half as "
+        f"the process that trained {worker.run} {_end(worker.process.exitcode)}. If the machine ran out of memory, --threads 1 needs half as "
         "much; --act 1 needs least."
     )
+
+
+def _end(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe, but has not ended"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 @contextmanager
