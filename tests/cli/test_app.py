@@ -37,9 +37,6 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("command", "package", "extra"),
         [
-            ("demo", "typer", "demo"),
-            ("demo", "rich", "demo"),
-            ("demo", "sklearn", "demo"),
             ("bench", "typer", "cli,torch"),
             ("bench", "torch", "cli,torch"),
             ("recommend", "rich", "cli"),
