@@ -83,8 +83,8 @@ def _received(worker: Worker) -> Event:
 def _died(worker: Worker) -> WorkerError:
     worker.process.join(5)
     return WorkerError(
-        f"the process that trained {worker.run} {_end(worker.process.exitcode)}. If the machine ran out of memory, --threads 1 needs half as "
-        "much; --act 1 needs least."
+        f"the process that trained {worker.run} {_end(worker.process.exitcode)}. If the machine ran out of memory, "
+        "--threads 1 needs half as much; --act 1 needs least."
     )
 
 
