@@ -23,8 +23,9 @@ class TestCommands:
         assert "demo" in out
         assert "presets" in out
 
-    def test_a_wrong_option_is_no_traceback(self):
-        done = run("demo", "--seed", "-1", code=2)
+    @pytest.mark.parametrize("seed", [-1, app.LARGEST_SEED + 1])
+    def test_a_wrong_option_is_no_traceback(self, seed):
+        done = run("demo", "--seed", str(seed), code=2)
         assert "--seed" in done.stderr
         assert "Traceback" not in done.stderr
 
@@ -36,9 +37,6 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("command", "package", "extra"),
         [
-            ("demo", "typer", "demo"),
-            ("demo", "rich", "demo"),
-            ("demo", "sklearn", "demo"),
             ("bench", "typer", "cli,torch"),
             ("bench", "torch", "cli,torch"),
             ("recommend", "rich", "cli"),
@@ -100,6 +98,23 @@ class TestCommands:
     def test_completion(self, words, expected):
         asked = {"_LAYERWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         assert set(run(**asked).stdout.split()) & expected == expected
+
+    @pytest.mark.parametrize("arguments", [("recommend", "lars", "8192"), ("presets", "apex.FusedLAMB")])
+    def test_characters_that_the_output_lacks_are_question_marks(self, arguments):
+        usual = run(*arguments, PYTHONIOENCODING="utf-8").stdout
+        assert not usual.isascii()
+        expected = usual.encode("ascii", "replace").decode()
+        assert run(*arguments, PYTHONIOENCODING="ascii").stdout == expected
+
+    def test_an_output_that_is_no_file_or_missing_is_let_be(self):
+        program = (
+            "import contextlib, io, sys; import layerwise.cli; sys.argv[1:] = ['--version']; sys.stderr = None\n"
+            "with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):\n"
+            "    layerwise.cli.main()\n"
+            "print(out.getvalue(), end='')"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=PLAIN)
+        assert done.stdout == f"{layerwise.__version__}\n"
 
     def test_a_closed_pipe_is_silent(self):
         with subprocess.Popen([*COMMAND, "presets"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=PLAIN) as done:

@@ -78,10 +78,3 @@ def test_without_its_packages_it_says_what_to_install(package):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == f"layerwise demo needs {package}: pip install 'layerwise[demo]'\n"
-
-
-def test_help_fits_a_screen():
-    out = run("demo", "--help").stdout
-    assert len(out.splitlines()) <= 24
-    for option in ("--act", "--quick", "--out", "--seed", "--threads"):
-        assert option in out

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from threading import Thread
 
 import pytest
 from cli.demo_results import USUAL, outcome, result
@@ -134,8 +135,6 @@ class TestScreen:
         screen = Screen(console, made)
         for event in self.events(made):
             screen.see(event)
-            if isinstance(event, Finished):
-                made.outcomes[event.run] = event.outcome
             lines = console.render_lines(screen, console.options.update(width=width, height=height))
             assert all(sum(part.cell_length for part in line) == width for line in lines)
             assert len(lines) <= max(height, 6)
@@ -146,6 +145,30 @@ class TestScreen:
             assert "loss 2.500" in text
             assert "a.layer" in text
             assert "getting ready" in text
+
+    def test_what_happens_while_it_is_drawn_waits(self):
+        made = result(dict.fromkeys(USUAL))
+        console = Console(file=io.StringIO(), width=100, height=30)
+        screen = Screen(console, made)
+        *events, last, _ = self.events(made)
+        for event in events:
+            screen.see(event)
+        other = Thread(target=screen.see, args=(last,))
+
+        class Slow(dict):
+            def items(self):
+                for item in super().items():
+                    yield item
+                    if other.ident is None:
+                        other.start()
+                        other.join(0.2)
+
+        screen.under_way = Slow(screen.under_way)
+        drawn = [line.plain for line in screen.__rich_console__(console, console.options)]
+        other.join()
+        assert "0 of 30 runs done" in drawn[0]
+        assert "1 of 30 runs done" in next(screen.__rich_console__(console, console.options)).plain
+        assert made.outcomes == {}
 
     def test_bars(self):
         assert bar(0.5, 4) == "━━──"

@@ -8,10 +8,12 @@ import math
 import multiprocessing
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from cli.demo_results import USUAL, outcome
 
+from layerwise.cli.demo import pool
 from layerwise.cli.demo import run as demo
 from layerwise.cli.demo.events import Finished, Moved, Started
 from layerwise.cli.demo.pool import WorkerError, carry_out, cost
@@ -170,6 +172,16 @@ class TestTraining:
         assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [(None, "closed its pipe, but has not ended"), (0, "ended with exit code 0"), (-9, "was killed by signal 9")],
+)
+def test_how_a_worker_ended(code, end):
+    process = SimpleNamespace(join=lambda seconds: None, exitcode=code)
+    run = Run(Case(DIGITS, LARS, 32), 0)
+    assert f"that trained {run} {end}. If" in str(pool._died(pool.Worker(process, None, run)))
+
+
 class TestEnds:
     """The demo with its workers replaced by what they would say."""
 
@@ -222,6 +234,35 @@ class TestEnds:
         assert written["partial"]
         assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+
+    def test_nobody_trains_while_the_report_is_written(self, figures, tmp_path, monkeypatch):
+        order, said = [], demo.carry_out
+
+        def trained(wanted, workers):
+            try:
+                yield from said(wanted, workers)
+            finally:
+                order.append("workers ended")
+
+        def interrupted(lines, event):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(demo, "carry_out", trained)
+        monkeypatch.setattr(demo.Lines, "see", interrupted)
+        monkeypatch.setattr(demo, "_write", lambda result, path: order.append("report"))
+        assert demo.main((1,), False, tmp_path, 0, 2) == 130
+        assert order == ["workers ended", "report"]
+
+    def test_workers_that_cannot_be_started(self, figures, tmp_path, capsys, monkeypatch):
+        def full(process):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr("multiprocessing.process.BaseProcess.start", full)
+        monkeypatch.setattr(demo, "carry_out", carry_out)
+        assert demo.main((1,), False, tmp_path, 0, 2) == 1
+        said = "layerwise: process 1 of 2 to train in could not be started: Too many open files. --threads 1 needs"
+        assert capsys.readouterr().err.startswith(said)
+        assert self.read(tmp_path / "layerwise-demo.html")["partial"]
 
     def test_a_pipe_is_no_terminal(self, figures, tmp_path, capsys, monkeypatch):
         monkeypatch.setenv("FORCE_COLOR", "1")

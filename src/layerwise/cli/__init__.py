@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from layerwise.errors import LayerwiseError
 
@@ -21,6 +22,9 @@ class Mistake(LayerwiseError):
 
 def main() -> None:
     """Entry point of `layerwise` and of `python -m layerwise`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # there may be none, or one that a program put in its place
+            stream.reconfigure(errors="replace")  # there are terminals without ± and ×
     sys.exit(_guarded(sys.argv[1:]))
 
 

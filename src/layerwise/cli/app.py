@@ -12,8 +12,11 @@ import layerwise
 from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
 from layerwise.cli import info as facts
 from layerwise.cli.bench import command as bench
+from layerwise.cli.demo.settings import SEEDS
 from layerwise.cli.usage import UsageError, in_one_line
 from layerwise.errors import LayerwiseError
+
+LARGEST_SEED = 2**63 - SEEDS  # so that the last of them is one that torch takes
 
 app = typer.Typer(
     name="layerwise",
@@ -77,7 +80,7 @@ def demo(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Less training and one seed: a look, not a result.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the report to this file or into this folder.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first of the seeds.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Runs at the same time, each with one thread.")] = None,
 ) -> None:
     """See in two minutes, on real data, what LARS, LAMB and Adafactor are for, and get a report of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ class Finished:
 
 
 Event = Started | Moved | Finished
-Events = Iterator[Event]
+Events = Generator[Event, None, None]
 
 
 class Listener(Protocol):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -22,7 +23,7 @@ from layerwise.cli.demo.settings import Run
 
 
 class WorkerError(Exception):
-    """A worker died, or what it was doing failed; the message says which run it was and what helps."""
+    """A worker did not start, died, or failed at what it was doing; the message says which it was and what helps."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,16 @@ def _received(worker: Worker) -> Event:
 
 def _died(worker: Worker) -> WorkerError:
     worker.process.join(5)
-    code = worker.process.exitcode or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return WorkerError(
-        f"the process that trained {worker.run} {how}. If the machine ran out of memory, --threads 1 needs half as "
-        "much; --act 1 needs least."
+        f"the process that trained {worker.run} {_end(worker.process.exitcode)}. If the machine ran out of memory, "
+        "--threads 1 needs half as much; --act 1 needs least."
     )
+
+
+def _end(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe, but has not ended"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
 @contextmanager
@@ -98,11 +103,13 @@ def _workers(number: int) -> Iterator[dict[Any, Worker]]:
     try:
         try:
             for _ in range(number):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=work, args=(theirs,), daemon=True)
-                process.start()
-                theirs.close()
-                staff[ours] = Worker(process, ours)
+                worker = _started(context)
+                staff[worker.pipe] = worker
+        except OSError as problem:
+            raise WorkerError(
+                f"process {len(staff) + 1} of {number} to train in could not be started: "
+                f"{problem.strerror or problem}. --threads {max(1, len(staff))} needs fewer."
+            ) from problem
         finally:
             signal.signal(signal.SIGINT, before)
         yield staff
@@ -112,6 +119,14 @@ def _workers(number: int) -> Iterator[dict[Any, Worker]]:
             worker.process.terminate()
         for worker in staff.values():
             worker.process.join()
+
+
+def _started(context: SpawnContext) -> Worker:
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return Worker(process, ours)
 
 
 def work(pipe: Connection) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
@@ -39,7 +40,6 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
     """The exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
     check_packages()
     result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # there are terminals without ± and ━
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left clean
     try:
         return _watched(Console(), result, report_path(out))
@@ -99,8 +99,9 @@ def train(result: Result, listener: Listener) -> None:
     start = perf_counter()
     result.partial = True
     try:
-        with listener:
-            for event in carry_out(result.runs(), result.threads):
+        # Closed, not left to whoever collects garbage: no worker should train on while the report is written.
+        with listener, closing(carry_out(result.runs(), result.threads)) as events:
+            for event in events:
                 _keep(result, event)
                 listener.see(event)
         result.partial = False

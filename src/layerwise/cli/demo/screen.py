@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from threading import Lock
 from time import perf_counter
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from layerwise.cli.demo.events import Event, Finished, Moved, Started
+from layerwise.cli.demo.events import Event, Moved, Started
 from layerwise.cli.demo.outcome import Progress, Ratios
 from layerwise.cli.demo.pool import cost
 from layerwise.cli.demo.result import Result, Row, begun, shown
@@ -25,14 +27,18 @@ MOST_LAYERS = 16
 
 
 class Screen:
-    """A listener that is also what rich draws, several times a second and at whatever size the terminal then has."""
+    """A listener that is also what rich draws, several times a second and at whatever size the terminal then has.
+
+    It is drawn by a thread of rich's, and told what happens by another: the lock keeps them apart, and its result is
+    a copy, because nobody locks the one that is being worked on.
+    """
 
     def __init__(self, console: Console, result: Result) -> None:
-        self.result, self.start = result, perf_counter()
+        self.result, self.start = replace(result, outcomes=dict(result.outcomes)), perf_counter()
         self.total = sum(map(cost, result.runs()))
         self.under_way: dict[Run, Progress | None] = {}
         self.bounds: dict[Run, tuple[float, float]] = {}
-        self.watched: Run | None = None
+        self.lock = Lock()
         self.live = Live(self, console=console, screen=True, refresh_per_second=8)
 
     def __enter__(self) -> Screen:
@@ -45,42 +51,43 @@ class Screen:
     # ---- what happens
 
     def see(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.under_way[event.run] = None
-        elif isinstance(event, Moved):
-            self.under_way[event.run] = event.progress
-            self._watch(event.run, event.progress.ratios)
-        else:
-            self._finish(event)
+        with self.lock:
+            if isinstance(event, Started):
+                self.under_way[event.run] = None
+            elif isinstance(event, Moved):
+                self.under_way[event.run] = event.progress
+                self._widen(event.run, event.progress.ratios)
+            else:
+                del self.under_way[event.run]
+                self.result.outcomes[event.run] = event.outcome
 
-    def _watch(self, run: Run, ratios: Ratios) -> None:
-        """The first run that has ratios, until it is done."""
+    def _widen(self, run: Run, ratios: Ratios) -> None:
         there = [x for x in ratios.values() if 0 < x < math.inf]
         if there:
             low, high = self.bounds.get(run, (math.inf, 0.0))
             self.bounds[run] = min(low, *there), max(high, *there)
-            self.watched = self.watched or run
-
-    def _finish(self, event: Finished) -> None:
-        del self.under_way[event.run]
-        if self.watched == event.run:
-            self.watched = next((run for run in self.under_way if run in self.bounds), None)
 
     # ---- what is drawn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, height = options.max_width, options.height or console.height
+        width = options.max_width
+        with self.lock:
+            lines = self._lines(width, options.height or console.height)
+        for line in lines:
+            line.truncate(width)
+            yield line
+
+    def _lines(self, width: int, height: int) -> list[Text]:
         lines = [*self._head(width), *self._runs(width)]
         left = height - len(lines) - 3
-        if self.watched is not None and left >= 4:
-            lines += [Text(), *self._ratios(self.watched, width, min(left - 1, MOST_LAYERS))]
+        watched = next((run for run in self.bounds if run in self.under_way), None)  # the first that has had ratios
+        if watched is not None and left >= 4:
+            lines += [Text(), *self._ratios(watched, width, min(left - 1, MOST_LAYERS))]
         done = list(self._done())
         left = height - len(lines) - 2
         if done and left > 0:
             lines += [Text(), *done[-left:]]
-        for line in lines:
-            line.truncate(width)
-            yield line
+        return lines
 
     def _share(self) -> float:
         done = sum(map(cost, self.result.outcomes))
