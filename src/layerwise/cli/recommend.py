@@ -61,7 +61,7 @@ def show_recommendation(console: Console, found: Recommendation) -> None:
 
 def as_json(found: Recommendation) -> str:
     more = {"warmup_steps": found.warmup_steps, "extrapolated": found.extrapolated, "kwargs": found.kwargs()}
-    return json.dumps(asdict(found) | more, indent=2, ensure_ascii=False)
+    return json.dumps(asdict(found) | more, indent=2)
 
 
 def _table(found: Recommendation) -> Table:
