@@ -1,7 +1,7 @@
 """Time a jitted step of the JAX front, and its compilation, against optax's.
 
 Parameters and state are donated, and all implementations of an optimizer run in one process, in turns. A ratio is a
-median over ours: below 1 the other is faster. optax.adam stands for what the memory allows.
+median over ours: below 1 the other is faster. optax.adamw stands for what the memory allows.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ number of threads. A ratio is a median over ours: below 1 the other is faster. t
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 from rich.console import Console
@@ -15,6 +14,7 @@ from rich.console import Console
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.shapes import SETS
 from layerwise.cli.bench.tensors import of_shapes
+from layerwise.cli.info import version_of
 from numpy_front import as_rows, show
 from rows import RESULTS, append, in_turns, provenance
 
@@ -25,13 +25,7 @@ TABLE = "torch_front.csv"
 
 def versions() -> dict[str, str]:
     """Of the peers that other benchmarks do not have."""
-    found = {}
-    for name in ("pytorch_optimizer", "timm"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = ""
-    return found
+    return {name: version_of(name) or "" for name in ("pytorch_optimizer", "timm")}
 
 
 def main() -> None:

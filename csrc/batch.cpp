@@ -350,11 +350,11 @@ void Batch::carry_out(const Task& task, Kind kind) {
   alignas(64) static thread_local char kept[STRIPE * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
-    l.kept = kept;
     if (kind != MEASURE || stops_) {
       carry_out(l, kind, 0);
       continue;
     }
+    l.kept = kept;
     if (l.o->max_grad_norm_per_tensor > 0 && !own_apart_) carry_out(l, OWN, 0);
     if (l.f) carry_out(l, PREPARE, 0);
     carry_out(l, MEASURE, 0);

@@ -100,7 +100,7 @@ struct Layer {
   double clip;                  // Adafactor's, of û
   double sums[2];
 
-  char* kept;       // where
+  char* kept;       // room for it, where it keeps
   double* partial;  // two sums of each stripe
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];

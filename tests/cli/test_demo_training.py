@@ -272,7 +272,7 @@ class TestEnds:
     def test_nobody_reads_any_more(self, figures, tmp_path, monkeypatch):
         forgotten = []
         monkeypatch.setattr(demo.Lines, "see", self.nobody)
-        monkeypatch.setattr(demo, "_forget_output", lambda: forgotten.append(True))
+        monkeypatch.setattr(demo, "forget_output", lambda: forgotten.append(True))
         assert demo.main((1,), False, tmp_path, 0, 2) == 1
         assert forgotten == [True]
         assert self.read(tmp_path / "layerwise-demo.html")["partial"]

@@ -41,12 +41,14 @@ def _guarded(arguments: Sequence[str]) -> int:
         print(f"layerwise: {problem}", file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # who reads has read enough
-        return _without_output()
+        forget_output()
+        return 1
     except OSError as problem:
         if problem.filename is not None or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         print(f"layerwise: cannot write what there is to say: {problem.strerror}", file=sys.stderr)
-        return _without_output()
+        forget_output()
+        return 1
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -78,7 +80,6 @@ def _what_to_install(package: str, arguments: Sequence[str]) -> str:
     return f"{name} needs {package}: pip install 'layerwise[{EXTRAS.get(command, 'cli')}]'"
 
 
-def _without_output() -> int:
+def forget_output() -> None:
     """Python would try once more at its exit to write what cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from layerwise.cli.demo.outcome import Noise, Outcome
 from layerwise.cli.demo.settings import Act, Case, Run, cases, runs, seeds_of
+from layerwise.cli.info import NOT_INSTALLED, version_of
 
 PACKAGES = ("layerwise", "numpy", "torch", "scikit-learn", "matplotlib")
 
@@ -117,7 +117,7 @@ def shown(row: Row, plus_minus: str = "±") -> str:
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: version_of(name) or NOT_INSTALLED for name in PACKAGES}}
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -168,13 +168,6 @@ def _finite(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return [_finite(value) for value in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def begun(result: Result) -> list[Row]:

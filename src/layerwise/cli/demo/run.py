@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
+from layerwise.cli import INTERRUPTED, forget_output
 from layerwise.cli.demo import table
 from layerwise.cli.demo.events import Event, Finished, Listener
 from layerwise.cli.demo.lines import Lines
@@ -28,7 +28,6 @@ from layerwise.threads import available_processors
 
 NEEDED = ("torch", "sklearn", "matplotlib")
 MOST_WORKERS = 8  # unless told otherwise; each has PyTorch in memory
-INTERRUPTED = 130
 WIDEST = 100  # columns of prose
 
 
@@ -48,7 +47,7 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
     except CannotWrite as problem:
         return _said(str(problem), 2)
     except OSError as problem:
-        _forget_output()
+        forget_output()
         nobody_reads = isinstance(problem, BrokenPipeError)
         return 1 if nobody_reads else _said(f"cannot write to the output: {problem.strerror}", 1)
     finally:
@@ -138,8 +137,3 @@ def _write(result: Result, path: Path) -> None:
 def _said(problem: str, code: int) -> int:
     print(f"layerwise: {problem}", file=sys.stderr)
     return code
-
-
-def _forget_output() -> None:
-    """Whoever read it is gone; without this Python would complain once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
