@@ -30,6 +30,12 @@ class Job(NamedTuple):
 Stats = Mapping[str, Array]
 
 
+class Counter(NamedTuple):
+    """Stands for t where an engine counts itself: how many steps were taken before this one."""
+
+    step: Array
+
+
 class Changed(Exception):
     """Raised by a step, with nothing touched, where an array is no longer what it was when the step was prepared."""
 
@@ -39,6 +45,8 @@ class Prepared(Protocol):
 
     notices: bool
     """Whether `step` looks at the arrays itself, and raises `Changed`."""
+    counts: bool
+    """Whether `step`, where counts live on the device, is given a `Counter` and adds one to it."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None

@@ -127,6 +127,8 @@ class NativeEngine:
 class PreparedNative:
     """Jobs and the batch they were laid out as, which is made by the first step."""
 
+    counts = False
+
     def __init__(self, engine: NativeEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
