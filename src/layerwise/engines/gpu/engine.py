@@ -16,6 +16,7 @@ from torch import Tensor
 from layerwise.drive import Others
 from layerwise.engines import Engine, Job, Prepared, Stats
 from layerwise.engines.gpu.call import Call, Sizes, Tables
+from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import DTYPES, Layers, in_place_of, kind_of, operands, way_of
 from layerwise.engines.gpu.letter import Letter, capturing
@@ -27,7 +28,7 @@ from layerwise.hyper import Lars as LarsHyper
 from layerwise.rules.asks import Now
 
 METHODS: dict[type, Any] = {LambHyper: Lamb(), LarsHyper: Lars()}
-INTERPRETED: bool = triton.knobs.runtime.interpret
+INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
 _recorded: list[Any] = []  # what CUDA graphs replay, for as long as there may be graphs
 
