@@ -27,12 +27,16 @@ CHANGED = "the jobs changed while they were laid out. Step from one thread at a 
 _native: Any = extension()
 
 
-def candidate(otherwise: Engine, written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
+def candidate(
+    otherwise: Engine,
+    written: Callable[[Sequence[Any]], None] | None = None,
+    otherwise_insisting: Engine | None = None,
+) -> Candidate:
     """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
     if _native is None:
         return Candidate("cpu", None, why_not())
     heed_environment()
-    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(None, written))
+    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(otherwise_insisting, written))
 
 
 def heed_environment() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import Engine, Job, Prepared, Stats
@@ -95,7 +96,8 @@ class PreparedOnGpu:
 
     def __init__(self, engine: GpuEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)
-        self._device = self._jobs[0].p.device
+        self._params = [job.p for job in self._jobs]
+        self._device = self._params[0].device
         self._method = METHODS[type(self._jobs[0].h)]
         self._states = [self._method.states(job) for job in self._jobs]
         self._letter = Letter(len(self._jobs), self._device)
@@ -117,6 +119,7 @@ class PreparedOnGpu:
                 group.number for group in tables.layers.groups if (said[at.GRADIENT.value, group.jobs] % 16).any()
             }
             self._method.step(Call(tables, skip, scaled, misplaced, others))
+            increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
                 _recorded.append(self)
 
