@@ -9,10 +9,12 @@ using Numbers = std::vector<int64_t>;
 
 int64_t word(const void* x) { return int64_t(reinterpret_cast<intptr_t>(x)); }
 
+int64_t kind(const View& v) { return int64_t(v.dims) << 8 | v.dtype; }
+
 bool add_parameter(PyObject* p, Numbers& how) {
   View v;
   if (!look_anywhere(p, v)) return false;
-  how.insert(how.end(), {word(Py_TYPE(p)), v.device, word(v.address), v.dtype, v.dims});
+  how.insert(how.end(), {word(Py_TYPE(p)), v.device, word(v.address), kind(v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   how.insert(how.end(), v.stride, v.stride + v.dims);
   return true;
@@ -22,7 +24,7 @@ bool add_parameter(PyObject* p, Numbers& how) {
 bool add_gradient(PyObject* g, Numbers& how) {
   View v;
   if (!look_anywhere(g, v)) return false;
-  how.insert(how.end(), {v.device, v.dtype, v.dims});
+  how.insert(how.end(), {v.device, kind(v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }
@@ -43,10 +45,10 @@ bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
   PyObject *key, *value;
   Place place;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
-    who.insert(who.end(), {word(key), word(value)});
+    who.push_back(word(key)), who.push_back(word(value));
     if (only_who) continue;
     if (!find(value, place)) return false;
-    how.insert(how.end(), {place.device, word(place.address)});
+    how.push_back(place.device), how.push_back(word(place.address));
   }
   return true;
 }
