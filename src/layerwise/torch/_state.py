@@ -64,7 +64,8 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
     if skip is None and native.count(steps):
         return
     for (some,) in alike(steps):
-        torch._foreach_add_(some, 1 if skip is None else (~skip).to(some[0]))
+        # As a list, because PyTorch may read a single tensor as a number, and wait for it.
+        torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
 def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
