@@ -105,7 +105,8 @@ class Groups:
 
 def check_capture(group: Mapping[str, Any]) -> None:
     """Raise where a CUDA graph, if one is captured now, would repeat a number that is meant to change."""
-    if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # where it is not, nobody can ask
+    if not (initialized and torch.cuda.is_current_stream_capturing()):
         return
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."
