@@ -1,4 +1,4 @@
-"""The GPU engine on several ranks, in Triton's interpreter: the same steps as one process takes that has everything whole."""
+"""The GPU engine on ranks, in Triton's interpreter: the same steps as of one process that has everything whole."""
 
 from __future__ import annotations
 
