@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rows import RESULTS, append, provenance
@@ -21,6 +21,7 @@ PARTS = ("check", "profile", "graph", "table", "sweep")
 MODELS = ("gpt-1b", "bert-base", "resnet50", "tiny-1000")
 TABLE = "gpu.csv"
 LIMIT = 540
+Rows = list[dict[str, object]]
 
 
 def names(known: Sequence[str], text: str) -> list[str]:
@@ -66,18 +67,16 @@ def run(asked: argparse.Namespace, place: Any) -> int:
     deadline = Deadline(asked.time_limit)
     console, origin = Console(), {**provenance(), **described(place)}
     copy = measure_copy(place)
-    doing = Run(console, place, Results(console, copy, deadline.passed), deadline)
-    doing.say(
-        f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}", str(copy), ""
-    )
+    kept = not (asked.no_write or place.interpreted)
+    doing = Run(console, place, Results(console, copy, deadline.passed), deadline, writer(origin) if kept else ignore)
+    doing.say(f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}")
+    doing.say("An interpreter takes the steps: times say nothing." if place.interpreted else str(copy), "")
     doing.carry_out(doing.parts(asked.only, asked.models))
     for line in legend(copy, on_gpu=not place.interpreted):
         console.print(line, soft_wrap=True)
     if not place.interpreted:
         doing.say("", *(str(aim) for aim in aims(doing.results, asked.models)))
     doing.say(*(f"left out: {what}" for what in doing.left_out))
-    if not (asked.no_write or place.interpreted):
-        write(doing.results.as_rows(), origin)
     return int(doing.wrong > 0)
 
 
@@ -98,9 +97,16 @@ def described(place: Any) -> dict[str, str]:
     }
 
 
-def write(rows: list[dict[str, object]], origin: dict[str, str]) -> None:
-    if rows:
-        append(RESULTS / TABLE, [{**row, **origin} for row in rows])
+def writer(origin: Mapping[str, str]) -> Callable[[Rows], None]:
+    def write(rows: Rows) -> None:
+        if rows:
+            append(RESULTS / TABLE, [{**row, **origin} for row in rows])
+
+    return write
+
+
+def ignore(rows: Rows) -> None:
+    """What an interpreter took is nobody's figure."""
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -77,6 +78,7 @@ class CompiledStep(CompiledPeer):
     """torch.compile of an optimizer's `step`."""
 
     def compiled(self, work: Any) -> Running:
+        import_module(self.target.partition(":")[0])  # all of its package, where Dynamo looks things up by name
         optimizer = self.make(work.params)
         optimizer.step()  # makes the state
         step = torch.compile(optimizer.step, backend=self.options["backend"])
@@ -119,16 +121,15 @@ class CompiledRule(CompiledPeer):
 
 
 class WholeStep:
-    """The step of all tensors as one function of tensors, which writes to them; what t and lr are is known at run time."""
+    """The step of all tensors as one function, which writes to them; t and lr are tensors too."""
 
     def __init__(self, name: str, params: Sequence[Tensor], options: Any) -> None:
-        device = params[0].device
         settings = getattr(hyper, name)(lr=LR, weight_decay=DECAY, **options)
         self._rule: Any = getattr(rules, name.lower())
         self._h = [settings.fit(tuple(p.shape), (), torch.finfo(p.dtype).eps) for p in params]
         self._params, self._grads = [p.detach() for p in params], [p.grad for p in params]
         self.states = [self._zeros(h, p) for h, p in zip(self._h, params, strict=True)]
-        self._now = [torch.zeros((), device=device), torch.full((), LR, device=device)]
+        self._now = [self._params[0].new_zeros(()), self._params[0].new_full((), LR)]
 
     def _zeros(self, h: Any, p: Tensor) -> list[Tensor | None]:
         shapes = self._rule.shapes(h, tuple(p.shape))

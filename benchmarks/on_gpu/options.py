@@ -108,8 +108,7 @@ class Variant:
 
 
 def variants(optimizer: str, others: Mapping[str, list[Options]] = OTHERS) -> Iterator[Variant]:
-    """What is usual first."""
-    yield Variant(optimizer)
+    """All but the usual one."""
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         yield Variant(optimizer, dtype=dtype)
     yield Variant(optimizer, {"master_weights": True}, torch.bfloat16)

@@ -20,10 +20,10 @@ from on_gpu.place import OPTIMIZERS, Place
 from on_gpu.sweep import sweep
 from on_gpu.tables import Results
 
-PARTS = ("check", "profile", "graph", "table", "sweep")
 ROUNDS = {"gpt-1b": 15, "bert-base": 31, "resnet50": 51, "tiny-1000": 51}  # in order of importance
 FEW = 3  # rounds where an interpreter takes the steps
 OF_SWEEP = 15
+CHECKING = 0.5  # of the time may go into checks where there is more to do
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Run:
     place: Place
     results: Results
     deadline: Deadline
+    write: Callable[[list[dict[str, object]]], None] = lambda rows: None
     wrong: int = 0
     left_out: list[str] = field(default_factory=list)
 
@@ -59,7 +60,7 @@ class Run:
         known = {"check": check.outcomes, "profile": profiled.outcomes, "graph": graph.outcomes}
         for name in filter(only.__contains__, known):
             if name == "check" or not self.place.interpreted:
-                yield Part(name, partial(self.judge, known[name]))
+                yield Part(name, partial(self.judge, name, known[name], CHECKING if len(only) > 1 else 1.0))
             else:
                 self.left_out.append(f"{name}, which needs a GPU")
         if "graph" in only:
@@ -90,20 +91,23 @@ class Run:
                 continue
             try:
                 part.run()
+                gc.collect()  # what one part kept goes before the next one comes
+                self.place.wait()
+            except torch.OutOfMemoryError:
+                self.left_out.append(f"{part.name}, for which there is too little memory")
             except Exception as problem:
                 self.wrong += 1
                 self.say(f"{part.name} failed: {in_short(problem)}")
-            gc.collect()  # what one part kept goes before the next one comes
-            if self.place.device.type == "cuda":
-                torch.cuda.empty_cache()
+            self.write(self.results.new_rows())  # so that what comes does not take what is there with it
 
-    def judge(self, outcomes: Callable[[Place], Iterator[Outcome]]) -> None:
-        found = 0
+    def judge(self, name: str, outcomes: Callable[[Place], Iterator[Outcome]], part: float) -> None:
+        """Show them all, in no more than this part of the time that is left."""
+        found, least = 0, (1 - part) * self.deadline.left()
         for outcome in outcomes(self.place):
             self.say(str(outcome))
             found += outcome.wrong
-            if self.deadline.passed():
-                self.left_out.append("the checks after the last one above, for which there was no time")
+            if self.deadline.left() <= least:
+                self.left_out.append(f"{name} beyond {outcome.what!r}, for which there was no time")
                 break
         self.wrong += found
         self.say(f"{found} wrong" if found else "nothing is wrong", "")

@@ -29,6 +29,7 @@ class Results:
     copy: Copy
     enough: Callable[[], bool] = bool
     tables: list[tuple[str, Table]] = field(default_factory=list)  # each with the part it belongs to
+    _written: int = 0
 
     def measure(self, part: str, optimizer: str, name: str, work: Any, peers: Sequence[Peer], rounds: int) -> Table:
         """Time them in turns; the first is what the others are compared with."""
@@ -45,20 +46,20 @@ class Results:
         report.show(self.console, table, lambda row: cells(table, row, self.copy))
 
     def find(self, optimizer: str, name: str, label: str, dtype: str = "float32") -> Row | None:
-        """The last that was timed of these."""
+        """The first that was timed of these."""
         found = [
             table.rows[label]
             for _, table in self.tables
             if (table.optimizer, table.name, table.dtype) == (optimizer, name, dtype) and label in table.rows
         ]
-        timed = [row for row in found if row.timing.rounds]
-        return timed[-1] if timed else None
+        return next((row for row in found if row.timing.rounds), None)
 
-    def as_rows(self) -> list[dict[str, object]]:
-        """What is written, a line for each implementation."""
+    def new_rows(self) -> list[dict[str, object]]:
+        """What is to be written of the tables since the last time, a line for each implementation."""
+        new, self._written = self.tables[self._written :], len(self.tables)
         return [
             {"part": part, **written, **figures(table, row, self.copy)}
-            for part, table in self.tables
+            for part, table in new
             for row, written in zip(table.rows.values(), report.as_rows([table]), strict=True)
             if row.timing.rounds
         ]

@@ -61,8 +61,8 @@ class Copy:
         return moved / self.rate
 
     def __str__(self) -> str:
-        low, high = (self.bytes / seconds / 1e9 for seconds in reversed(self.timing.quartiles))
-        return f"copying {self.bytes / 2**30:.2f} GiB, read and written: {self.rate / 1e9:,.0f} GB/s ({low:,.0f}–{high:,.0f})"
+        low, high = (f"{self.bytes / seconds / 1e9:,.0f}" for seconds in reversed(self.timing.quartiles))
+        return f"copying {self.bytes / 2**20:g} MiB, read and written: {self.rate / 1e9:,.0f} GB/s ({low}–{high})"
 
 
 def measure_copy(place: Place) -> Copy:

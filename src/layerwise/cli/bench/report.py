@@ -38,13 +38,18 @@ def show(console: Console, table: Table, more: Cells = lambda row: {}) -> None:
     plain = not console.is_terminal
     console.print(Text(title, style="bold"), soft_wrap=plain)
     if table.rows:
-        shown = Console(file=console.file, width=WIDEST, color_system=None) if plain else console
+        shown = wide(console)
         shown.print(_fitting(shown, plain, [(row, {**_cells(row), **more(row)}) for row in table.rows.values()]))
     for label, why in table.left_out.items():
         console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
     if table.apart:
         console.print(Text(f"Not all fit the memory side by side: each was timed in turns with {table.base}."))
     console.print()
+
+
+def wide(console: Console) -> Console:
+    """The console, or where it is no terminal one without an end of its lines."""
+    return console if console.is_terminal else Console(file=console.file, width=WIDEST, color_system=None)
 
 
 def _fitting(console: Console, plain: bool, rows: Rows) -> Grid:
@@ -103,7 +108,11 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
     bases = ", ".join(dict.fromkeys(table.base for table in tables))
     on_cuda = any(table.device.startswith("cuda") for table in tables)
-    host = "until the call returned, the GPU idle before" if on_cuda else "the same step of as many tensors of one element each"
+    host = (
+        "until the call returned, the GPU idle before"
+        if on_cuda
+        else "the same step of as many tensors of one element each"
+    )
     counted = "–".join(map(str, rounds))
     columns = (
         f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "

@@ -17,7 +17,8 @@ from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
-CYCLES, LONGEST = 2e9, 0.1  # how a GPU is held up: about its cycles in a second, and no more seconds than these
+# How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
+CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def on_cuda(step: Step) -> tuple[float, float]:
     host = time.perf_counter() - start
     begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
     cuda.synchronize()
-    cuda._sleep(int(CYCLES * min(1.5 * host, LONGEST)))
+    cuda._sleep(int(CYCLES * min(SHORTEST + 1.5 * host, LONGEST)))
     begin.record()
     step()
     end.record()
