@@ -20,6 +20,7 @@ import layerwise.torch
 from layerwise.cli.bench import shapes
 from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.timing import Timing
+from layerwise.engines import Candidate
 from layerwise.errors import EngineError
 from layerwise.torch import _engines
 
@@ -124,6 +125,22 @@ class TestScript:
         ]
         assert (rows[0]["step_ms"], rows[0]["host_ms"], rows[0]["gpu"]) == ("2000.0", "100.0", "none")
         assert (rows[0]["counted_bytes_per_parameter"], rows[0]["copy_gb_per_s"]) == ("40.0", "4.0")
+
+
+class TestPlace:
+    @pytest.mark.parametrize("there", [True, False])
+    def test_the_engine_that_is_interpreted(self, there, place, monkeypatch):
+        """The one for GPUs if it is there, by the name by which a fused engine is asked for; else the compiled one."""
+        own = _engines.ENGINES[0].engine
+        row = Candidate("gpu", own, insisting=own) if there else Candidate("gpu", None, "no reason")
+        monkeypatch.setitem(sys.modules, "layerwise.engines.gpu", SimpleNamespace(candidate=lambda otherwise: row))
+        found = place_of.find(interpret=True)
+        assert found.engine == ("gpu, interpreted" if there else "cpu, in place of gpu: no reason")
+        assert (_engines.ENGINES[0].engine is own) is there
+        p = torch.nn.Parameter(torch.ones(3))
+        p.grad = torch.ones(3)
+        place_of.ours("Lamb", [p], {}).step()
+        assert (p < 1).all()
 
 
 class TestChecks:

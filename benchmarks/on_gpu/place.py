@@ -60,20 +60,22 @@ def find(interpret: bool) -> Place:
 
 def _interpreted() -> str:
     """Let `fused=True` take the engine for GPUs on the processor's tensors; what it is that does."""
-    name, row = _row()
+    row, said = _row(), "gpu, interpreted"
     if row.engine is None:
-        raise NoDeviceError(f"the engine cannot be interpreted: {row.declined}.")
+        said = f"cpu, in place of gpu: {row.declined}"
+        row = native.candidate(_engines.RULE, _tensors.written)
     # Under the name by which the front asks for a fused engine on the processor.
     _engines.ENGINES = (replace(row, name="cpu"), Candidate("rule", _engines.RULE))
-    return name
+    return said
 
 
-def _row() -> tuple[str, Candidate]:
+def _row() -> Candidate:
     try:
         from layerwise.engines.gpu import candidate
-    except ImportError:
-        return "cpu, in place of gpu, which is not there", native.candidate(_engines.RULE, _tensors.written)
-    return "gpu, interpreted", candidate(_engines.RULE)
+    except ImportError as problem:
+        return Candidate("gpu", None, f"it cannot be imported ({problem})")
+    row: Candidate = candidate(_engines.RULE)
+    return row
 
 
 def ours(name: str, params: Iterable[Any], options: Mapping[str, Any]) -> Any:

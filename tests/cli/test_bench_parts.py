@@ -83,10 +83,10 @@ class Told(list):
         self.append((what, steps))
 
 
-def measured(*peers, room=1e9):
+def measured(*peers, room=1e9, enough=bool):
     work = held({"a": (16, 16)})
     table = Table("Lamb", "a", work.shapes, "float32", "cpu", 1, peers[0].label)
-    measurement = Measurement(table, peers, work, room, Told())
+    measurement = Measurement(table, peers, work, room, Told(), enough)
     return table, measurement
 
 
@@ -108,6 +108,37 @@ class TestMeasurement:
         measurement.run(3)
         assert list(table.rows) == ["ours"]
         assert table.left_out == {"theirs": "RuntimeError: does not work here"}
+
+    def test_turns_end_when_it_is_enough(self):
+        steps = iter(range(100))
+        # Two rounds of warming up, two more, and one step of ours.
+        table, measurement = measured(Sleeping("ours", ""), Sleeping("theirs", ""), enough=lambda: next(steps) == 8)
+        measurement.run(11)
+        assert [len(row.timing.rounds) for row in table.rows.values()] == [3, 2]
+        assert [len(row.ratio.rounds) for row in table.rows.values()] == [3, 2]
+
+    def test_one_may_be_tried_out_as_another(self):
+        class Slow(Sleeping):
+            def try_out(self, work):
+                return Sleeping("fast", "").start(work)
+
+            def start(self, work):
+                started.append(work.shapes)
+                return super().start(work)
+
+        started: list = []
+        _, measurement = measured(Slow("slow", ""))
+        measurement.run(3)
+        assert started[0] == {"a": (16, 16)}  # and not what is much smaller
+
+    def test_more_columns(self):
+        table, measurement = measured(Sleeping("ours", ""))
+        measurement.run(3)
+        console = Console(file=StringIO(), width=80)
+        report.show(console, table, lambda row: {"rounds\nthat count": str(len(row.timing.rounds))})
+        heading, row = console.file.getvalue().splitlines()[1:3]
+        assert heading.rstrip().endswith("rounds that count")
+        assert row.rstrip().endswith(" 3")
 
     @pytest.mark.parametrize("at", [1, 4, "peak"])
     def test_what_fails_at_full_size_is_left_out(self, at):
@@ -226,6 +257,11 @@ class TestParts:
     def test_published_sizes(self, name, size, tensors):
         found = shapes.SETS[name]()
         assert (shapes.parameters(found), len(found)) == (size, tensors)
+
+    def test_a_billion_parameters(self):
+        found = shapes.gpt_1b()
+        assert 1.0e9 < shapes.parameters(found) < 1.1e9
+        assert found["head"] == found["wte"]
 
     @pytest.mark.parametrize("name", shapes.SETS)
     def test_shrunk_shapes_keep_their_proportions(self, name):
