@@ -432,8 +432,8 @@ class TestAims:
         said = [str(aim) for aim in aims.aims(found, ["gpt-1b"]) if aim.met is not None]
         assert said == [
             "NOT MET: LAMB beside torch.optim.AdamW, fused, on gpt-1b, times as long: 1.33, at most 1.3",
-            "met: Lamb's share of the rate of copying, 40 bytes a parameter, on gpt-1b: 0.8, at least 0.8",
+            "met: Lamb's share of the rate of copying, 40 bytes a parameter, on gpt-1b: 0.80, at least 0.8",
             "met: host time of 200 tensors, layerwise.torch.Lamb: 250 µs, at most 300 µs",
             "met: Lamb beside torch.compile of its rule, on gpt-1b, times as long: 0.25, at most 1",
-            "NOT MET: Lars beside torch.compile of its rule, on gpt-1b, times as long: 2, at most 1",
+            "NOT MET: Lars beside torch.compile of its rule, on gpt-1b, times as long: 2.00, at most 1",
         ]

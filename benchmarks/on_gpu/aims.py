@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from layerwise.cli.bench.measure import Row
+from layerwise.cli.bench.report import in_digits
 from layerwise.cli.bench.timing import Timing
 from on_gpu import graph
 from on_gpu.place import OPTIMIZERS
@@ -40,7 +41,7 @@ class Aim:
         if self.found is None:
             return f"not timed: {self.text}, {bound}"
         said = "met" if self.met else "NOT MET"
-        return f"{said}: {self.text}: {self.scale * self.found:.3g}{self.unit}, {bound}"
+        return f"{said}: {self.text}: {in_digits(self.scale * self.found)}{self.unit}, {bound}"
 
 
 def aims(results: Results, models: Sequence[str]) -> Iterator[Aim]:

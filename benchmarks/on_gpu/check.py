@@ -29,6 +29,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 LARGE: dict[str, tuple[int, ...]] = {"wide": (1000, 1003), "long": ((1 << 21) + 3,)}
 STEPS, RUNS = 3, 3
+DOUBLE = 1e-12
 FACTOR = 64  # roundings of the arithmetic's dtype that may come together; a step moves what is 10^4 of them
 LOW = (torch.bfloat16, torch.float16)
 
@@ -167,6 +168,8 @@ def bound(dtype: torch.dtype) -> float:
         return 0.0
     if dtype in LOW:  # what is stored is rounded once more
         return torch.finfo(dtype).eps / 2 + bound(torch.float32)
+    if dtype == torch.float64:  # what it is held against has no more digits, and adds up a million numbers otherwise
+        return DOUBLE
     return FACTOR * torch.finfo(dtype).eps
 
 

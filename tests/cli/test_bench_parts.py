@@ -14,7 +14,7 @@ from rich.console import Console
 
 import layerwise
 from layerwise.cli import files
-from layerwise.cli.bench import memory, report, shapes, timing
+from layerwise.cli.bench import memory, report, shapes, tensors, timing
 from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
 from layerwise.cli.bench.groups import Cost, grouped
 from layerwise.cli.bench.measure import Measurement, Table
@@ -280,6 +280,28 @@ class TestParts:
         (tmp_path / "memory.max").write_text("max\n")
         assert memory.available(meminfo, tmp_path) == 3000 * 1024
         assert memory.available(tmp_path / "none", tmp_path) > 0
+
+    def test_the_clock_of_a_gpu(self, monkeypatch):
+        """The host's time is of the first step, the GPU's of the second, which follows on what holds the GPU up."""
+        told = []
+
+        class Event:
+            def __init__(self, enable_timing):
+                told.append("event")
+
+            def record(self):
+                told.append("record")
+
+            def elapsed_time(self, other):
+                return 7.0  # milliseconds
+
+        for name, call in {"synchronize": "wait", "_sleep": "sleep"}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, call=call: told.append(call))
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        host, device = tensors.on_cuda(lambda: told.append("step"))
+        assert " ".join(told) == "wait step event event wait sleep record step record wait"
+        assert 0 < host < 1
+        assert device == 7e-3
 
     def test_state_is_counted_once(self):
         a = np.zeros(10, np.float32)
