@@ -266,8 +266,9 @@ class TestProfile:
         assert outcome.wrong is bool(problem)
         assert outcome.problem.startswith(problem)
 
-    def test_a_step_on_the_processor_launches_nothing(self, place):
-        assert profiled.profiled(place, "Lamb", 3) == (0, 0, 0, 0, 0)
+    @pytest.mark.parametrize("on_device", [False, True])
+    def test_a_step_on_the_processor_launches_nothing(self, on_device, place):
+        assert profiled.profiled(place, "Lamb", 3, on_device) == (0, 0, 0, 0, 0)
 
 
 class TestGraph:

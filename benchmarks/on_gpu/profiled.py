@@ -59,11 +59,15 @@ def counted(events: Iterable[Event]) -> Counts:
     return Counts(len(kernels), **calls)
 
 
-def profiled(place: Place, optimizer: str, tensors: int) -> Counts:
+def profiled(place: Place, optimizer: str, tensors: int, on_device: bool = False) -> Counts:
+    """Of a step whose count and rate may be on the device."""
     shapes = list(place.few(many(tensors)).values())
     params = parameters(place.draw(0, shapes, torch.float32))
     set_gradients(params, place.draw(1, shapes, torch.float32))
-    opt = ours(optimizer, params, USUAL[optimizer])
+    options = dict(USUAL[optimizer])
+    if on_device:
+        options |= {"capturable": True, "lr": torch.tensor(options["lr"], device=place.device)}
+    opt = ours(optimizer, params, options)
     for _ in range(BEFORE):
         opt.step()
     place.wait()
@@ -87,12 +91,13 @@ def _events(seen: Any) -> Iterator[Event]:
 
 def outcomes(place: Place) -> Iterator[Outcome]:
     for optimizer in OPTIMIZERS:
-        what = f"{optimizer}: a step of {FEW} and of {MANY} tensors"
-        yield attempt(what, partial(_compared, what, place, optimizer), required=True)
+        for on_device in (False, True):
+            what = f"{optimizer}{', capturable' * on_device}: a step of {FEW} and of {MANY} tensors"
+            yield attempt(what, partial(_compared, what, place, optimizer, on_device), required=True)
 
 
-def _compared(what: str, place: Place, optimizer: str) -> Outcome:
-    return judged(what, *(profiled(place, optimizer, n) for n in (FEW, MANY)))
+def _compared(what: str, place: Place, optimizer: str, on_device: bool) -> Outcome:
+    return judged(what, *(profiled(place, optimizer, n, on_device) for n in (FEW, MANY)))
 
 
 def judged(what: str, few: Counts, many: Counts) -> Outcome:
