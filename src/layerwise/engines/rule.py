@@ -81,7 +81,7 @@ class Task(NamedTuple):
 class PreparedRules:
     """Jobs in the order in which they are driven: those that can be stacked side by side."""
 
-    notices = False
+    notices = counts = False
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, jobs

@@ -1,0 +1,43 @@
+"""The GPU engine: Triton kernels, cut where the rules yield, that take all tensors of a step in one launch a phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from importlib.util import find_spec
+
+from layerwise.engines import Candidate, Engine, Job, Prepared
+
+NAME = "gpu"
+
+
+def candidate(otherwise: Engine) -> Candidate:
+    """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
+    reason = why_not()
+    if reason:
+        return Candidate(NAME, None, reason)
+    return Candidate(NAME, OnDemand(otherwise), insisting=OnDemand(None))
+
+
+def why_not() -> str:
+    """Why there are no kernels here, or an empty string."""
+    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
+    return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along" if missing else ""
+
+
+class OnDemand:
+    """The engine, which is loaded when there is something on a GPU: importing Triton takes its time."""
+
+    def __init__(self, otherwise: Engine | None) -> None:
+        self.otherwise = otherwise
+
+    @cached_property
+    def _engine(self) -> Engine:
+        from layerwise.engines.gpu.engine import GpuEngine
+
+        return GpuEngine(self.otherwise)
+
+    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+        if self.otherwise is not None and all(job.p.device.type == "cpu" for job in jobs):
+            return self.otherwise.prepare(jobs)
+        return self._engine.prepare(jobs)

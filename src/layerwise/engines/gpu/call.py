@@ -1,0 +1,183 @@
+"""One step on its way through the kernels: the tables they are given, and what all rules do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from layerwise.drive import Others, Question, dims_of
+from layerwise.engines import Job
+from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.layout import Group, Layers
+from layerwise.rules.asks import ModelSum, Squares
+
+OF_TORCH = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
+TOLD = 128  # jobs that one program makes numbers for
+ADAPT = {False: at.NEVER.value, True: at.ALWAYS.value, "decayed": at.DECAYED.value}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How work is cut."""
+
+    chunk: int = 8192  # elements that one program takes
+    block: int = 1024  # of which it has so many in hand
+    lanes: int = 256  # sums that are added at a time
+
+
+class Tables:
+    """What kernels are given of a list of jobs, on the device, for as long as the jobs stay what they are."""
+
+    def __init__(
+        self, jobs: Sequence[Job], states: States, settings: Any, layers: Layers, letter: Tensor, sizes: Sizes
+    ) -> None:
+        device = letter.device
+        self.jobs, self.layers, self.letter, self.sizes = jobs, layers, letter, sizes
+        self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
+        self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
+        real = {"dtype": torch.float64, "device": device}
+        self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
+        self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
+        self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
+        self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
+        self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
+        self.prepared = any(job.h.maximize or job.h.max_grad_value for job in jobs)
+
+    def _bounds(self, name: str) -> Tensor | None:
+        """This bound of each layer, if there is one at all."""
+        each = [getattr(job.h, name) or inf for job in self.jobs]
+        if set(each) <= {inf}:
+            return None
+        return torch.tensor(each, dtype=torch.float64, device=self.letter.device)[self.layers.job_of]
+
+
+def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
+    rows, known = np.zeros((len(jobs), at.NUMBERS.value)), {}
+    for j, job in enumerate(jobs):
+        if id(job.h) not in known:
+            low, high = getattr(job.h, "trust_clip", None) or (None, None)
+            told = {
+                at.SIGN: -1.0 if job.h.maximize else 1.0,
+                at.MAX_VALUE: job.h.max_grad_value or inf,
+                at.ADAPT: ADAPT[getattr(job.h, "adapt", True)],
+                at.LOW: -inf if low is None else low,
+                at.HIGH: inf if high is None else high,
+                at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
+                **settings(job.h),
+            }
+            known[id(job.h)] = [key.value for key in told], list(told.values())
+        columns, values = known[id(job.h)]
+        rows[j, columns] = values
+    return rows
+
+
+def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
+    rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
+    for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
+        rows[j, at.P.value] = job.p.data_ptr()
+        rows[j, at.S0.value : at.S0.value + len(own)] = [0 if x is None else x.data_ptr() for x in own]
+    return rows
+
+
+class Call:
+    """A step, and what all rules do alike on the way."""
+
+    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, misplaced: set[int], others: Others | None):
+        self.tables, self.others = tables, others
+        self.ready = ready or tables.prepared
+        self._skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
+        self._skips = skip is not None
+        self._misplaced = misplaced  # groups with gradients that sixteen bytes cannot be moved of at once
+
+    def tell(self, kernel: Any) -> None:
+        """Have the rule make its numbers of `now`."""
+        tables, jobs = self.tables, len(self.tables.jobs)
+        kernel[(-(-jobs // TOLD),)](tables.letter, tables.numbers, jobs, BLOCK=TOLD)
+
+    def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
+        """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
+        tables = self.tables
+        for group in groups:
+            kind, dtypes = group.kind, [OF_TORCH[dtype] for dtype in group.kind.dtypes]
+            named = dict(zip(("PARAM", "GRAD", "STATE0", "STATE1"), dtypes, strict=True))
+            kernel[(group.size,)](
+                tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+                *args, self._skip, len(tables.jobs), **named, COMPUTE=OF_TORCH[kind.compute],
+                READY=self.ready, SKIPS=self._skips, FLAT=kind.flat,
+                ALIGNED=kind.aligned and group.number not in self._misplaced,
+                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
+            )  # fmt: skip
+
+    def settle(self, kernel: Any, ask: Any) -> None:
+        """Have the rule answered: its sums over each layer, and over what others hold of it."""
+        self._settle(kernel, add=True, answer=self.others is None)
+        if self.others is not None:
+            self._asked(ask, self.tables.sums)
+            self._settle(kernel, add=False, answer=True)
+
+    def unasked(self, kernel: Any) -> None:
+        """The same where nothing was measured; the others are met all the same."""
+        if self.others is not None:
+            self.others.add_up((), self.tables.sums.new_zeros(0))
+        self._settle(kernel, add=False, answer=True)
+
+    def _settle(self, kernel: Any, add: bool, answer: bool) -> None:
+        tables = self.tables
+        kernel[(tables.layers.n,)](
+            tables.numbers, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
+            tables.partials.shape[1], ADD=add, ANSWER=answer, LANES=tables.sizes.lanes,
+        )  # fmt: skip
+
+    def _asked(self, ask: Any, sums: Tensor) -> None:
+        """Have others add to these sums, of which every row is one request of all jobs."""
+        assert self.others is not None
+        questions = [
+            Question(j, type(ask), dims_of(ask, job.p.ndim, job.block_dims), len(self.tables.layers.ways[j].bases))
+            for _ in sums
+            for j, job in enumerate(self.tables.jobs)
+        ]
+        sums.copy_(self.others.add_up(questions, sums.flatten()).view_as(sums))
+
+    def clip(self) -> None:
+        """What gradients are to be divided by, where their norms are bounded."""
+        tables = self.tables
+        if tables.own is None and tables.model is None:
+            return
+        self.ready = True
+        self.each(parts.square, tables.layers.groups, tables.partials)
+        parts.add[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        here, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
+        if tables.own is not None:
+            if self.others is not None:
+                self._asked(Squares(None), tables.sums[:1])
+            clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1)
+        if tables.model is not None:
+            total = self._of_model((here / clips.square()).sum())
+            clips = clips * (total.sqrt() / tables.model).clamp_(min=1)
+        tables.clips.copy_(clips)
+
+    def _of_model(self, here: Tensor) -> Tensor:
+        """The sum over the model. Every job is asked; what is here of all is said for the first."""
+        if self.others is None:
+            return here
+        jobs = self.tables.jobs
+        ask = ModelSum(None)
+        questions = [Question(j, ModelSum, dims_of(ask, job.p.ndim, ()), 1) for j, job in enumerate(jobs)]
+        sums = torch.zeros(len(jobs), dtype=torch.float64, device=here.device)
+        sums[0] = here
+        total: Tensor = self.others.add_up(questions, sums)[0]
+        return total

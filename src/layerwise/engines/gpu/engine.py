@@ -1,0 +1,192 @@
+"""Jobs on GPUs, stepped together: what is planned once, and what happens at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from layerwise.drive import Others
+from layerwise.engines import Engine, Job, Prepared, Stats
+from layerwise.engines.gpu.call import Call, Sizes, Tables
+from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.layout import DTYPES, Layers, in_place_of, kind_of, operands, way_of
+from layerwise.engines.gpu.letter import Letter, capturing
+from layerwise.engines.gpu.ratio import Lamb, Lars
+from layerwise.engines.parted import Parted
+from layerwise.errors import EngineError
+from layerwise.hyper import Lamb as LambHyper
+from layerwise.hyper import Lars as LarsHyper
+from layerwise.rules.asks import Now
+
+METHODS: dict[type, Any] = {LambHyper: Lamb(), LarsHyper: Lars()}
+INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
+DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
+_recorded: list[Any] = []  # what CUDA graphs replay, for as long as there may be graphs
+
+
+class GpuEngine:
+    """Hands jobs to Triton's kernels, and to `otherwise` those they do not take; without one, it refuses them."""
+
+    def __init__(self, otherwise: Engine | None, sizes: Sizes | None = None) -> None:
+        self.otherwise, self.sizes = otherwise, sizes or Sizes()
+
+    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+        reasons = [declined(job) for job in jobs]
+        if any(reasons) and self.otherwise is None:
+            raise EngineError(
+                f"the fused engine does not take these tensors: {next(filter(None, reasons))}. Leave the choice of "
+                "engine."
+            )
+        by_device: dict[Any, list[int]] = {}
+        for i, (job, reason) in enumerate(zip(jobs, reasons, strict=True)):
+            by_device.setdefault(None if reason else job.p.device, []).append(i)
+        if len(by_device) == 1 and None not in by_device:
+            return PreparedOnGpu(self, jobs)
+        return self._parted(jobs, by_device)
+
+    def _parted(self, jobs: Sequence[Job], by_device: Mapping[Any, list[int]]) -> Prepared:
+        """Jobs of several devices, or that are not all ours; all of them are the other's where they step as one."""
+        whole = partial(self._whole, jobs)
+        if not jobs or any(job.h.asks_of_model for job in jobs):
+            return whole()
+        shares = [
+            (places, PreparedOnGpu(self, some) if device is not None else self._whole(some))
+            for device, places in by_device.items()
+            for some in ([jobs[i] for i in places],)
+        ]
+        return Parted(len(jobs), shares, whole)
+
+    def _whole(self, jobs: Sequence[Job]) -> Prepared:
+        if self.otherwise is None:
+            raise EngineError("the fused engine does not take tensors of several devices at once. Leave the choice.")
+        return self.otherwise.prepare(jobs)
+
+
+def declined(job: Job) -> str:
+    """Why the kernels do not take this job, or an empty string."""
+    if type(job.h) not in METHODS:
+        return f"there are no kernels for {type(job.h).__name__}"
+    if job.p.device.type not in DEVICES:
+        return f"the parameter is on {job.p.device}, where there is no Triton"
+    stored = [job.p, *(x for x in job.state if x is not None)]
+    for x in stored:
+        if x.dtype not in DTYPES:
+            return f"there are no kernels for {x.dtype}"
+    states = METHODS[type(job.h)].states(job)
+    if len(way_of(job, operands(job, job.p, states)).dims) > at.DIMS.value:
+        return f"{tuple(job.p.shape)} lies in memory in more than {at.DIMS.value} dimensions"
+    return ""
+
+
+class PreparedOnGpu:
+    """Jobs on one device, and the tables they are laid out in when their gradients are seen."""
+
+    notices = False
+    counts = True
+
+    def __init__(self, engine: GpuEngine, jobs: Sequence[Job]) -> None:
+        self._engine, self._jobs = engine, list(jobs)
+        self._params = [job.p for job in self._jobs]
+        self._device = self._params[0].device
+        self._method = METHODS[type(self._jobs[0].h)]
+        self._states = [self._method.states(job) for job in self._jobs]
+        self._letter = Letter(len(self._jobs), self._device)
+        self._gradients: Any = None  # what they were when this was laid out
+        self._tables: Tables | None = None
+
+    def step(
+        self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
+    ) -> None:
+        with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
+            if others is not None:
+                others.told_how("the GPU engine")
+            grads = self._laid_out(grads)
+            said = self._letter.write(grads, nows)
+            tables = self._tables
+            assert tables is not None
+            scaled = not (said[at.KIND.value + at.G_SCALE.value] == 0).all() or any(now.g_scale != 1 for now in nows)
+            misplaced = {
+                group.number for group in tables.layers.groups if (said[at.GRADIENT.value, group.jobs] % 16).any()
+            }
+            self._method.step(Call(tables, skip, scaled, misplaced, others))
+            increment_version(self._params)  # autograd does not see what kernels write
+            if capturing(self._device):
+                _recorded.append(self)
+
+    def _laid_out(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The gradients as kernels can read them, with tables that fit."""
+        seen = list(map(attrgetter("dtype"), grads)), list(map(Tensor.stride, grads))
+        if seen != self._gradients:
+            self._tables, self._gradients = self._tables_for(grads), seen
+        return (
+            [
+                in_place_of(g, job.p) if i in self._copied else g
+                for i, (g, job) in enumerate(zip(grads, self._jobs, strict=True))
+            ]
+            if self._copied
+            else grads
+        )
+
+    def _tables_for(self, grads: Sequence[Tensor]) -> Tables:
+        arrays, ways, self._copied = [], [], set()
+        for i, (job, g, states) in enumerate(zip(self._jobs, grads, self._states, strict=True)):
+            own = operands(job, g, states)
+            way = way_of(job, own)
+            if len(way.dims) > at.DIMS.value:
+                own = operands(job, in_place_of(g, job.p), states)
+                way = way_of(job, own)
+                self._copied.add(i)
+            arrays.append(own)
+            ways.append(way)
+        kinds = [
+            kind_of(way, own, self._method.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)
+        ]
+        sizes = self._engine.sizes
+        layers = Layers(self._jobs, ways, kinds, sizes.chunk, self._device)
+        return Tables(self._jobs, self._states, self._method.settings, layers, self._letter.there, sizes)
+
+    def stats(self) -> list[Stats]:
+        if self._tables is None:
+            return []
+        measured = Measured(self._tables.answers)
+        layers = self._tables.layers
+        return [Named(measured, layers.of(j), self._method.measures(job)) for j, job in enumerate(self._jobs)]
+
+
+class Measured:
+    """What a step measured, brought to the host when it is asked for."""
+
+    def __init__(self, answers: Tensor) -> None:
+        self._answers, self._here = answers, None
+
+    @property
+    def here(self) -> Any:
+        if self._here is None:
+            self._here = self._answers.cpu().numpy()
+        return self._here
+
+
+class Named(Mapping[str, Any]):
+    """Of one job, by name: a number for each layer."""
+
+    def __init__(self, measured: Measured, layers: slice, columns: Mapping[str, int]) -> None:
+        self._measured, self._layers, self._columns = measured, layers, columns
+
+    def __getitem__(self, name: str) -> Any:
+        return np.array(self._measured.here[self._layers, self._columns[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)

@@ -1,0 +1,1 @@
+"""Triton kernels: each rule's, cut where it yields, and what they share."""

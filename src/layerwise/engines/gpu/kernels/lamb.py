@@ -1,0 +1,271 @@
+"""LAMB (rules/lamb.py), cut where the rule yields.
+
+    m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
+    measure: Σp², Σr²          settle: ratio          apply: p ← p − lr·ratio·r
+
+`apply` makes r again, because a root and a quotient cost less than memory. Where a step is LATE, it makes the moments
+again as well, and is the one who stores them: because others complete the sums, because nothing is measured, or
+because r has to be of moments that have not been rounded.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from math import inf, log
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import (
+    added,
+    array,
+    at_least,
+    at_most,
+    chunk_of,
+    count,
+    goes,
+    gradient,
+    hear,
+    one_minus_power,
+    place,
+    read,
+    ready,
+    wants,
+    write,
+)
+from layerwise.engines.gpu.kernels.tables import (
+    ADAPT,
+    ANSWERS,
+    DECAYED,
+    EPS,
+    FIRST,
+    HIGH,
+    JOB,
+    LAM,
+    LAYER,
+    LOW,
+    NEVER,
+    NUMBERS,
+    S0,
+    S1,
+    SCALE,
+    SPECIFIC,
+    ZERO_RATIO,
+    G,
+    P,
+    number,
+)
+
+B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT = (number(SPECIFIC + i) for i in range(6))
+LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 6 + i) for i in range(4))
+C1, C2, LAM_G, LAM_R, KEEP, LR_APPLY = (number(SPECIFIC + 10 + i) for i in range(6))
+UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
+IN_RATIO, DECOUPLED, L2 = number(0.0), number(1.0), number(2.0)
+
+
+def settings(h: Any) -> dict[Any, float]:
+    """The numbers that do not change from step to step."""
+    b1, b2 = h.betas
+    return {
+        B1: b1,
+        EPS: h.eps,
+        A1: 1 - b1 if h.grad_averaging else 1.0,
+        B2: b2,
+        A2: 1 - b2,
+        LOG_B1: log(b1) if b1 else -inf,
+        LOG_B2: log(b2) if b2 else -inf,
+        EPS_ROOT: h.eps_root,
+        MAX_WEIGHT: h.max_weight_norm or inf,
+        CORRECTION: {False: UNCORRECTED, True: CORRECTED, "lr": CORRECTED_LR}[h.bias_correction].value,
+        DECAY: {"ratio": IN_RATIO, "decoupled": DECOUPLED, "l2": L2}[h.decay].value,
+    }
+
+
+@triton.jit
+def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+    """What the rule makes of `now` before anything is measured."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = j < jobs
+    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    row = numbers + j * NUMBERS
+    c1 = one_minus_power(tl.load(row + LOG_B1, here, other=-1.0), t)
+    c2 = one_minus_power(tl.load(row + LOG_B2, here, other=-1.0), t)
+    correction, decay = tl.load(row + CORRECTION, here, other=0.0), tl.load(row + DECAY, here, other=0.0)
+    tl.store(row + C1, tl.where(correction == CORRECTED, 1 / c1, 1.0), here)
+    tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), here)
+    tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), here)
+    tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), here)
+    tl.store(row + KEEP, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
+    tl.store(row + LAM_G, tl.where(decay == L2, lam, 0.0), here)
+
+
+@triton.jit
+def numbers_of(told, COMPUTE: tl.constexpr):
+    b1, a1, b2, a2 = tl.load(told + B1), tl.load(told + A1), tl.load(told + B2), tl.load(told + A2)
+    c1, c2, eps_root, eps = tl.load(told + C1), tl.load(told + C2), tl.load(told + EPS_ROOT), tl.load(told + EPS)
+    lam_g, lam_r, keep = tl.load(told + LAM_G), tl.load(told + LAM_R), tl.load(told + KEEP)
+    moments = b1.to(COMPUTE), a1.to(COMPUTE), b2.to(COMPUTE), a2.to(COMPUTE), lam_g.to(COMPUTE)
+    return (
+        moments,
+        (c1.to(COMPUTE), c2.to(COMPUTE), eps_root.to(COMPUTE), eps.to(COMPUTE), lam_r.to(COMPUTE)),
+        keep.to(COMPUTE),
+    )
+
+
+@triton.jit
+def moments(p, g, m, v, k):
+    b1, a1, b2, a2, lam_g = k
+    g += lam_g * p
+    return b1 * m + a1 * g, b2 * v + a2 * (g * g)
+
+
+@triton.jit
+def update(p, m, v, k):
+    """r, of p after a decay that comes first."""
+    c1, c2, eps_root, eps, lam_r = k
+    return c1 * m / (tl.sqrt(c2 * v + eps_root) + eps) + lam_r * p
+
+
+@triton.jit
+def places(
+    letter, pointers, row, job, jobs, start,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr,
+    FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Where p, g, m and v of a chunk begin."""
+    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
+    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    m_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
+    v_at = array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    return p_at, g_at, m_at, v_at
+
+
+@triton.jit
+def measure(
+    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The new moments, and Σp² and Σr² of each chunk."""
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    pp, rr = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            pp_, rr_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
+            pp += pp_
+            rr += rr_
+        if whole < n:
+            pp_, rr_ = measure_at(at, wanted, k, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+            pp += pp_
+            rr += rr_
+    to = partials + tl.load(row + FIRST) + start // CHUNK
+    tl.store(to, tl.sum(pp, 0).to(tl.float64))
+    tl.store(to + apart, tl.sum(rr, 0).to(tl.float64))
+
+
+@triton.jit
+def measure_at(
+    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
+    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    here = e < n
+    p_at, g_at, m_at, v_at = at
+    of_moments, of_update, keep = k
+    m_at += place(row, start, e, S0, FLAT)
+    v_at += place(row, start, e, S1, FLAT)
+    p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    m, v = moments(p, g, m, v, of_moments)
+    if not LATE:
+        write(m_at, m, here, FULL)
+        write(v_at, v, here, FULL)
+    p *= keep
+    r = update(p, m, v, of_update)
+    if not FULL:
+        r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
+    return p * p, r * r
+
+
+@triton.jit
+def settle(
+    numbers, layers, partials, sums, answers, n, apart, ADD: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr
+):
+    """The sums of each layer, and what the rule makes of them."""
+    layer = tl.program_id(0)
+    row = layers + layer.to(tl.int64) * LAYER
+    if ADD:
+        pp, rr = added(row, partials, LANES), added(row, partials + apart, LANES)
+        tl.store(sums + layer, pp)
+        tl.store(sums + n + layer, rr)
+    else:
+        pp, rr = tl.load(sums + layer), tl.load(sums + n + layer)
+    if ANSWER:
+        answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, rr)
+
+
+@triton.jit
+def answer(told, to, pp, rr):
+    norm_p, norm_r = tl.sqrt(pp), tl.sqrt(rr)
+    ratio = at_most(norm_p, tl.load(told + MAX_WEIGHT)) / tl.where(rr == 0, 1.0, norm_r)
+    ratio = at_most(at_least(ratio, tl.load(told + LOW)), tl.load(told + HIGH))
+    ratio = tl.where((pp != 0) & (rr != 0), ratio, tl.load(told + ZERO_RATIO))
+    adapt = tl.load(told + ADAPT)
+    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(told + LAM) == 0)), 1.0, ratio)
+    tl.store(to, norm_p)
+    tl.store(to + 1, norm_r)
+    tl.store(to + 2, ratio)
+    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+
+
+@triton.jit
+def apply(
+    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
+    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
+        if whole < n:
+            apply_at(at, wanted, k, step, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+        count(letter, numbers, jobs, row, job, start)
+
+
+@triton.jit
+def apply_at(
+    at, wanted, k, step, row, start, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
+    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    here = e < n
+    p_at, g_at, m_at, v_at = at
+    of_moments, of_update, keep = k
+    p_at += place(row, start, e, P, FLAT)
+    m_at += place(row, start, e, S0, FLAT)
+    v_at += place(row, start, e, S1, FLAT)
+    p = read(p_at, here, COMPUTE, FULL)
+    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    if LATE:
+        g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+        m, v = moments(p, g, m, v, of_moments)
+        write(m_at, m, here, FULL)
+        write(v_at, v, here, FULL)
+    p *= keep
+    write(p_at, p - step * update(p, m, v, of_update), here, FULL)

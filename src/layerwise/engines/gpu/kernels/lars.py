@@ -1,0 +1,218 @@
+"""LARS (rules/lars.py), cut where the rule yields.
+
+measure: Σp², Σx²  of x = g, or g + lam·p          settle: ratio
+apply: u = (lr·)ratio·(g + lam·p);   b ← mu·b + u;   p ← p − b, or p − (u + mu·b)
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import (
+    added,
+    array,
+    at_least,
+    at_most,
+    chunk_of,
+    count,
+    goes,
+    gradient,
+    hear,
+    place,
+    read,
+    ready,
+    wants,
+    write,
+)
+from layerwise.engines.gpu.kernels.tables import (
+    ADAPT,
+    ANSWERS,
+    DECAYED,
+    EPS,
+    FIRST,
+    HIGH,
+    JOB,
+    LAM,
+    LAYER,
+    LOW,
+    LR,
+    NEVER,
+    NUMBERS,
+    S0,
+    SCALE,
+    SPECIFIC,
+    ZERO_RATIO,
+    G,
+    P,
+    number,
+)
+
+MU, ETA, DAMPENING, NESTEROV, NORM_DECAYED, LR_INSIDE = (number(SPECIFIC + i) for i in range(6))
+LAM_X, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in range(4))
+
+
+def settings(h: Any) -> dict[Any, float]:
+    """The numbers that do not change from step to step."""
+    return {
+        MU: h.momentum,
+        EPS: h.eps,
+        ETA: h.trust_coefficient,
+        DAMPENING: h.dampening,
+        NESTEROV: float(h.nesterov),
+        NORM_DECAYED: float(h.norm == "decayed"),
+        LR_INSIDE: float(h.lr_in_momentum),
+    }
+
+
+@triton.jit
+def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+    """What the rule makes of `now` before anything is measured."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = j < jobs
+    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    row = numbers + j * NUMBERS
+    inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
+    tl.store(row + LAM_X, lam * tl.load(row + NORM_DECAYED, here, other=0.0), here)
+    tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, here, other=0.0)), here)
+    tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), here)
+    tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), here)
+
+
+@triton.jit
+def measure(
+    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Σp² and Σx² of each chunk."""
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
+    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
+    pp, xx = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, i, n, COMPUTE, READY, FLAT, BLOCK, True)
+            pp += pp_
+            xx += xx_
+        if whole < n:
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, whole, n, COMPUTE, READY, FLAT, BLOCK, False)
+            pp += pp_
+            xx += xx_
+    to = partials + tl.load(row + FIRST) + start // CHUNK
+    tl.store(to, tl.sum(pp, 0).to(tl.float64))
+    tl.store(to + apart, tl.sum(xx, 0).to(tl.float64))
+
+
+@triton.jit
+def measure_at(
+    p_at, g_at, wanted, lam, row, start, i, n,
+    COMPUTE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
+    x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, READY) + lam * p
+    return p * p, x * x
+
+
+@triton.jit
+def settle(
+    numbers, layers, partials, sums, answers, n, apart, ADD: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr
+):
+    """The sums of each layer, and what the rule makes of them."""
+    layer = tl.program_id(0)
+    row = layers + layer.to(tl.int64) * LAYER
+    if ADD:
+        pp, xx = added(row, partials, LANES), added(row, partials + apart, LANES)
+        tl.store(sums + layer, pp)
+        tl.store(sums + n + layer, xx)
+    else:
+        pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
+    if ANSWER:
+        answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
+
+
+@triton.jit
+def answer(told, to, pp, xx):
+    norm_p, x = tl.sqrt(pp), tl.sqrt(xx)
+    lr, lam, decayed = tl.load(told + LR), tl.load(told + LAM), tl.load(told + NORM_DECAYED) != 0
+    d = tl.where(decayed, x, x + lam * norm_p) + tl.load(told + EPS)
+    ratio = tl.load(told + ETA) * norm_p / tl.where(xx == 0, 1.0, d)
+    ratio = bounded(ratio, lr, tl.load(told + LOW), tl.load(told + HIGH))
+    ratio = tl.where((pp != 0) & (xx != 0), ratio, tl.load(told + ZERO_RATIO))
+    adapt = tl.load(told + ADAPT)
+    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (lam == 0)), 1.0, ratio)
+    tl.store(to, norm_p)
+    tl.store(to + 1, x)
+    tl.store(to + 2, ratio)
+    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+
+
+@triton.jit
+def bounded(ratio, lr, low, high):
+    """In units of lr, where there are bounds and an lr."""
+    asked = ((low != float("-inf")) | (high != float("inf"))) & (lr != 0)
+    within = at_most(at_least(ratio / tl.where(lr == 0, 1.0, lr), low), high)
+    return tl.where(asked, within, ratio)
+
+
+@triton.jit
+def apply(
+    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """b and p, one chunk after the other from the end, where caches may still have them."""
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
+    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
+    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
+    at, wanted = (p_at, g_at, b_at), wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    k = numbers_of(numbers + job * NUMBERS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
+        if whole < n:
+            apply_at(at, wanted, k, row, start, whole, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
+        count(letter, numbers, jobs, row, job, start)
+
+
+@triton.jit
+def numbers_of(told, scale, COMPUTE: tl.constexpr):
+    lam, mu, damped = tl.load(told + LAM), tl.load(told + MU), tl.load(told + DAMPED)
+    nesterov, outside = tl.load(told + NESTEROV), tl.load(told + OUTSIDE)
+    return (
+        lam.to(COMPUTE), scale.to(COMPUTE), mu.to(COMPUTE), damped.to(COMPUTE), nesterov != 0, outside.to(COMPUTE)
+    )  # fmt: skip
+
+
+@triton.jit
+def apply_at(
+    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, READY: tl.constexpr,
+    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    here = e < n
+    p_at, g_at, b_at = at
+    lam, scale, mu, damped, nesterov, outside = k
+    p_at += place(row, start, e, P, FLAT)
+    p = read(p_at, here, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    u = scale * (g + lam * p)
+    if MOMENTUM:
+        b_at += place(row, start, e, S0, FLAT)
+        b = mu * read(b_at, here, COMPUTE, FULL) + damped * u
+        write(b_at, b, here, FULL)
+        u = tl.where(nesterov, u + mu * b, b)
+    write(p_at, p - outside * u, here, FULL)

@@ -1,0 +1,237 @@
+"""What the rules' kernels share: reading tables and tensors, the gradient made ready, sums in a fixed order."""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.tables import (
+    BASE,
+    CHUNKS,
+    COUNT,
+    COUNTER,
+    DIMS,
+    FIRST,
+    FLOAT32,
+    FLOAT64,
+    G_SCALE,
+    GRADIENT,
+    HEARD,
+    INT64,
+    JOB,
+    KIND,
+    LAM,
+    LAYER,
+    LEADS,
+    LR,
+    MAX_VALUE,
+    NUMBERS,
+    OPERANDS,
+    SIGN,
+    SIZE,
+    STRIDE,
+    G,
+    T,
+)
+
+# ---- tables
+
+
+@triton.jit
+def heard(letter, jobs, j, here, WHICH: tl.constexpr):
+    """What `now` holds of these jobs, in float64, wherever it lies."""
+    raw = tl.load(letter + (HEARD + WHICH) * jobs + j, here, other=0)
+    kind = tl.load(letter + (KIND + WHICH) * jobs + j, here, other=0)
+    x = raw.to(tl.float64, bitcast=True)
+    single = tl.load(raw.to(tl.pointer_type(tl.float32)), here & (kind == FLOAT32), other=0.0).to(tl.float64)
+    double = tl.load(raw.to(tl.pointer_type(tl.float64)), here & (kind == FLOAT64), other=0.0)
+    whole = tl.load(raw.to(tl.pointer_type(tl.int64)), here & ((kind == INT64) | (kind == COUNTER)), other=0)
+    x = tl.where(kind == FLOAT32, single, tl.where(kind == FLOAT64, double, x))
+    x = tl.where((kind == INT64) | (kind == COUNTER), whole.to(tl.float64), x)
+    return tl.where(kind == COUNTER, x + 1, x)  # a counter has counted the steps before this one
+
+
+@triton.jit
+def hear(letter, numbers, jobs, j, here):
+    """Write down what was heard of these jobs."""
+    t, lr = heard(letter, jobs, j, here, T), heard(letter, jobs, j, here, LR)
+    lam, g_scale = heard(letter, jobs, j, here, LAM), heard(letter, jobs, j, here, G_SCALE)
+    t = tl.where(here, t, 1.0)  # a step with which all that is made of it is finite
+    row = numbers + j * NUMBERS
+    tl.store(row + T, t, here)
+    tl.store(row + LR, lr, here)
+    tl.store(row + LAM, lam, here)
+    tl.store(row + G_SCALE, g_scale, here)
+    return t, lr, lam
+
+
+@triton.jit
+def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
+    """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
+    layer = tl.load(chunks + 2 * c)
+    row = layers + layer.to(tl.int64) * LAYER
+    start = tl.load(chunks + 2 * c + 1).to(tl.int64) * CHUNK
+    n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
+    return layer, row, tl.load(row + JOB), start, n
+
+
+@triton.jit
+def array(
+    pointers, row, job, start,
+    WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Where the chunk of this operand begins; of a layer that does not lie in a row, where the layer does."""
+    return begins(tl.load(pointers + job * OPERANDS + WHICH), row, start, WHICH, DTYPE, FLAT, ALIGNED)
+
+
+@triton.jit
+def gradient(letter, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
+    return begins(tl.load(letter + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
+
+
+@triton.jit
+def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
+    base = tl.load(row + BASE + WHICH)
+    at = address.to(tl.pointer_type(DTYPE)) + (base + start if FLAT else base)
+    # Here, because the compiler keeps such a hint with the operation that has made the pointer.
+    return tl.multiple_of(at, 16) if ALIGNED else at
+
+
+@triton.jit
+def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
+    """Where element i of the chunk is, counted from where its `array` begins."""
+    if FLAT:
+        at = i
+    else:
+        rest = start + i
+        at = rest * 0
+        for back in tl.static_range(DIMS):
+            d = DIMS - 1 - back
+            size = tl.load(row + SIZE + d)
+            at += rest % size * tl.load(row + STRIDE + d * OPERANDS + WHICH)
+            rest = rest // size
+    return at
+
+
+@triton.jit
+def read(at, here, COMPUTE: tl.constexpr, FULL: tl.constexpr):
+    if FULL:
+        return tl.load(at).to(COMPUTE)
+    return tl.load(at, here, other=0.0).to(COMPUTE)
+
+
+@triton.jit
+def write(at, x, here, FULL: tl.constexpr):
+    if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
+        x = x.to(tl.float32)  # from where all know the way
+    if FULL:
+        tl.store(at, x.to(at.dtype.scalar.element_ty))
+    else:
+        tl.store(at, x.to(at.dtype.scalar.element_ty), here)
+
+
+@triton.jit
+def goes(skip, SKIPS: tl.constexpr):
+    """Whether the step is taken, which only the device may know."""
+    if SKIPS:
+        return tl.load(skip) == 0
+    return True
+
+
+@triton.jit
+def count(letter, numbers, jobs, row, job, start):
+    """Count the step of this job, if its counts live here: whoever has its first chunk does."""
+    counts = (tl.load(letter + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
+    counter = tl.load(letter + (HEARD + T) * jobs + job).to(tl.pointer_type(tl.int64))
+    tl.store(counter, tl.load(numbers + job * NUMBERS + T).to(tl.int64), counts)
+
+
+# ---- arithmetic; in this order, so that nan stays nan
+
+
+@triton.jit
+def at_least(x, low):
+    return tl.where(x < low, low, x)
+
+
+@triton.jit
+def at_most(x, high):
+    return tl.where(x > high, high, x)
+
+
+@triton.jit
+def one_minus_power(log_b, t):
+    """1 − b^t, in float64."""
+    return 1 - tl.exp(t * log_b)
+
+
+@triton.jit
+def wants(numbers, job, divisor, COMPUTE: tl.constexpr):
+    """What a gradient of this job is to be made of, before it is used."""
+    row = numbers + job * NUMBERS
+    scale, sign, bound = tl.load(row + G_SCALE), tl.load(row + SIGN), tl.load(row + MAX_VALUE)
+    return scale.to(COMPUTE), sign.to(COMPUTE), bound.to(COMPUTE), divisor.to(COMPUTE)
+
+
+@triton.jit
+def ready(g, wanted, READY: tl.constexpr):
+    """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms."""
+    if READY:
+        scale, sign, bound, divisor = wanted
+        return at_most(at_least(g / scale * sign, -bound), bound) / divisor
+    return g
+
+
+# ---- sums
+
+
+@triton.jit
+def added(row, partials, LANES: tl.constexpr):
+    """The sum of what the layer's chunks have left, always in the same order."""
+    first, n = tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32)
+    lanes = tl.arange(0, LANES)
+    total = tl.zeros((LANES,), tl.float64)
+    i = 0
+    while i < n:
+        total += tl.load(partials + first + i + lanes, i + lanes < n, other=0.0)
+        i += LANES
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def add(layers, partials, sums, LANES: tl.constexpr):
+    """The sum of each layer."""
+    layer = tl.program_id(0)
+    tl.store(sums + layer, added(layers + layer.to(tl.int64) * LAYER, partials, LANES))
+
+
+@triton.jit
+def square(
+    letter, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
+    gg = tl.zeros((BLOCK,), COMPUTE)
+    whole = n // BLOCK * BLOCK
+    for i in range(0, whole, BLOCK):
+        gg += square_at(at, wanted, row, start, i, n, COMPUTE, FLAT, BLOCK, True)
+    if whole < n:
+        gg += square_at(at, wanted, row, start, whole, n, COMPUTE, FLAT, BLOCK, False)
+    tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0).to(tl.float64))
+
+
+@triton.jit
+def square_at(
+    at, wanted, row, start, i, n,
+    COMPUTE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    g = ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, True)
+    return g * g

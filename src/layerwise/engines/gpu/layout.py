@@ -1,0 +1,156 @@
+"""Where the layers of a list of jobs lie, written into tables for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.kernels import tables as at
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Offsets = tuple[int, ...]  # of the operands, in their own elements
+P, G = at.P.value, at.G.value
+
+
+class Dim(NamedTuple):
+    """Dimensions that lie one behind the other with every operand, as one."""
+
+    size: int
+    strides: Offsets
+
+
+class Way(NamedTuple):
+    """How to walk through one job: its layers' offsets, and the dimensions of each."""
+
+    bases: list[Offsets]
+    dims: list[Dim]
+    count: int  # elements of one layer
+
+    @property
+    def flat(self) -> bool:
+        return not self.dims or (len(self.dims) == 1 and set(self.dims[0].strides) == {1})
+
+
+def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
+    """p, g and the states of the tensor's shape; p stands for those that there are none of."""
+    return [job.p, g, *(job.p if state is None else state for state in states)]
+
+
+def way_of(job: Job, arrays: Sequence[Tensor]) -> Way:
+    """How to walk through arrays of the job's shape."""
+    shape, strides = tuple(job.p.shape), list(zip(*(a.stride() for a in arrays), strict=True))
+    blocks = [[tuple(i * s for s in strides[d]) for i in range(shape[d])] for d in job.block_dims]
+    bases = [tuple(map(sum, zip((0,) * len(arrays), *one, strict=False))) for one in product(*blocks)]
+    if not blocks:
+        bases = [(0,) * len(arrays)]
+    own = [Dim(n, strides[d]) for d, n in enumerate(shape) if d not in job.block_dims]
+    return Way(bases, merged(own), prod(dim.size for dim in own))
+
+
+def merged(dims: Sequence[Dim]) -> list[Dim]:
+    """As few dimensions as can be, the one whose elements of p are nearest to one another last."""
+    found: list[Dim] = []
+    for dim in sorted((dim for dim in dims if dim.size != 1), key=lambda dim: -dim.strides[P]):
+        if found and all(s == t * dim.size for s, t in zip(found[-1].strides, dim.strides, strict=True)):
+            dim = Dim(found.pop().size * dim.size, dim.strides)
+        found.append(dim)
+    return found
+
+
+def in_place_of(g: Tensor, p: Tensor) -> Tensor:
+    """The gradient, as p lies in memory."""
+    return torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is known of some layers when their kernels are compiled."""
+
+    dtypes: tuple[torch.dtype, ...]  # of the operands
+    flat: bool
+    aligned: bool  # but for the gradient, whose place changes
+    apart: tuple[Any, ...] = ()  # by what else a rule tells them apart
+
+    @property
+    def compute(self) -> torch.dtype:
+        return torch.float64 if self.dtypes[P] is torch.float64 else torch.float32
+
+
+class Group(NamedTuple):
+    """Layers of one kind."""
+
+    number: int
+    kind: Kind
+    jobs: np.ndarray
+    chunks: Tensor  # on the device: a layer and a number, for each
+    size: int
+
+
+class Layers:
+    """The layers of all jobs, cut into chunks."""
+
+    def __init__(
+        self, jobs: Sequence[Job], ways: Sequence[Way], kinds: Sequence[Kind], chunk: int, device: torch.device
+    ) -> None:
+        self.ways = ways
+        self.firsts = np.cumsum([0, *(len(way.bases) for way in ways)])  # the first layer of each job, and their number
+        rows = np.zeros((self.n, at.LAYER.value), np.int64)
+        for j, (job, way) in enumerate(zip(jobs, ways, strict=True)):
+            rows[self.firsts[j] : self.firsts[j + 1]] = _row(j, job, way, chunk)
+            for i, base in enumerate(way.bases):
+                rows[self.firsts[j] + i, at.BASE.value : at.BASE.value + len(base)] = base
+            rows[self.firsts[j] : self.firsts[j] + 1, at.LEADS.value] = 1
+        chunks = rows[:, at.CHUNKS.value]
+        rows[:, at.FIRST.value] = np.cumsum(chunks) - chunks
+        self.chunks = int(chunks.sum())
+        self.job_of = torch.from_numpy(rows[:, at.JOB.value].copy()).to(device)
+        self.table = torch.from_numpy(rows).to(device)
+        self.groups = list(self._groups(kinds, chunks, device))
+
+    @property
+    def n(self) -> int:
+        return int(self.firsts[-1])
+
+    def of(self, job: int) -> slice:
+        return slice(int(self.firsts[job]), int(self.firsts[job + 1]))
+
+    def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, device: torch.device) -> Any:
+        for number, kind in enumerate(dict.fromkeys(kinds)):
+            jobs = np.array([j for j, other in enumerate(kinds) if other == kind])
+            layers = np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
+            numbers = np.concatenate([np.arange(chunks[i]) for i in layers] or [layers])
+            pairs = np.stack([np.repeat(layers, chunks[layers]), numbers], -1).astype(np.int32)
+            if len(pairs):
+                yield Group(number, kind, jobs, torch.from_numpy(pairs).to(device), len(pairs))
+
+
+def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
+    """The row of a layer of this job; the dimensions that it does not have come first, with size 1."""
+    row = np.zeros(at.LAYER.value, np.int64)
+    row[at.JOB.value], row[at.COUNT.value] = j, way.count
+    row[at.CHUNKS.value] = max(1, -(-way.count // chunk))
+    whole = job.p.shape if job.shape is None else job.shape
+    row[at.ENTRIES.value] = prod(n for d, n in enumerate(whole) if d not in job.block_dims)
+    missing = at.DIMS.value - len(way.dims)
+    for d in range(at.DIMS.value):
+        size, strides = (1, (0,)) if d < missing else way.dims[d - missing]
+        row[at.SIZE.value + d] = size
+        first = at.STRIDE.value + d * at.OPERANDS.value
+        row[first : first + len(strides)] = strides
+    return row
+
+
+def kind_of(way: Way, arrays: Sequence[Tensor], apart: tuple[Any, ...] = ()) -> Kind:
+    own = [(k, a) for k, a in enumerate(arrays) if k != G]
+    aligned = way.flat and all(
+        a.data_ptr() % 16 == 0 and all(base[k] * a.element_size() % 16 == 0 for base in way.bases) for k, a in own
+    )
+    return Kind(tuple(a.dtype for a in arrays), way.flat, aligned, apart)

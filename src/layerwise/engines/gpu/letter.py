@@ -1,0 +1,89 @@
+"""What the host tells the device of each step: where gradients lie, and `now`. One copy, if anything has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.engines import Counter
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.errors import EngineError
+from layerwise.rules.asks import Now
+
+KINDS = {torch.float32: at.FLOAT32.value, torch.float64: at.FLOAT64.value, torch.int64: at.INT64.value}
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched is recorded to be replayed."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+class Letter:
+    """A table on the device, and what was last written into it."""
+
+    def __init__(self, jobs: int, device: torch.device) -> None:
+        self.device, self.jobs = device, jobs
+        self.there = torch.zeros((at.LETTER.value, jobs), dtype=torch.int64, device=device)
+        self._said: np.ndarray | None = None
+        self._spare = self._page()
+        self._converted: list[Tensor] = []
+        self._kept: list[Any] = []  # what a recorded copy reads when it is replayed
+
+    def write(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> np.ndarray:
+        """Say it, and return what is said."""
+        said, converted = np.zeros((at.LETTER.value, self.jobs), np.int64), []
+        said[at.GRADIENT.value] = [g.data_ptr() for g in grads]
+        recorded = capturing(self.device)
+        for field, column in enumerate(zip(*nows, strict=True)):
+            row = slice(at.HEARD.value + field, None, at.KIND.value - at.HEARD.value)
+            said[row][:2] = self._column(column, converted)
+        if recorded and not said[at.KIND.value].all():
+            raise EngineError(
+                "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
+                "same step. Make the optimizer with capturable=True."
+            )
+        if self._said is None or not np.array_equal(said, self._said):
+            self._send(said, recorded)
+        if recorded:
+            self._kept.append(converted)
+        self._said, self._converted = said, converted
+        return said
+
+    def _column(self, column: Sequence[Any], converted: list[Tensor]) -> Any:
+        """What is said of one thing of all jobs, and which kind that is."""
+        first = column[0]
+        if all(x is first for x in column):
+            return np.array(self._word(first, converted))[:, None]
+        if all(type(x) is Counter for x in column):
+            return [x.step.data_ptr() for x in column], [at.COUNTER.value] * len(column)
+        return list(zip(*(self._word(x, converted) for x in column), strict=True))
+
+    def _word(self, x: Any, converted: list[Tensor]) -> tuple[int, int]:
+        if isinstance(x, Counter):
+            return x.step.data_ptr(), at.COUNTER.value
+        if not isinstance(x, Tensor):
+            return int(np.float64(x).view(np.int64)), at.NUMBER.value
+        if x.dtype not in KINDS or x.device != self.device:
+            x = x.to(self.device, torch.float64)
+            converted.append(x)
+        return x.data_ptr(), KINDS[x.dtype]
+
+    def _send(self, said: np.ndarray, recorded: bool) -> None:
+        # A page of its own for each letter: the copy is made while the host goes on. Memory for it is got ahead of a
+        # recording, during which it might not be had.
+        page = self._spare if recorded and self._spare is not None else self._page()
+        page.numpy()[...] = said
+        self.there.copy_(page, non_blocking=True)
+        if recorded:
+            self._kept.append(page)
+            self._spare = None
+        elif self._spare is None:
+            self._spare = self._page()
+
+    def _page(self) -> Any:
+        shape = (at.LETTER.value, self.jobs)
+        return torch.empty(shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")
