@@ -77,13 +77,15 @@ class TestScript:
 
     def test_interpreted(self):
         """Half of the time goes into checks, however long an interpreter may take."""
-        arguments = ("--interpret", "--only", "check,graph,sweep", "--time-limit", "20")
+        arguments = ("--interpret", "--only", "check,profile,graph,sweep", "--time-limit", "12")
         done = subprocess.run([sys.executable, HOME / "gpu.py", *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
         assert "An interpreter takes the steps: times say nothing.\n" in done.stdout
-        assert "WRONG" not in done.stdout
+        # An optimizer whose kernels are not written yet is wrong too, and so is nothing else.
+        wrong = [line for line in done.stdout.splitlines() if line.startswith("WRONG")]
+        assert all("there are no kernels for" in line for line in wrong), done.stdout
+        assert done.returncode == bool(wrong), done.stdout + done.stderr
         assert "right: Lamb, float32: as usual: " in done.stdout
-        assert "nothing is wrong\n" in done.stdout
+        assert "left out: profile, which needs a GPU\n" in done.stdout
         assert "left out: graph, which needs a GPU\n" in done.stdout
         assert "Lamb on 200 tensors: " in done.stdout
         assert not (HOME / "results" / script.TABLE).exists()
@@ -130,7 +132,7 @@ class TestScript:
 class TestPlace:
     @pytest.mark.parametrize("there", [True, False])
     def test_the_engine_that_is_interpreted(self, there, place, monkeypatch):
-        """The one for GPUs if it is there, by the name by which a fused engine is asked for; else the compiled one."""
+        """The one for GPUs if it is there, else the compiled one."""
         own = _engines.ENGINES[0].engine
         row = Candidate("gpu", own, insisting=own) if there else Candidate("gpu", None, "no reason")
         monkeypatch.setitem(sys.modules, "layerwise.engines.gpu", SimpleNamespace(candidate=lambda otherwise: row))

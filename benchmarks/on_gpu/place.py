@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -64,8 +64,7 @@ def _interpreted() -> str:
     if row.engine is None:
         said = f"cpu, in place of gpu: {row.declined}"
         row = native.candidate(_engines.RULE, _tensors.written)
-    # Under the name by which the front asks for a fused engine on the processor.
-    _engines.ENGINES = (replace(row, name="cpu"), Candidate("rule", _engines.RULE))
+    _engines.ENGINES = (row, Candidate("rule", _engines.RULE))
     return said
 
 
