@@ -36,12 +36,6 @@ class Counter(NamedTuple):
 Stats = Mapping[str, Array]
 
 
-class Counter(NamedTuple):
-    """Stands for t where an engine counts itself: how many steps were taken before this one."""
-
-    step: Array
-
-
 class Changed(Exception):
     """Raised by a step, with nothing touched, where an array is no longer what it was when the step was prepared."""
 
@@ -51,9 +45,6 @@ class Prepared(Protocol):
 
     notices: bool
     """Whether `step` looks at the arrays itself, and raises `Changed`."""
-    counts: bool
-    """Whether `step`, where counts live on the device, is given a `Counter` and adds one to it."""
-
     counts: bool
     """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
     is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
