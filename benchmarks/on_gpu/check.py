@@ -19,15 +19,15 @@ from on_gpu.options import Variant, variants
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
 
 SHAPES: dict[str, tuple[int, ...]] = {
-    "matrix": (130, 70),
-    "vector": (257,),
+    "matrix": (17, 9),
+    "vector": (57,),
     "number": (),
-    "stack": (3, 20, 30),
-    "row": (1, 300),
+    "stack": (3, 4, 5),
+    "row": (1, 30),
     "empty": (0, 4),
     "zeros": (40,),  # at first
 }
-LARGE: dict[str, tuple[int, ...]] = {"wide": (1000, 1003), "long": ((1 << 21) + 3,)}
+LARGE: dict[str, tuple[int, ...]] = {"tall": (1030, 70), "wide": (1000, 1003), "long": ((1 << 21) + 3,)}
 STEPS, RUNS = 3, 3
 DOUBLE = 1e-12
 FACTOR = 64  # roundings of the arithmetic's dtype that may come together; a step moves what is 10^4 of them
