@@ -21,7 +21,7 @@ INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick test-gpu check bench docs site site-serve stub sanitize clean help
+.PHONY: setup demo test test-quick test-gpu check bench bench-gpu docs site site-serve stub sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -34,6 +34,7 @@ help:
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
+	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
 
@@ -79,6 +80,9 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/.dev $(VENV)/.package
+	@$(PY) benchmarks/gpu.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
 sanitize: $(VENV)/.dev $(VENV)/.package
