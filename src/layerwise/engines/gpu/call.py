@@ -194,7 +194,8 @@ class Call:
         if self.others is None:
             return here
         jobs = self.tables.jobs
-        questions = [self.question(j, ModelSum(None), 1) for j in range(len(jobs))]
+        ask = ModelSum(None)
+        questions = [Question(j, ModelSum, dims_of(ask, job.p.ndim, ()), 1) for j, job in enumerate(jobs)]
         sums = torch.zeros(len(jobs), dtype=torch.float64, device=here.device)
         sums[0] = here
         total: Tensor = self.others.add_up(questions, sums)[0]
