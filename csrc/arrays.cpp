@@ -29,7 +29,7 @@ bool look_at_numpy(PyArrayObject* a, View& v, bool writable) {
   }
   if (!PyArray_ISNOTSWAPPED(a) || (writable && !PyArray_ISWRITEABLE(a))) return false;
   static_assert(sizeof(npy_intp) == sizeof(int64_t));
-  v.address = PyArray_BYTES(a), v.dims = PyArray_NDIM(a), v.unit = 1;
+  v.address = PyArray_BYTES(a), v.dims = PyArray_NDIM(a), v.unit = 1, v.device = HOST;
   v.shape = reinterpret_cast<const int64_t*>(PyArray_DIMS(a));
   v.stride = reinterpret_cast<const int64_t*>(PyArray_STRIDES(a));
   return true;
@@ -59,6 +59,8 @@ PyObject* torch_dtypes;
 const Exchange* exchange;
 PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_is_neg;
 
+constexpr int64_t elsewhere(int64_t number) { return number == HOST ? -1 : number; }
+
 // Owns one reference.
 struct Owned {
   PyObject* o;
@@ -77,11 +79,14 @@ bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
   return !PyErr_Occurred();
 }
 
-bool find_by_methods(PyObject* x, char*& address) {
+bool find_by_methods(PyObject* x, Place& place) {
   const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
-  if (!type.o || !PyUnicode_Check(type.o) || PyUnicode_CompareWithASCIIString(type.o, "cpu") != 0) return false;
+  if (!type.o || !PyUnicode_Check(type.o)) return false;
+  // A device's hash is its type and its number.
+  const bool host = PyUnicode_CompareWithASCIIString(type.o, "cpu") == 0;
+  place.device = host ? HOST : elsewhere(PyObject_Hash(device.o));
   const Owned found{PyObject_CallMethodNoArgs(x, s_data_ptr)};
-  address = found.o ? static_cast<char*>(PyLong_AsVoidPtr(found.o)) : nullptr;
+  place.address = found.o ? static_cast<char*>(PyLong_AsVoidPtr(found.o)) : nullptr;
   return found.o;
 }
 
@@ -95,36 +100,39 @@ int dtype_by_methods(PyObject* x) {
 bool look_by_methods(PyObject* x, View& v) {
   const int which = dtype_by_methods(x);
   int dims = 0;
-  if (which >= DTYPES || !find_by_methods(x, v.address)) return false;
+  Place place;
+  if (which >= DTYPES || !find_by_methods(x, place)) return false;
   const Owned shape{PyObject_GetAttr(x, s_shape)}, stride{PyObject_CallMethodNoArgs(x, s_stride)};
   if (!read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
   v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = size_of(v.dtype);
+  v.address = place.address, v.device = place.device;
   return true;
 }
 
-bool find_by_table(PyObject* x, Tensor& t) {
-  return exchange->tensor_of(x, &t) == 0 && (t.device == CPU || t.device == PINNED) && t.lanes == 1;
+bool find_by_table(PyObject* x, Tensor& t) { return exchange->tensor_of(x, &t) == 0 && t.lanes == 1; }
+
+Place place_of(const Tensor& t) {
+  const bool host = t.device == CPU || t.device == PINNED;
+  return {host ? HOST : int64_t(t.device) << 32 | uint32_t(t.device_id), static_cast<char*>(t.data) + t.offset};
 }
 
-char* address_of(const Tensor& t) { return static_cast<char*>(t.data) + t.offset; }
-
-bool place_by_table(PyObject* x, char*& address) {
+bool place_by_table(PyObject* x, Place& place) {
   Tensor t;
   if (!find_by_table(x, t)) return false;
-  address = address_of(t);
+  place = place_of(t);
   return true;
 }
 
-bool count_by_table(PyObject* x, char*& address) {
+bool count_by_table(PyObject* x, Place& place) {
   Tensor t;
   if (!find_by_table(x, t) || t.code != INT || t.bits != 64 || t.dims != 0) return false;
-  address = address_of(t);
+  place = place_of(t);
   return true;
 }
 
-bool count_by_methods(PyObject* x, char*& address) {
+bool count_by_methods(PyObject* x, Place& place) {
   const Owned shape{PyObject_GetAttr(x, s_shape)};
-  return shape.o && PyObject_Length(shape.o) == 0 && dtype_by_methods(x) == COUNT && find_by_methods(x, address);
+  return shape.o && PyObject_Length(shape.o) == 0 && dtype_by_methods(x) == COUNT && find_by_methods(x, place);
 }
 
 bool look_by_table(PyObject* x, View& v) {
@@ -135,7 +143,8 @@ bool look_by_table(PyObject* x, View& v) {
   else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
   else if (t.code == BFLOAT && t.bits == 16) v.dtype = BF16;
   else return false;
-  v.address = address_of(t), v.dims = t.dims;
+  const Place place = place_of(t);
+  v.address = place.address, v.device = place.device, v.dims = t.dims;
   v.shape = t.shape, v.stride = t.stride, v.unit = size_of(v.dtype);
   return true;
 }
@@ -174,26 +183,28 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
 
 bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]; }
 
-bool find(PyObject* x, char*& address) {
-  const bool found = is_tensor(x) && (exchange ? place_by_table(x, address) : find_by_methods(x, address));
+bool find(PyObject* x, Place& place) {
+  const bool found = is_tensor(x) && (exchange ? place_by_table(x, place) : find_by_methods(x, place));
   if (!found) PyErr_Clear();
   return found;
 }
 
 bool find_count(PyObject* x, int64_t*& count) {
-  char* address = nullptr;
-  const bool found = is_tensor(x) && (exchange ? count_by_table(x, address) : count_by_methods(x, address));
+  Place place{};
+  const bool found = is_tensor(x) && (exchange ? count_by_table(x, place) : count_by_methods(x, place));
   if (!found) PyErr_Clear();
-  count = reinterpret_cast<int64_t*>(address);
+  count = reinterpret_cast<int64_t*>(place.address);
+  return found && place.device == HOST;
+}
+
+bool look_anywhere(PyObject* x, View& v) {
+  const bool found = is_tensor(x) && look_at_torch(x, v);
+  if (!found) PyErr_Clear();
   return found;
 }
 
 bool look(PyObject* x, View& v, bool writable) {
-  if (is_tensor(x)) {
-    const bool found = look_at_torch(x, v);
-    if (!found) PyErr_Clear();
-    return found;
-  }
+  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST;
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 

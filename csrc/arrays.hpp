@@ -17,8 +17,12 @@ struct View {
   int dims;
   const int64_t *shape, *stride;
   int64_t unit;  // bytes in which strides count
+  int64_t device;
   int64_t own[2][32];
 };
+
+// The device of what lies in this machine's memory; others have other numbers.
+constexpr int64_t HOST = 0;
 
 // Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
 int open_numpy();
@@ -30,12 +34,19 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
 // false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
 bool look(PyObject* array, View& view, bool writable);
 
+// The same of a tensor on any device; what lies elsewhere is not to be read.
+bool look_anywhere(PyObject* tensor, View& view);
+
 // Of those exact types.
 bool is_tensor(PyObject* object);
 
-// Where a tensor in this machine's memory lies, whatever it holds; and the one number of a tensor that holds a count.
+// Where a tensor lies, whatever it holds; and the one number of a tensor in this machine's memory that holds a count.
 // false, and no Python error, where it is of another kind.
-bool find(PyObject* tensor, char*& address);
+struct Place {
+  int64_t device;
+  char* address;
+};
+bool find(PyObject* tensor, Place& place);
 bool find_count(PyObject* tensor, int64_t*& count);
 
 // How an array lay when its batch was laid out. All in one place where there are few dimensions: with a thousand small

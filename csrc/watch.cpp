@@ -9,10 +9,12 @@ using Numbers = std::vector<int64_t>;
 
 int64_t word(const void* x) { return int64_t(reinterpret_cast<intptr_t>(x)); }
 
+int64_t kind(const View& v) { return int64_t(v.dims) << 8 | v.dtype; }
+
 bool add_parameter(PyObject* p, Numbers& how) {
   View v;
-  if (!is_tensor(p) || !look(p, v, true)) return false;
-  how.insert(how.end(), {word(Py_TYPE(p)), word(v.address), v.dtype, v.dims});
+  if (!look_anywhere(p, v)) return false;
+  how.insert(how.end(), {word(Py_TYPE(p)), v.device, word(v.address), kind(v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   how.insert(how.end(), v.stride, v.stride + v.dims);
   return true;
@@ -21,8 +23,8 @@ bool add_parameter(PyObject* p, Numbers& how) {
 // Where a gradient lies is looked at when it is used.
 bool add_gradient(PyObject* g, Numbers& how) {
   View v;
-  if (!is_tensor(g) || !look(g, v, false)) return false;
-  how.insert(how.end(), {v.dtype, v.dims});
+  if (!look_anywhere(g, v)) return false;
+  how.insert(how.end(), {v.device, kind(v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }
@@ -41,12 +43,12 @@ bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
   if (!state || !PyDict_Check(state)) return false;
   who.insert(who.end(), {word(state), PyDict_GET_SIZE(state)});
   PyObject *key, *value;
-  char* address;
+  Place place;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
-    who.insert(who.end(), {word(key), word(value)});
+    who.push_back(word(key)), who.push_back(word(value));
     if (only_who) continue;
-    if (!find(value, address)) return false;
-    how.push_back(word(address));
+    if (!find(value, place)) return false;
+    how.push_back(place.device), how.push_back(word(place.address));
   }
   return true;
 }

@@ -8,7 +8,7 @@
 
 namespace layerwise {
 
-// Of plain tensors of PyTorch in this machine's memory. Nothing is kept alive: what is compared are numbers.
+// Of plain tensors of PyTorch, on whatever device. Nothing is kept alive: what is compared are numbers.
 class Watch {
  public:
   // `params` and `grads` are lists, `states` maps each parameter to a dict. false where one is of another kind.

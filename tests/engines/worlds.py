@@ -148,9 +148,10 @@ def stored(job: Job) -> list[Any]:
 
 
 def numbers(array: Any) -> np.ndarray:
-    return np.array(array.double().numpy() if isinstance(array, torch.Tensor) else array.astype(np.float64))
+    return np.array(array.double().cpu().numpy() if isinstance(array, torch.Tensor) else array.astype(np.float64))
 
 
 def bits(jobs: Any) -> list[bytes]:
     """What two lists of jobs must share to be the same bit for bit."""
-    return [np.ascontiguousarray(a).tobytes() for job in jobs for a in stored(job)]
+    arrays = [a for job in jobs for a in stored(job)]
+    return [np.ascontiguousarray(a.cpu() if isinstance(a, torch.Tensor) else a).tobytes() for a in arrays]

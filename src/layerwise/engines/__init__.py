@@ -27,13 +27,13 @@ class Job(NamedTuple):
     cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike with everybody
 
 
-Stats = Mapping[str, Array]
-
-
 class Counter(NamedTuple):
-    """Stands for t where an engine counts itself: how many steps were taken before this one."""
+    """In place of `Now.t`: where the steps before this one are counted, on the device. Who steps adds the one."""
 
     step: Array
+
+
+Stats = Mapping[str, Array]
 
 
 class Changed(Exception):
@@ -46,7 +46,8 @@ class Prepared(Protocol):
     notices: bool
     """Whether `step` looks at the arrays itself, and raises `Changed`."""
     counts: bool
-    """Whether `step`, where counts live on the device, is given a `Counter` and adds one to it."""
+    """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
+    is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None

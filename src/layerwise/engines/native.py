@@ -27,12 +27,16 @@ CHANGED = "the jobs changed while they were laid out. Step from one thread at a 
 _native: Any = extension()
 
 
-def candidate(otherwise: Engine, written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
+def candidate(
+    otherwise: Engine,
+    written: Callable[[Sequence[Any]], None] | None = None,
+    otherwise_insisting: Engine | None = None,
+) -> Candidate:
     """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
     if _native is None:
         return Candidate("cpu", None, why_not())
     heed_environment()
-    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(None, written))
+    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(otherwise_insisting, written))
 
 
 def heed_environment() -> None:
@@ -120,7 +124,9 @@ class NativeEngine:
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
 
-    def prepare(self, jobs: Sequence[Job]) -> PreparedNative:
+    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+        if self.otherwise is not None and _all_elsewhere(jobs):
+            return self.otherwise.prepare(jobs)
         return PreparedNative(self, jobs)
 
 
@@ -135,6 +141,7 @@ class PreparedNative:
         self.notices = False
         self._batch: Any = engine.batch_of(self._jobs)
         self._rounds: Rounds | None = None
+        self._elsewhere: list[str] | None = None  # why the extension will never take each of them, or nothing
         self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
         self._stats: Callable[[], list[Stats]] = list
 
@@ -179,8 +186,13 @@ class PreparedNative:
 
     def _refused(self, grads: list[Any], nows: list[Now], skip: Any) -> list[str]:
         """Why the extension does not take each of the jobs; an empty string where it does."""
-        why = "whether to step is known only on the device" if skip is not None else ""
-        return [why or _refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
+        if skip is not None:
+            return ["whether to step is known only on the device"] * len(self._jobs)
+        if self._elsewhere is None:
+            self._elsewhere = [_out_of_reach("the parameter", p) for p in self._params]
+        if any(self._elsewhere):  # whether it takes the others is asked when they are prepared by themselves
+            return self._elsewhere
+        return [_refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
         if self._batch is None or not self._batch.step(self._jobs, grads, nows):
@@ -223,11 +235,26 @@ def _joined(theirs: Sequence[bool], otherwise: Prepared, ours: Prepared) -> list
     return [next(measured[0 if no else 1]) for no in theirs]
 
 
+def _all_elsewhere(jobs: Sequence[Job]) -> bool:
+    found = False
+    for job in jobs:
+        if _native.address(job.p):
+            return False
+        found = found or 0 not in job.p.shape  # whoever holds nothing steps as those do who hold something
+    return found
+
+
+def _out_of_reach(name: str, array: Any) -> str:
+    if _native.address(array) or 0 in array.shape:
+        return ""
+    return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
+
+
 def _refusal(job: Job, g: Any, now: Now) -> str:
     """Why the extension does not take this job, or an empty string."""
-    for name, array in (("the parameter", job.p), ("the gradient", g), *_named_state(job)):
-        if not _native.address(array) and 0 not in array.shape:
-            return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
+    for name, array in (("the gradient", g), *_named_state(job)):
+        if why := _out_of_reach(name, array):
+            return why
     try:
         _native.Batch([job], [g], [now], [options_of(_native, job.h)])
     except ValueError as problem:

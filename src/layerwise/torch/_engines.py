@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from layerwise import checks
-from layerwise.engines import Candidate, Engine, choose
-from layerwise.engines.native import candidate
+from layerwise.engines import Candidate, Engine, choose, gpu, native
 from layerwise.engines.rule import RuleEngine
 from layerwise.torch import _tensors
 from layerwise.torch._namespace import DifferentiableTensors, Tensors
@@ -17,7 +16,10 @@ SLICE = 1 << 19
 # Up to this size the calls of a step cost more than its arithmetic.
 STACK = 1 << 12
 RULE = RuleEngine(Tensors(), SLICE, STACK)
-ENGINES = (candidate(RULE, _tensors.written), Candidate("rule", RULE))
+GPU = gpu.candidate(RULE)
+CPU = native.candidate(GPU.engine or RULE, _tensors.written, GPU.insisting)
+ENGINES = (CPU, GPU, Candidate("rule", RULE))  # each leaves to the next what it does not take
+FUSED = "fused"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
@@ -34,11 +36,17 @@ def set_bucket_size(elements: int) -> None:
 def engine_name(fused: Any) -> str | None:
     """The name of the engine that `fused` asks for, if there is one."""
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
-    if fused:
-        choose("cpu", ENGINES)
-    return {None: None, True: "cpu", False: "rule"}[fused]
+    name: str | None = {None: None, True: FUSED, False: "rule"}[fused]
+    engine_of(name, differentiable=False)
+    return name
 
 
 def engine_of(name: str | None, differentiable: bool) -> Engine:
     """The engine of that name, or the fastest there is."""
-    return DIFFERENTIABLE if differentiable else choose(name, ENGINES)
+    if differentiable:
+        return DIFFERENTIABLE
+    if name != FUSED:
+        return choose(name, ENGINES)
+    kernels = [row for row in ENGINES if row.name != "rule"]
+    there = next((row for row in kernels if row.engine is not None), kernels[0])
+    return choose(there.name, ENGINES)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import _state
-from layerwise.torch._settings import named
+from layerwise.torch._settings import RATES, named
 
 # What schedulers move in the course of a run, and a resumed run has to find where it was.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
@@ -53,7 +53,8 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
     unknown = loaded["state"].keys() - by_id.keys()
     if unknown:
         raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
-    for group, saved in zip(optimizer.param_groups, loaded["param_groups"], strict=True):
+    groups = [_placed(*each) for each in zip(optimizer.param_groups, loaded["param_groups"], strict=True)]
+    for group, saved in zip(optimizer.param_groups, groups, strict=True):
         _check_rates(optimizer, group, saved)
     state = {}
     for key, one in loaded["state"].items():
@@ -61,7 +62,14 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
             p, name, group = by_id[key]
             plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
             state[key] = _state.checked(plan, one)
-    return {**loaded, "state": state}
+    return {**loaded, "state": state, "param_groups": groups}
+
+
+def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved group with rates of its own: tensors where a captured step needs them, if they were moved to load."""
+    rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
+    device = group["params"][0].device if group["capturable"] and group["params"] else None
+    return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
 
 
 def _check_form(loaded: Mapping[str, Any]) -> None:

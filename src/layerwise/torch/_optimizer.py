@@ -26,7 +26,7 @@ from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, named
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, check_capture, named
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -56,7 +56,7 @@ class Optimizer(torch.optim.Optimizer):
         self._agreed = Agreement((), (), self._model_group)
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
-        self.skipped: int | Tensor = 0
+        self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         super().__init__(params, defaults)
 
@@ -66,7 +66,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
-        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "skipped")}
+        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
         own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group")}
         return {**super().__getstate__(), **own}
 
@@ -102,6 +102,7 @@ class Optimizer(torch.optim.Optimizer):
             raise
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
+        self._groups.check_rates_for(group)
         for p, name in named(group, number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
@@ -135,6 +136,8 @@ class Optimizer(torch.optim.Optimizer):
     def settings_of(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, if all it says is right."""
         h = self._groups.check(group)
+        self._groups.check_rates_for(group)
+        check_capture(group)
         if self._model_group is not None and h.asks_of_model and h.max_grad_norm_per_tensor:
             raise ContradictionError(
                 sentence(
@@ -171,7 +174,7 @@ class Optimizer(torch.optim.Optimizer):
                 skips = bool(skip) if self._might_skip() else None
                 skip = None  # what the others say decides as well, and they are waited for anyway
             elif isinstance(skip, bool):
-                self.skipped = self.skipped + 1
+                self._skipped += 1
                 return
             new = [p for due in dues for p in due.params if p not in self.state] if turn is None else []
             if turn is None or turn.on_device != (skip is not None):
@@ -183,11 +186,11 @@ class Optimizer(torch.optim.Optimizer):
                     del self.state[p]
                 if not isinstance(answer, Skipped):
                     raise
-                self.skipped = self.skipped + 1
+                self._skipped += 1
                 return
             self._remember(key, turn)
             if skip is not None:
-                self.skipped = self.skipped + skip.long()
+                self._skipped += skip  # in place, so that a captured step counts on
 
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: bool | None) -> Turn:
         """Take the step, by another turn where the engine finds that this one holds no longer."""
@@ -280,6 +283,11 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- what people ask
 
+    @property
+    def skipped(self) -> int | Tensor:
+        """How many steps were left out; on the device, if it is known only there."""
+        return self._skipped.clone() if isinstance(self._skipped, Tensor) else self._skipped
+
     def get_lr(self) -> Any:
         """The learning rate, or a list of one for each group where they differ."""
         rates = [group["lr"] for group in self.param_groups]
@@ -295,7 +303,10 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})
         for group in self.param_groups:
-            group["lr"] = lr
+            if group["capturable"] and isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr.reshape(()) if isinstance(lr, Tensor) else lr)  # where a captured step sees it
+            else:
+                group["lr"] = lr
 
     @property
     def num_parameters(self) -> int:

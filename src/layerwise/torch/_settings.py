@@ -7,6 +7,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerwise import checks
@@ -65,6 +66,17 @@ class Groups:
             )
         return h
 
+    def check_rates_for(self, group: Mapping[str, Any]) -> None:
+        """Raise where a step that is captured would go on with the number that a rate has now."""
+        for name in RATES:
+            rate = group[name]
+            if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
+                continue
+            device = next((p.device for p in group["params"] if p.device.type != "cpu"), None)
+            if device is not None:
+                way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
+                raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
+
     def settings(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():
@@ -89,6 +101,21 @@ class Groups:
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def check_capture(group: Mapping[str, Any]) -> None:
+    """Raise where a CUDA graph, if one is captured now, would repeat a number that is meant to change."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # where it is not, nobody can ask
+    if not (initialized and torch.cuda.is_current_stream_capturing()):
+        return
+    if not group["capturable"]:
+        way_out = "Pass capturable=True; else the graph would count no steps."
+        raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))
+    if "initial_lr" in group and not isinstance(group["lr"], Tensor):
+        way_out = "Pass lr=torch.tensor(...) on the parameters' device; else the graph would not follow the scheduler."
+        raise ContradictionError(
+            sentence("lr", "a tensor where a CUDA graph is captured and a scheduler moves it", group["lr"], way_out)
+        )
 
 
 def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]:

@@ -13,7 +13,7 @@ from layerwise.engines import native
 from layerwise.errors import StateError
 from layerwise.torch._cuts import is_dtensor
 from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import LOW, computing
+from layerwise.torch._tensors import LOW, alike, computing
 
 State = dict[str, Any]
 OTHERS = ("step", "master")
@@ -61,11 +61,11 @@ def counts(steps: list[Tensor]) -> list[int]:
 
 def count(steps: list[Tensor], skip: Tensor | None) -> None:
     """Count the step in each of these, unless it was skipped."""
-    if skip is not None:
-        for step in steps:
-            step += (~skip).to(step)
-    elif not native.count(steps):
-        torch._foreach_add_(steps, 1)
+    if skip is None and native.count(steps):
+        return
+    for (some,) in alike(steps):
+        # As a list, because PyTorch may read a single tensor as a number, and wait for it.
+        torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
 def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:

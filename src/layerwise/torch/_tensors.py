@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -79,11 +80,21 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
     """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
-        found += [~torch.isfinite(g).all() for g in grads]
-    if not found:
-        return None
-    device = next((f.device for f in found if f.device.type != "cpu"), found[0].device)
-    skip = torch.stack([f.to(device) for f in found]).any()
-    if device.type != "cpu":
-        return skip
-    return True if bool(skip) else None
+        found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
+    if any(bool(flag) for flag in found if flag.device.type == "cpu"):
+        return True
+    elsewhere = [flag for flag in found if flag.device.type != "cpu"]
+    return torch.stack([flag.to(elsewhere[0].device) for flag in elsewhere]).any() if elsewhere else None
+
+
+def _any_nonfinite(grads: list[Tensor]) -> Tensor:
+    """Whether there is a nan or an infinity: the largest number is one then, and else cannot overflow."""
+    return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
+
+
+def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
+    """The rows, those together that lie on one device in one dtype: what `torch._foreach_` takes in one go."""
+    rows: dict[Any, list[tuple[Tensor, ...]]] = {}
+    for row in zip(*columns, strict=True):
+        rows.setdefault(tuple((x.device, x.dtype) for x in row), []).append(row)
+    return ([list(column) for column in zip(*some, strict=True)] for some in rows.values())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from layerwise.engines import Job, Prepared
@@ -13,10 +15,11 @@ from layerwise.hyper import Settings
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
+from layerwise.torch._counts import Counts
 from layerwise.torch._cuts import local
 from layerwise.torch._peers import Agreement, Peers
 from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import written
+from layerwise.torch._tensors import alike, written
 from layerwise.torch._watch import States, watch
 
 Here = tuple[list[Tensor], list[Tensor]]  # what of parameters and gradients is here
@@ -63,9 +66,13 @@ class Turn:
     ) -> None:
         self.params, self._here = list(params_of(dues)), here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
-        self._steps = [state["step"] for state in self.states]
         self._whole = all(len(plan.held) == 1 and plan.layout.pieces[0].part is None for plan in plans)
-        self._masters = [i for i, state in enumerate(self.states) if "master" in state]
+        masters = [
+            (here, local(state["master"]))
+            for here, state in zip(self._here, self.states, strict=True)
+            if "master" in state
+        ]
+        self._masters = list(alike(*zip(*masters, strict=True)))
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         each = zip(self.params, plans, self.states, strict=True)
@@ -73,7 +80,17 @@ class Turn:
         self._prepared = prepare(jobs)
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
         axes = [one.axes for plan in plans for one in plan.held]
+        self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
+        self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
         self._peers = None if agreement is None else Peers(agreement, axes, self._described())
+
+    def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
+        """The step counts of each group."""
+        steps = iter(state["step"] for state in self.states)
+        on_device = (self.on_device or due.group["capturable"] for due in dues)
+        return [
+            Counts(list(islice(steps, len(due.params))), on, by_engine) for due, on in zip(dues, on_device, strict=True)
+        ]
 
     def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States, at_once: bool) -> bool:
         """Whether everything is as it was when this was prepared.
@@ -95,9 +112,10 @@ class Turn:
         if self._peers is not None:
             self._peers.begin(nows, skips, partial(self._words, nows))
         self._prepared.step(*given, skip, self._peers)
-        _state.count(self._steps, skip)
-        for i in self._masters:
-            self._here[i].copy_(local(self.states[i]["master"]))
+        if self._uncounted:
+            _state.count(self._uncounted, skip)
+        for heres, masters in self._masters:
+            torch._foreach_copy_(heres, masters)
         if self._wrappers:
             written(self._wrappers)
 
@@ -121,18 +139,12 @@ class Turn:
         return said
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
+        g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
         nows: list[Now] = []
-        for due in dues:
-            steps = self._steps[len(nows) : len(nows) + len(due.params)]
+        for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            given = 1.0 if lr is None else lr, weight_decay, 1.0 if scale is None else scale
-            rates = [_scalar(x, due.group["differentiable"]) for x in given]
-            if self.on_device or due.group["capturable"]:
-                nows += (Now(step + 1, *rates) for step in steps)
-            else:
-                taken = _state.counts(steps)
-                known = {n: Now(n + 1, *rates) for n in set(taken)}
-                nows += map(known.__getitem__, taken)
+            rates = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
+            nows += counts.nows(*rates, g_scale)
         return nows
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
@@ -152,7 +164,9 @@ def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     """A number, where it is at hand and no gradient is to flow through it."""
     if not isinstance(value, Tensor):
         return value
-    return value.reshape(()) if followed or value.device.type != "cpu" else value.item()
+    if not followed and value.device.type == "cpu":
+        return value.item()
+    return value if value.ndim == 0 else value.reshape(())
 
 
 def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from importlib.util import find_spec
 
-from layerwise.engines import Candidate, Engine
+from layerwise.engines import Candidate, Engine, Job, Prepared
 
 NAME = "gpu"
 
@@ -14,13 +16,28 @@ def candidate(otherwise: Engine) -> Candidate:
     reason = why_not()
     if reason:
         return Candidate(NAME, None, reason)
-    from layerwise.engines.gpu.engine import GpuEngine
-
-    return Candidate(NAME, GpuEngine(otherwise), insisting=GpuEngine(None))
+    return Candidate(NAME, OnDemand(otherwise), insisting=OnDemand(None))
 
 
 def why_not() -> str:
-    """Why there are no kernels here."""
-    if find_spec("triton") is None:
-        return "Triton is not installed, with which its kernels are compiled"
-    return ""
+    """Why there are no kernels here, or an empty string."""
+    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
+    return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along" if missing else ""
+
+
+class OnDemand:
+    """The engine, which is loaded when there is something on a GPU: importing Triton takes its time."""
+
+    def __init__(self, otherwise: Engine | None) -> None:
+        self.otherwise = otherwise
+
+    @cached_property
+    def _engine(self) -> Engine:
+        from layerwise.engines.gpu.engine import GpuEngine
+
+        return GpuEngine(self.otherwise)
+
+    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+        if self.otherwise is not None and all(job.p.device.type == "cpu" for job in jobs):
+            return self.otherwise.prepare(jobs)
+        return self._engine.prepare(jobs)

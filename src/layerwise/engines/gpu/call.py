@@ -54,10 +54,10 @@ class Tables:
         self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
         real = {"dtype": torch.float64, "device": device}
-        self.partials = torch.zeros((2, max(1, layers.chunks)), **real)  # of what is summed, for each chunk
-        self.sums = torch.zeros((2, max(1, layers.n)), **real)  # the same, for each layer
-        self.clips = torch.ones(max(1, layers.n), **real)  # what gradients are divided by
-        self.answers = torch.zeros((max(1, layers.n), at.ANSWERS.value), **real)
+        self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
+        self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
+        self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
+        self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
         self.prepared = any(job.h.maximize or job.h.max_grad_value for job in jobs)
 

@@ -12,11 +12,13 @@ import numpy as np
 import torch
 import triton
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import Engine, Job, Prepared, Stats
 from layerwise.engines.gpu.adafactor import Adafactor
 from layerwise.engines.gpu.call import Call, Sizes, Tables
+from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import DTYPES, Layers, in_place_of, kind_of, operands, way_of
 from layerwise.engines.gpu.letter import Letter, capturing
@@ -30,7 +32,7 @@ from layerwise.hyper import Lars as LarsHyper
 from layerwise.rules.asks import Now
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
-INTERPRETED: bool = triton.knobs.runtime.interpret
+INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
 _recorded: list[Any] = []  # what CUDA graphs replay, for as long as there may be graphs
 
@@ -97,7 +99,8 @@ class PreparedOnGpu:
 
     def __init__(self, engine: GpuEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)
-        self._device = self._jobs[0].p.device
+        self._params = [job.p for job in self._jobs]
+        self._device = self._params[0].device
         self._kind_of_method = METHODS[type(self._jobs[0].h)]
         self._states = [self._kind_of_method.states(job) for job in self._jobs]
         self._letter = Letter(len(self._jobs), self._device)
@@ -119,6 +122,7 @@ class PreparedOnGpu:
             scaled = not (said[at.KIND.value + at.G_SCALE.value] == 0).all() or any(now.g_scale != 1 for now in nows)
             misplaced = said[at.GRADIENT.value] % 16 != 0
             method.step(Call(tables, skip, scaled, misplaced, others))
+            increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
                 _recorded.append(self)
 

@@ -86,11 +86,11 @@ class Factored:
         of = [j for j, job in enumerate(jobs) if job.h.factored]
         self.laid = {j: lay(plane_of(jobs[j], arrays[j]), arrays[j], sizes, room, factors) for j in of}
         real = {"dtype": torch.float64, "device": device}
-        self.store = torch.zeros(max(1, room.taken), **real)
-        self.factors = torch.zeros(max(1, factors.taken), **real)
+        self.store = torch.zeros(room.taken, **real)
+        self.factors = torch.zeros(factors.taken, **real)
         planes, sides = self._planes(layers), self._sides(jobs, arrays)
-        self.tiled = torch.zeros((2, max(1, int(planes[:, at.TILES.value].sum()))), **real)  # Σp² and Σu² of each tile
-        self.plane_of = torch.full((max(1, layers.n),), -1, dtype=torch.int64)
+        self.tiled = torch.zeros((2, int(planes[:, at.TILES.value].sum())), **real)  # Σp² and Σu² of each tile
+        self.plane_of = torch.full((layers.n,), -1, dtype=torch.int64)
         self.plane_of[planes[:, at.PLANE_LAYER.value]] = torch.arange(len(planes))
         self.plane_of = self.plane_of.to(device)
         self.planes, self.sides = (torch.from_numpy(table).to(device) for table in (planes, sides))

@@ -103,13 +103,15 @@ def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: 
 def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
     """Where element i of the chunk is, counted from where its `array` begins."""
     if FLAT:
-        return i
-    rest, at = start + i, tl.zeros_like(i).to(tl.int64)
-    for back in tl.static_range(DIMS):
-        d = DIMS - 1 - back
-        size = tl.load(row + SIZE + d)
-        at += rest % size * tl.load(row + STRIDE + d * OPERANDS + WHICH)
-        rest = rest // size
+        at = i
+    else:
+        rest = start + i
+        at = rest * 0
+        for back in tl.static_range(DIMS):
+            d = DIMS - 1 - back
+            size = tl.load(row + SIZE + d)
+            at += rest % size * tl.load(row + STRIDE + d * OPERANDS + WHICH)
+            rest = rest // size
     return at
 
 

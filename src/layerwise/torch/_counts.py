@@ -1,0 +1,37 @@
+"""The step counts of one group's parameters, wherever they live, and what a step is told of them."""
+
+from __future__ import annotations
+
+from operator import is_not
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.engines import Counter
+from layerwise.rules.asks import Now
+from layerwise.torch import _state
+
+
+class Counts:
+    """Step counts that are read as numbers, or on the device by calls that wait for nobody; or `by_engine`."""
+
+    def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
+        # What once had to be on the device stays there: to read it would mean waiting.
+        self.steps, self._on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
+        self.by_engine = by_engine and self._on_device
+        self._counters = [Counter(step) for step in steps] if self.by_engine else []
+        self._rates: tuple[Any, ...] = ()
+        self._nows: list[Now] = []
+
+    def nows(self, *rates: float | Tensor) -> list[Now]:
+        """What each parameter's step is told, with these rates."""
+        if not self._on_device:
+            taken = _state.counts(self.steps)
+            known = {n: Now(n + 1, *rates) for n in set(taken)}
+            return list(map(known.__getitem__, taken))
+        if not self.by_engine:
+            return [Now(t, *rates) for t in torch._foreach_add(self.steps, 1)]
+        if len(self._rates) != len(rates) or any(map(is_not, self._rates, rates)):
+            self._rates, self._nows = rates, [Now(counter, *rates) for counter in self._counters]
+        return self._nows

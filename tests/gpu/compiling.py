@@ -1,0 +1,92 @@
+"""Compiles what steps launch, for GPUs that need not be here, and prints what became of it: JSON, a line a kernel.
+
+It is a program because Triton decides when it is imported whether it compiles or interprets. Jobs lie in the machine's
+memory; every launch is compiled for the target instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from cases import CASES
+from engines.worlds import WORLDS, Stepping, make_job, mapped
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+from layerwise.engines.gpu import engine
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+OPTIONS: list[dict[str, Any]] = [{}, {"max_grad_norm": 0.5}]
+DTYPES = [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float64",) * 3, ("float16", "float16", "bfloat16")]
+BLOCKS = [((), (300, 72)), ((1,), (16, 5, 48)), ((), (24, 16, 3, 3)), ((), (300,))]
+
+
+class Elsewhere:
+    """Stands for a driver of the target."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.get_current_target = lambda: target
+        self.get_current_device = lambda: 0
+        self.get_current_stream = lambda device=None: 0
+
+
+def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
+    driver.set_active(Elsewhere(target))
+    found: dict[Any, Any] = {}
+    run = jit.JITFunction.run
+
+    def noted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        flags = {key: str(x) for key, x in kwargs.items() if key.isupper()}
+        found[kernel.hash] = (f"{self.__module__.rsplit('.')[-1]}.{self.__name__}", flags, kernel)
+        return kernel
+
+    jit.JITFunction.run = noted
+    engine.DEVICES = ("cpu",)
+    torch, stepping = WORLDS[1], Stepping(engine.GpuEngine(None))
+    for case in CASES:
+        for options in OPTIONS[: 1 if few else None]:
+            for dtypes in DTYPES[: 1 if few else None]:
+                jobs = [make_job(case, case.hyper(**options), s, b, 0, dtypes) for b, s in BLOCKS]
+                stepping.step([mapped(job, torch.array) for job in jobs])
+    return found
+
+
+def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
+    for name, flags, kernel in found.values():
+        one = {"kernel": name, "flags": flags}
+        if "ptx" in kernel.asm:
+            one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.\w]*)", kernel.asm["ptx"]))
+            one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
+            one |= resources(kernel.asm["cubin"])
+        yield one
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        told = subprocess.run(
+            [TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True
+        )
+    [(registers, stack)] = re.findall(r"REG:(\d+) STACK:(\d+)", told.stdout)
+    return {"registers": int(registers), "stack": int(stack)}
+
+
+if __name__ == "__main__":
+    for line in report(compiled(TARGETS[sys.argv[1]], few="--few" in sys.argv)):
+        print(json.dumps(line))

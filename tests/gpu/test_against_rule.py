@@ -1,0 +1,102 @@
+"""The GPU engine against the rule: random options, shapes, dtypes, blocks and layouts, whole and in parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from cases import CASES
+from engines.test_against_rule import compare, given_jobs, well_posed
+from engines.test_rounds import Cut, Failing, check, drawn_jobs, in_parts, step_parts
+from engines.worlds import EPS, bits, copied, make_job, mapped, new_gradient, now_of
+from gpu.world import GPU, SMALL
+from hypothesis import HealthCheck, given, settings
+
+from layerwise import engines
+from layerwise.engines.gpu.engine import GpuEngine
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+ENGINE = GpuEngine(None, SMALL)
+
+
+@cases
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given_jobs())
+def test_any_job(case, drawn):
+    seed, g_scale, tensors = drawn
+    h = case.hyper(**well_posed(case.drawn(seed)))
+    tensors = [(smaller(shape), *rest) for shape, *rest in tensors]
+    layouts = [GPU.layouts[number % len(GPU.layouts)] if number < 10 else "plain" for *_, number, _ in tensors]
+    # Triton takes no address that a dtype does not divide; nor does PyTorch make one.
+    layouts = ["plain" if layout == "odd" else layout for layout in layouts]
+    jobs = [
+        make_job(case, h, shape, blocks, own, dtypes, layout)
+        for (shape, blocks, dtypes, _, own), layout in zip(tensors, layouts, strict=True)
+    ]
+    kinds = [(dtypes, layout) for (_, _, dtypes, _, _), layout in zip(tensors, layouts, strict=True)]
+    compare(GPU, h, jobs, g_scale, kinds)
+
+
+def smaller(shape):
+    """The same with as many dimensions, and few enough elements for an interpreter."""
+    while prod(shape) > 700:
+        longest = max(shape)
+        shape = tuple(-(-n // 2) if n == longest else n for n in shape)
+    return shape
+
+
+@cases
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn_jobs())
+def test_parts_make_the_whole(case, drawn):
+    seed, n, tensors = drawn
+    h = case.hyper(**well_posed(case.drawn(seed)))
+    jobs = [make_job(case, h, shape, blocks, own, dtypes) for shape, blocks, _, dtypes, own in tensors]
+    cuts = [cut for _, _, cut, _, _ in tensors]
+    for t in (1, 2):
+        jobs = [replace(job, now=now_of(h, t), g=new_gradient(job.p, t + 7, str(job.g.dtype))) for job in jobs]
+        parts = [in_parts(job, cut, n) for job, cut in zip(jobs, cuts, strict=True)]
+        per_seat = [list(seat) for seat in zip(*parts, strict=True)]
+        GPU.engine().step(alone := [mapped(job, GPU.array) for job in jobs])
+        step_parts(ENGINE, per_seat, [job.p.shape for job in jobs], cuts, GPU.array)
+        room = 8 * max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
+        for own, part in zip(alone, parts, strict=True):
+            check(own, part, room)
+
+
+@cases
+def test_rounds_are_as_few_as_the_rule_has(case):
+    jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate([(30, 17), (5,), (), (4, 3, 2)])]
+    alone, parted = [copied(job) for job in jobs], [copied(job) for job in jobs]
+    GPU.engine().step([mapped(job, GPU.array) for job in alone])
+    meeting = step_parts(ENGINE, [parted], [job.p.shape for job in jobs], [Cut(None)] * len(jobs), GPU.array)
+    assert meeting.rounds == (2 if case.name == "Adafactor" else 1)
+    for one, other in zip(alone, parted, strict=True):
+        check(one, [other], 4 * EPS["float32"])
+
+
+@cases
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_is_written_before_the_last_answer(case, busy):
+    h = case.hyper(**({"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0} if busy else {}))
+    jobs = [mapped(make_job(case, h, shape, (), i), GPU.array) for i, shape in enumerate([(30, 17), (5,)])]
+    before = bits(jobs)
+    prepared = ENGINE.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+    rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy
+    for stop in range(rounds):
+        with pytest.raises(ZeroDivisionError):
+            prepared.step([j.g for j in jobs], [j.now for j in jobs], None, Failing(stop))
+        assert bits(jobs) == before
+    prepared.step([j.g for j in jobs], [j.now for j in jobs], None, Failing(rounds))
+    assert bits(jobs) != before
+
+
+@pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
+def test_somebody_is_met_even_where_nothing_is_asked(case):
+    job = mapped(make_job(case, case.hyper(adapt=False), (5, 3), (), 0), GPU.array)
+    prepared = ENGINE.prepare([engines.Job(job.rule, job.h, job.p, job.state)])
+    before = bits([job])
+    with pytest.raises(ZeroDivisionError):
+        prepared.step([job.g], [job.now], None, Failing(0))
+    assert bits([job]) == before

@@ -1,0 +1,254 @@
+"""The GPU engine by itself: what it launches, what it is told, what it counts, what it leaves to others."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers, stored
+from gpu.world import DEVICE, GPU, RULE, SMALL
+
+from layerwise import engines
+from layerwise.engines import Counter
+from layerwise.engines.gpu import OnDemand, candidate, engine, letter, why_not
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.kernels import parts
+from layerwise.errors import EngineError
+from layerwise.rules.asks import Now
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+ENGINE = GpuEngine(None, SMALL)
+SHAPES = [(30, 17), (5,), (), (4, 3, 2), (0, 4), (200,)]
+
+
+def jobs_of(case, shapes=SHAPES, dtypes=("float32",) * 3, **options):
+    made = [make_job(case, case.hyper(**options), shape, (), i, dtypes) for i, shape in enumerate(shapes)]
+    return [mapped(job, GPU.array) for job in made]
+
+
+def prepared(jobs, own=ENGINE):
+    return own.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+
+
+def step(ready, jobs, nows=None, skip=None, grads=None):
+    ready.step(grads or [job.g for job in jobs], nows or [job.now for job in jobs], skip)
+
+
+def copies(jobs):
+    return [mapped(job, GPU.copy) for job in jobs]
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The kernels launched, by name."""
+    found = []
+    kind = type(parts.add)
+    run = kind.run
+
+    def noted(self, *args, **kwargs):
+        found.append(self.__name__)
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "run", noted)
+    return found
+
+
+@cases
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}], ids=["plain", "clipped"])
+def test_launches_are_as_many_for_many_tensors(case, options, launches):
+    counted = []
+    for n in (3, 12):
+        jobs = jobs_of(case, [(6, 5), (7,)] * n, **options)
+        ready = prepared(jobs)
+        step(ready, jobs)
+        launches.clear()
+        step(ready, jobs)
+        counted.append(list(launches))
+    assert counted[0] == counted[1]
+
+
+@cases
+def test_twice_the_same_bits(case):
+    jobs = jobs_of(case)
+    others = copies(jobs)
+    step(prepared(jobs), jobs)
+    step(prepared(others), others)
+    assert bits(jobs) == bits(others)
+
+
+@cases
+def test_what_is_known_on_the_device_alone(case):
+    """t, lr, weight decay and scale as tensors give what they give as numbers."""
+    jobs = jobs_of(case, lr=0.1, weight_decay=0.1)
+    others = copies(jobs)
+    step(prepared(jobs), jobs, [Now(3, 0.1, 0.25, 8.0)] * len(jobs))
+    told = [torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (0.1, 0.25)]
+    double, half = (torch.tensor(8.0, dtype=dtype, device=DEVICE) for dtype in (torch.float64, torch.float16))
+    nows = [Now(torch.tensor(3, device=DEVICE), *told, scale) for scale in (double, half) * 3]
+    step(prepared(others), others, nows)
+    assert bits(jobs) == bits(others)
+
+
+@cases
+def test_counters_are_counted(case):
+    jobs = jobs_of(case)
+    others = copies(jobs)
+    ready, theirs = prepared(jobs), prepared(others)
+    assert ready.counts
+    counts = [torch.tensor(0, device=DEVICE) for _ in jobs]
+    for t in (1, 2, 3):
+        now = now_of(jobs[0].h, t)
+        step(ready, jobs, [now._replace(t=Counter(count)) for count in counts])
+        step(theirs, others, [now] * len(jobs))
+        assert [int(count) for count in counts] == [t] * len(jobs)
+        assert bits(jobs) == bits(others)
+
+
+@cases
+def test_a_skipped_step_changes_nothing(case):
+    jobs = jobs_of(case, max_grad_norm=1.0)
+    ready = prepared(jobs)
+    step(ready, jobs)
+    before, counts = bits(jobs), [torch.tensor(1, device=DEVICE) for _ in jobs]
+    nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
+    bad = [torch.full_like(job.g, np.nan) for job in jobs]
+    step(ready, jobs, nows, torch.tensor(True, device=DEVICE), bad)
+    assert bits(jobs) == before
+    assert [int(count) for count in counts] == [1] * len(jobs)
+    step(ready, jobs, nows, torch.tensor(False, device=DEVICE))
+    assert bits(jobs) != before
+    assert [int(count) for count in counts] == [2] * len(jobs)
+
+
+@cases
+def test_letters_are_sent_when_they_say_something_new(case, monkeypatch):
+    jobs = jobs_of(case)
+    ready, sent = prepared(jobs), []
+    send = letter.Letter._send
+    monkeypatch.setattr(letter.Letter, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
+    counts = [torch.tensor(0, device=DEVICE) for _ in jobs]
+    nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
+    for _ in range(3):
+        step(ready, jobs, nows)
+    assert len(sent) == 1
+    step(ready, jobs, nows, grads=[job.g.clone() for job in jobs])
+    assert len(sent) == 2
+
+
+@cases
+def test_gradients_that_lie_otherwise(case):
+    """Another dtype, other strides, another alignment, from one step to the next."""
+    jobs = jobs_of(case, [(12, 10), (4, 3, 2, 5)])
+    others = copies(jobs)
+    ready = prepared(jobs)
+
+    def turned(g):
+        return g.mT.contiguous().mT if g.ndim == 2 else g.contiguous(memory_format=torch.channels_last)
+
+    def odd(g):
+        return torch.empty(g.numel() + 1, dtype=g.dtype, device=DEVICE)[1:].view(g.shape).copy_(g)
+
+    for t, change in enumerate((lambda g: g, turned, odd, torch.Tensor.bfloat16, lambda g: g[..., :1].expand_as(g)), 1):
+        fresh = [GPU.array(new_gradient(job.p.cpu().numpy(), t, "float32")) for job in jobs]
+        grads = [change(g) for g in fresh]
+        step(ready, jobs, [now_of(jobs[0].h, t)] * 2, grads=grads)
+        same = [
+            replace(job, g=g.clone(memory_format=torch.contiguous_format)) for job, g in zip(others, grads, strict=True)
+        ]
+        step(prepared(same), same, [now_of(jobs[0].h, t)] * 2)
+        for one, other in zip(jobs, same, strict=True):
+            for x, y in zip(stored(one), stored(other), strict=True):
+                np.testing.assert_allclose(numbers(x), numbers(y), rtol=1e-5, atol=1e-7)
+
+
+def test_kinds_are_grouped():
+    jobs = jobs_of(CASES[0], [(8,), (9,)]) + jobs_of(CASES[0], [(8,), (9,)], ("bfloat16", "bfloat16", "float32"))
+    ready = prepared(jobs)
+    step(ready, jobs)
+    assert [len(group.jobs) for group in ready._tables.layers.groups] == [2, 2]
+
+
+def test_what_is_measured_can_be_kept():
+    jobs = jobs_of(CASES[0])
+    ready = prepared(jobs)
+    assert ready.stats() == []
+    step(ready, jobs)
+    stats = ready.stats()
+    first = pickle.loads(pickle.dumps(dict(stats[0])))
+    assert set(first) == {"weight_norm", "update_norm", "trust_ratio"}
+    step(ready, jobs)
+    assert dict(ready.stats()[0]) != first
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a: torch.zeros(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, dtype=torch.float32)[::1], ""),
+        (lambda a: torch.zeros((4,) * 10, dtype=torch.float32)[::2, ::2, ::2, ::2, ::2], "in more than 4 dimensions"),
+    ],
+)
+def test_what_is_declined(change, reason):
+    case = CASES[0]
+    p = change(None).to(DEVICE)
+    job = engines.Job(case.rule, case.hyper(), p, case.rule.State(torch.zeros_like(p), torch.zeros_like(p)))
+    if not reason:
+        assert engine.declined(job) == ""
+        return
+    assert reason in engine.declined(job)
+    with pytest.raises(EngineError, match=reason):
+        ENGINE.prepare([job])
+    GpuEngine(RULE, SMALL).prepare([job])
+
+
+def test_other_rules_are_declined():
+    job = jobs_of(CASES[0], [(3,)])[0]
+    strange = engines.Job(job.rule, object(), job.p, job.state)
+    assert "no kernels for object" in engine.declined(strange)
+
+
+@cases
+@pytest.mark.parametrize("model", [None, 0.5])
+def test_some_are_left_to_the_rule(case, model):
+    """A tensor that the kernels do not take is stepped beside those they take."""
+    jobs = jobs_of(case, [(6, 5), (7,)], max_grad_norm=model)
+    far = torch.zeros((4,) * 5, device=DEVICE)[::2, ::2, ::2, ::2, ::2]
+    strange = make_job(
+        case,
+        case.hyper(max_grad_norm=model, factored=False) if case.name == "Adafactor" else jobs[0].h,
+        (2,) * 5,
+        (),
+        9,
+    )
+    strange = mapped(strange, GPU.array)
+    spread = torch.empty_like(far.as_strided(far.shape, far.stride())).set_(far).copy_(strange.p)
+    jobs = [*jobs, replace(strange, p=spread)]
+    others = copies(jobs)
+    ready = prepared(jobs, GpuEngine(RULE, SMALL))
+    assert not ready.counts
+    step(ready, jobs)
+    prepared(others, RULE).step([job.g for job in others], [job.now for job in others])
+    for one, other in zip(jobs, others, strict=True):
+        for x, y in zip(stored(one), stored(other), strict=True):
+            np.testing.assert_allclose(numbers(x), numbers(y), rtol=1e-5, atol=1e-7)
+    assert [set(stats) for stats in ready.stats()] == [set(stats) for stats in prepared_stats(others)]
+
+
+def prepared_stats(jobs):
+    ready = prepared(jobs, RULE)
+    ready.step([job.g for job in jobs], [job.now for job in jobs])
+    return ready.stats()
+
+
+def test_the_table_says_why_there_is_none(monkeypatch):
+    assert why_not() == ""
+    assert isinstance(candidate(RULE).engine, OnDemand)
+    from layerwise.engines import gpu
+
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == "triton" else 1)
+    row = candidate(RULE)
+    assert row.engine is None
+    assert "triton" in row.declined

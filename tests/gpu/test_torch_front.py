@@ -1,0 +1,210 @@
+"""The PyTorch optimizers on the GPU engine: what they do with the others they do with it, without waiting for it."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from gpu.world import DEVICE, RULE, SMALL
+from torch.nn import Parameter
+from torch_front.front import BUSY, FRONTS, bits, close
+
+from layerwise.engines import Candidate
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.kernels import parts
+from layerwise.torch import Lamb, _engines
+
+fronts = pytest.mark.parametrize("front", FRONTS)
+SHAPES = [(12, 7), (5,), (), (2, 3, 4)]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(autouse=True)
+def _on_gpu(monkeypatch):
+    """The engine that tensors on a GPU get, with work cut small; also where they are in the machine's memory."""
+    engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
+    table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))
+    monkeypatch.setattr(_engines, "ENGINES", table)
+
+
+def parameters(dtype=torch.float32, shapes=SHAPES):
+    torch.manual_seed(0)
+    return [Parameter(torch.randn(shape).to(DEVICE, dtype)) for shape in shapes]
+
+
+def give(params, seed, but=()):
+    torch.manual_seed(seed)
+    for i, p in enumerate(params):
+        p.grad = None if i in but else torch.randn(p.shape).to(p)
+
+
+def both(front, dtype=torch.float32, **options):
+    """The optimizer on the engine, and the same on the rule."""
+    ours, theirs = parameters(dtype), parameters(dtype)
+    options = {**BUSY[front], **options}
+    apart = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    return (ours, front(ours, fused=True, **options)), (theirs, front(theirs, fused=False, **apart))
+
+
+def alike(ours, theirs, tolerance=4e-6):
+    named = [{str(i): p.detach().double().cpu().numpy() for i, p in enumerate(params)} for params in (ours, theirs)]
+    close(*named, tolerance)
+
+
+def walk(pairs, seeds, but=()):
+    for params, opt in pairs:
+        for seed in seeds:
+            give(params, seed, but)
+            opt.step()
+
+
+@fronts
+@pytest.mark.parametrize(
+    "options", [{}, {"capturable": True}, {"max_grad_norm": 1.0}, {"skip_nonfinite": True}], ids=str
+)
+def test_as_by_the_rule(front, options):
+    pairs = both(front, **options)
+    walk(pairs, range(3))
+    walk(pairs, [3], but=(1,))
+    walk(pairs, [4])
+    (ours, opt), (theirs, other) = pairs
+    alike(ours, theirs)
+    assert [int(opt.state[p]["step"]) for p in ours] == [int(other.state[p]["step"]) for p in theirs] == [5, 4, 5, 5]
+    stats, expected = opt.stats(), other.stats()
+    for name, measured in expected.items():
+        close(stats[name], measured, 1e-5)
+
+
+@fronts
+def test_master_weights(front):
+    pairs = both(front, torch.bfloat16, master_weights=True)
+    walk(pairs, range(3))
+    (ours, opt), (theirs, other) = pairs
+    for p, q in zip(ours, theirs, strict=True):
+        close({"m": opt.state[p]["master"].cpu()}, {"m": other.state[q]["master"].cpu()}, 4e-6)
+        assert torch.equal(p, opt.state[p]["master"].bfloat16())
+
+
+@fronts
+def test_a_state_goes_to_the_rule_and_back(front):
+    (ours, opt), (theirs, other) = both(front, capturable=True)
+    walk([(ours, opt)], range(2))
+    with torch.no_grad():
+        for p, q in zip(ours, theirs, strict=True):
+            q.copy_(p)
+    other.load_state_dict(deepcopy(opt.state_dict()))
+    walk([(ours, opt), (theirs, other)], range(2, 4))
+    alike(ours, theirs)
+    opt.load_state_dict(deepcopy(other.state_dict()))
+    with torch.no_grad():
+        for p, q in zip(ours, theirs, strict=True):
+            p.copy_(q)
+    walk([(ours, opt), (theirs, other)], range(4, 6))
+    alike(ours, theirs)
+
+
+@fronts
+@pytest.mark.parametrize("capturable", [False, True])
+def test_found_inf_on_the_device_skips(front, capturable):
+    params = parameters()
+    opt = front(params, fused=True, capturable=capturable, **BUSY[front])
+    give(params, 0)
+    opt.step()
+    before = bits([p.cpu() for p in params]), bits({k: v for k, v in opt.state_dict()["state"].items()})
+    opt.grad_scale, opt.found_inf = torch.tensor(4.0, device=DEVICE), torch.tensor(1.0, device=DEVICE)
+    for p in params:
+        p.grad.fill_(torch.inf)
+    opt.step()
+    assert (bits([p.cpu() for p in params]), bits({k: v for k, v in opt.state_dict()["state"].items()})) == before
+    assert int(opt.skipped) == 1
+    opt.found_inf = torch.tensor(0.0, device=DEVICE)
+    give(params, 1)
+    opt.step()
+    assert bits([p.cpu() for p in params]) != before[0]
+    assert {int(opt.state[p]["step"]) for p in params} == {2}
+
+
+@fronts
+def test_a_scheduler_moves_a_learning_rate_on_the_device(front):
+    if "lr" not in BUSY[front]:
+        pytest.skip("no learning rate")
+    (ours, opt), (theirs, other) = both(front, capturable=True, lr=torch.tensor(0.5, device=DEVICE))
+    for params, one in ((ours, opt), (theirs, other)):
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(one, 0.5)
+        for seed in range(3):
+            give(params, seed)
+            one.step()
+            scheduler.step()
+    assert isinstance(opt.param_groups[0]["lr"], torch.Tensor)
+    alike(ours, theirs)
+
+
+@fronts
+def test_a_step_launches_as_much_for_many_tensors(front, monkeypatch):
+    launched = []
+    kind, run = type(parts.add), type(parts.add).run
+    monkeypatch.setattr(kind, "run", lambda self, *a, **k: (launched.append(self.__name__), run(self, *a, **k))[1])
+    counts = []
+    for n in (2, 9):
+        params = parameters(shapes=[(4, 3)] * n)
+        opt = front(params, fused=True, capturable=True, **BUSY[front])
+        for seed in range(2):
+            launched.clear()
+            give(params, seed)
+            opt.step()
+        counts.append(list(launched))
+    assert counts[0] == counts[1]
+
+
+def test_autograd_knows_that_parameters_were_written():
+    params = parameters()
+    opt = Lamb(params, fused=True)
+    kept = params[0] * params[0]
+    give(params, 0)
+    opt.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()
+
+
+@needs_gpu
+@fronts
+def test_captured_and_replayed(front):
+    """Replays take steps of their own: counts go on, and a learning rate on the device may change."""
+    rates = [0.5, 0.25, 0.125]
+    (ours, opt), (theirs, other) = both(front, capturable=True, lr=torch.tensor(0.5, device=DEVICE))
+    fixed = parameters()
+    give(fixed, 7)
+    for params, one in ((ours, opt), (theirs, other)):
+        for p, g in zip(params, fixed, strict=True):
+            p.grad = g.grad.clone()
+        for _ in range(3):
+            one.step()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        opt.step()
+    for rate in rates:
+        opt.param_groups[0]["lr"].fill_(rate)
+        other.param_groups[0]["lr"].fill_(rate)
+        graph.replay()
+        other.step()
+    alike(ours, theirs)
+    assert {int(opt.state[p]["step"]) for p in ours} == {6}
+
+
+@needs_gpu
+@fronts
+def test_nothing_waits(front):
+    params = parameters()
+    opt = front(params, fused=True, capturable=True, max_grad_norm=1.0, **BUSY[front])
+    for seed in range(3):
+        give(params, seed)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error" if seed == 2 else "default")
+        try:
+            opt.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert np.isfinite([float(p.sum()) for p in params]).all()

@@ -1,0 +1,32 @@
+"""PyTorch's tensors where the GPU engine can step them, and that engine with work cut so small that all is crossed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from engines.worlds import LAYOUTS, Stepping, World, as_torch
+
+from layerwise.engines.gpu.call import Sizes
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.rule import RuleEngine
+from layerwise.torch._namespace import Tensors
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = Sizes(chunk=128, block=64, lanes=8)
+RULE = RuleEngine(Tensors(), None, 1 << 12)
+
+
+def there(array: np.ndarray) -> torch.Tensor:
+    return as_torch(array).to(DEVICE)
+
+
+@dataclass(frozen=True)
+class Gpu(World):
+    def engine(self, insisting: bool = True) -> Any:
+        return Stepping(GpuEngine(None if insisting else RULE, SMALL))
+
+
+GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_format), LAYOUTS[:4])

@@ -1,0 +1,440 @@
+"""What the front does on the device: one call for all tensors, and nobody waits for an answer."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, told_on_device, twins, walk
+
+from layerwise.engines import Counter, native
+from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise.torch import Lamb, _optimizer, _settings, _state, _tensors
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Standing:
+    """An engine that does nothing but note what it is told, and count, if it `counts`."""
+
+    notices = False
+
+    def __init__(self, counts=False):
+        self.counts, self.told = counts, []
+
+    def prepare(self, jobs):
+        self.jobs = jobs
+        return self
+
+    def step(self, grads, nows, skip=None, others=None):
+        self.told.append((list(nows), skip))
+        if self.counts:
+            on_device = [now.t.step for now in nows if isinstance(now.t, Counter)]
+            if on_device:
+                torch._foreach_add_(on_device, 1 if skip is None else [(~skip).long()] * len(on_device))
+
+    def stats(self):
+        return [{} for _ in self.jobs]
+
+
+@pytest.fixture
+def standing(monkeypatch):
+    def stand(counts=False):
+        engine = Standing(counts)
+        monkeypatch.setattr(_optimizer, "engine_of", lambda *_: engine)
+        return engine
+
+    return stand
+
+
+class Called(TorchDispatchMode):
+    """Counts the operations that PyTorch is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of_a_step(n, dtypes, **options):
+    params = {str(i): Parameter(torch.full((3,), 0.5, dtype=dtypes[i % len(dtypes)])) for i in range(n)}
+    opt = Lamb(params.items(), lr=torch.tensor(0.1), **options)
+    walk(opt, params, range(2))
+    set_grads(params, 2)
+    with Called() as called:
+        opt.step()
+    assert {int(state["step"]) for state in opt.state.values()} == {3}
+    return called.names
+
+
+VARIANTS = {
+    "plain": {},
+    "capturable": {"capturable": True},
+    "master weights": {"master_weights": True},
+    "skip_nonfinite": {"skip_nonfinite": True},
+    "all": {"capturable": True, "master_weights": True, "skip_nonfinite": True},
+}
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+def test_a_step_calls_as_often_for_many_tensors_as_for_few(options, counts, on_device, standing, monkeypatch):
+    standing(counts)
+    # As they are where the numbers are not in this machine's memory.
+    monkeypatch.setattr(_state.native, "count", lambda steps: False)
+    if on_device:
+        told_on_device(monkeypatch, False)
+    dtypes = torch.float32, torch.bfloat16, torch.float16
+    few, many = (calls_of_a_step(n, dtypes, **options) for n in (3, 30))
+    assert few == many
+    assert few
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("skip", [None, False, True])
+def test_steps_are_counted_by_the_front_or_by_the_engine(counts, skip, standing, monkeypatch):
+    engine, params = standing(counts), parameters(1)
+    if skip is not None:
+        told_on_device(monkeypatch, skip)
+    opt = Lamb(params.items(), capturable=skip is None)
+    walk(opt, params, range(3))
+    assert {int(state["step"]) for state in opt.state.values()} == {0 if skip else 3}
+    steps = [state["step"] for state in opt.state.values()]
+    for t, (nows, told) in enumerate(engine.told, 1):
+        assert (told is None) is (skip is None)
+        if counts:
+            assert all(now.t.step is step for now, step in zip(nows, steps, strict=True))
+        else:
+            assert [int(now.t) for now in nows] == [1 if skip else t] * len(params)
+
+
+def test_an_engine_that_counts_is_given_numbers_where_counts_are_not_on_the_device(standing):
+    engine, params = standing(counts=True), parameters(1)
+    opt = Lamb(params.items())
+    walk(opt, params, range(3))
+    assert [{now.t for now in nows} for nows, _ in engine.told] == [{1}, {2}, {3}]
+    assert {int(state["step"]) for state in opt.state.values()} == {3}
+
+
+def test_one_group_may_be_counted_by_the_engine_and_another_here(standing):
+    engine = standing(counts=True)
+    a, b = parameters(1), {f"{name} of b": p for name, p in parameters(2).items()}
+    opt = Lamb([{"params": list(a.items()), "capturable": True, "lr": 0.5}, {"params": list(b.items())}], lr=0.25)
+    walk(opt, {**a, **b}, range(2))
+    assert {int(state["step"]) for state in opt.state.values()} == {2}
+    [*_, (nows, _)] = engine.told
+    assert [now.lr for now in nows] == [0.5] * len(a) + [0.25] * len(b)
+    assert all(isinstance(now.t, Counter) for now in nows[: len(a)])
+    assert {now.t for now in nows[len(a) :]} == {2}
+
+
+def test_a_tensor_in_pieces_is_counted_once(standing):
+    engine = standing(counts=True)
+    params = {"w": Parameter(torch.ones(5, 4))}
+    opt = Lamb(params.items(), blocks={"w": [2, 3]}, capturable=True)
+    walk(opt, params, range(2))
+    [*_, (nows, _)] = engine.told
+    assert [int(now.t) for now in nows] == [2, 2]
+    assert int(opt.state[params["w"]]["step"]) == 2
+
+
+def test_rates_that_change_are_told_to_an_engine_that_counts(standing):
+    engine, params = standing(counts=True), parameters(1)
+    opt = Lamb(params.items(), lr=0.5, capturable=True)
+    for lr in (0.5, 0.25, 0.25):
+        opt.param_groups[0]["lr"] = lr
+        walk(opt, params, [1])
+    assert [{now.lr for now in nows} for nows, _ in engine.told] == [{0.5}, {0.25}, {0.25}]
+
+
+# ---- nobody waits: on the meta device there is nothing that could be waited for
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    """Let parameters be on the meta device."""
+    check = _tensors.check_parameter
+    monkeypatch.setattr(_tensors, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
+
+    def on_meta(**options):
+        dtypes = torch.float32, torch.bfloat16, torch.float16
+        params = {str(i): Parameter(torch.ones(3, 2, dtype=dtype, device="meta")) for i, dtype in enumerate(dtypes)}
+        for p in params.values():
+            p.grad = torch.ones_like(p)
+        return params, options
+
+    return on_meta
+
+
+def scalar(number):
+    return torch.tensor(number).to("meta")
+
+
+@pytest.mark.parametrize("engine", ["counts", "does not count", "rule"])
+@pytest.mark.parametrize("amp", [False, True])
+@pytest.mark.parametrize("skip_nonfinite", [False, True])
+@pytest.mark.parametrize("capturable", [False, True])
+@fronts
+def test_a_step_waits_for_nobody(front, capturable, skip_nonfinite, amp, engine, meta, standing):
+    params, options = meta(lr=scalar(0.1), weight_decay=scalar(0.01), master_weights=True)
+    if engine != "rule":
+        standing(engine == "counts")
+    opt = front(params.items(), **options, capturable=capturable, skip_nonfinite=skip_nonfinite)
+    for _ in range(3):
+        if amp:
+            opt.grad_scale, opt.found_inf = scalar(8.0), scalar(0.0)
+        opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values()) is (capturable or skip_nonfinite or amp)
+    assert all(state["master"].is_meta for state in opt.state.values() if "master" in state)
+    assert isinstance(opt.skipped, torch.Tensor) is (skip_nonfinite or amp)
+
+
+def test_counts_that_were_on_the_device_once_are_not_read(meta, standing):
+    """As when a GradScaler is dropped in the middle of a run."""
+    params, _ = meta()
+    standing()
+    opt = Lamb(params.items())
+    opt.found_inf = scalar(0.0)
+    opt.step()
+    del opt.found_inf
+    opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values())
+
+
+def test_what_is_known_here_is_not_asked_of_the_device():
+    gone = torch.ones(2, device="meta")
+    assert _tensors.to_skip([gone], torch.tensor(1.0), False) is True
+    assert _tensors.to_skip([gone], torch.tensor(0.0), False) is None
+    assert _tensors.to_skip([gone, torch.tensor([NAN])], None, True) is True
+    assert _tensors.to_skip([gone, torch.tensor([1.0])], None, True).is_meta
+
+
+# ---- what is skipped
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", [0, 40, 99])
+@pytest.mark.parametrize("dtype", _tensors.FLOATING, ids=str)
+def test_one_number_that_is_not_finite_is_seen_among_gradients_of_all_kinds(dtype, place, bad):
+    grads = [torch.full((100,), torch.finfo(one).max, dtype=one) for one in _tensors.FLOATING]
+    grads += [torch.zeros(0, 3), torch.tensor(-1.0), torch.ones(3, 4).t()]
+    assert _tensors.to_skip(grads, None, True) is None
+    grads[_tensors.FLOATING.index(dtype)][place] = bad
+    assert _tensors.to_skip(grads, None, True) is True
+
+
+def test_gradients_without_elements_are_finite():
+    assert _tensors.to_skip([torch.zeros(0), torch.zeros(2, 0)], None, True) is None
+    assert _tensors.to_skip([], torch.tensor([2.0]), True) is True
+
+
+def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch):
+    params = parameters(1)
+    opt = Lamb(params.items())
+    told_on_device(monkeypatch, True)
+    walk(opt, params, [1])
+    before, kept = opt.skipped, opt._skipped
+    walk(opt, params, [1])
+    assert (before, opt.skipped) == (1, 2)
+    assert opt._skipped is kept, "the tensor that a graph has the address of"
+    assert copy.deepcopy(opt).skipped == 2
+
+
+# ---- master weights
+
+
+@lows
+@fronts
+def test_master_weights_of_several_dtypes_are_rounded_each_to_its_own(front, low):
+    wide, params = parameters(1, dtype=torch.float32), parameters(1, dtype=low)
+    params["vector"] = Parameter(params["vector"].detach().to(torch.float16))
+    params["scalar"] = Parameter(params["scalar"].detach().to(torch.bfloat16))
+    params |= {f"wide {name}": p for name, p in wide.items()}
+    opt = busy(front, params.items(), master_weights=True)
+    versions = {name: p._version for name, p in params.items()}
+    walk(opt, params, range(3))
+    for name, p in params.items():
+        assert ("master" in opt.state[p]) is (p.dtype is not torch.float32)
+        if "master" in opt.state[p]:
+            assert bits(p) == bits(opt.state[p]["master"].to(p.dtype))
+        assert p._version > versions[name], "autograd has to hear of it"
+
+
+# ---- rates
+
+
+def test_alike_keeps_rows_together():
+    first = [torch.ones(1), torch.ones(2, dtype=torch.float64), torch.ones(3), torch.ones(4)]
+    second = [torch.ones(1), torch.ones(2), torch.ones(3, dtype=torch.float16), torch.ones(4)]
+    found = [[[len(x) for x in column] for column in some] for some in _tensors.alike(first, second)]
+    assert found == [[[1, 4], [1, 4]], [[2], [2]], [[3], [3]]]
+    assert list(_tensors.alike()) == []
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+@fronts
+def test_a_rate_in_memory_is_refused_where_the_step_may_be_captured(front, name, meta):
+    params, _ = meta()
+    with pytest.raises(ContradictionError, match=rf"`{name}` must be on meta .*is 'cpu'.*torch.tensor\(0.25"):
+        front(params.items(), capturable=True, **{name: torch.tensor(0.25)})
+    opt = front(params.items(), capturable=True, **{name: scalar(0.25)})
+    opt.param_groups[0][name] = torch.tensor(0.25)
+    with pytest.raises(ContradictionError, match=f"`{name}`"):
+        opt.step()
+    assert not opt.state
+    front(params.items(), **{name: torch.tensor(0.25)})
+
+
+def test_a_group_with_a_rate_in_memory_is_not_added(meta):
+    params, _ = meta()
+    opt = Lamb([Parameter(torch.ones(2))], lr=torch.tensor(0.5), capturable=True)
+    with pytest.raises(HyperparameterError, match="`lr`"):
+        opt.add_param_group({"params": list(params.values())})
+    assert len(opt.param_groups) == 1
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    fake = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    monkeypatch.setattr(_settings.torch, "cuda", fake)
+
+
+def test_a_capture_that_would_count_no_steps_is_refused(capturing):
+    params = parameters(1)
+    opt = Lamb(params.items())
+    set_grads(params, 1)
+    with pytest.raises(ContradictionError, match="`capturable` must be True where a CUDA graph is captured"):
+        opt.step()
+    assert not opt.state
+
+
+def test_a_capture_that_would_not_follow_its_scheduler_is_refused(capturing):
+    for lr, refused in ((0.5, True), (torch.tensor(0.5), False)):
+        params = parameters(1)
+        opt = Lamb(params.items(), lr=lr, capturable=True)
+        walk(opt, params, [1])  # what nobody moves may be a number
+        torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
+        set_grads(params, 1)
+        before = bits(params)
+        if refused:
+            with pytest.raises(ContradictionError, match="`lr` must be a tensor"):
+                opt.step()
+            assert bits(params) == before
+        else:
+            opt.step()
+
+
+SCHEDULERS = {
+    "step": lambda opt: torch.optim.lr_scheduler.StepLR(opt, 2, 0.5),
+    "lambda": lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t)),
+    "linear": lambda opt: torch.optim.lr_scheduler.LinearLR(opt, total_iters=3),
+}
+
+
+@pytest.mark.parametrize("counts", [None, False, True])
+@pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
+def test_schedulers_move_a_tensor(make, counts, standing):
+    """The same tensor all the way, which is what a captured step has the address of."""
+    engine = None if counts is None else standing(counts)
+    a = parameters(1)
+    b = twins(a)
+    lr = torch.tensor(0.5, dtype=torch.float64)
+    opt, calm = Lamb(a.items(), lr=lr, capturable=True), Lamb(b.items(), lr=0.5, capturable=True)
+    one, other = make(opt), make(calm)
+    rates = []
+    for t in range(5):
+        walk(opt, a, [t], [one])
+        rates.append(calm.param_groups[0]["lr"])
+        walk(calm, b, [t], [other])
+    assert opt.param_groups[0]["lr"] is lr
+    assert bits(a) == bits(b)
+    if engine is not None:
+        assert [nows[0].lr for nows, _ in engine.told[::2]] == pytest.approx(rates, rel=1e-15)
+
+
+def test_set_lr_writes_where_a_captured_step_looks():
+    params, lr = parameters(1), torch.tensor(0.5)
+    opt = Lamb(params.items(), lr=lr, capturable=True)
+    for new in (0.25, torch.tensor([0.125])):
+        opt.set_lr(new)
+        assert opt.param_groups[0]["lr"] is lr
+        assert lr == float(new)
+    calm = Lamb(params.items(), lr=torch.tensor(0.5))
+    calm.set_lr(0.25)
+    assert calm.param_groups[0]["lr"] == 0.25
+
+
+@fronts
+def test_a_loaded_rate_is_a_tensor_of_its_own(front):
+    params = parameters(1)
+    first = front(params.items(), lr=torch.tensor(0.5))
+    second = front(twins(params).items(), lr=torch.tensor(0.25))
+    saved = first.state_dict()
+    second.load_state_dict(saved)
+    second.param_groups[0]["lr"].fill_(0.125)
+    assert first.param_groups[0]["lr"] == 0.5
+    assert saved["param_groups"][0]["lr"] == 0.5
+
+
+def test_a_rate_loaded_into_memory_goes_back_to_the_device(meta):
+    params, _ = meta()
+    opt = Lamb(params.items(), lr=scalar(0.5), capturable=True)
+    saved = opt.state_dict()
+    saved["param_groups"][0]["lr"] = torch.tensor(0.25)  # as torch.load(..., map_location="cpu") has it
+    opt.load_state_dict(saved)
+    assert opt.param_groups[0]["lr"].is_meta
+
+
+# ---- tensors on another device are watched by the extension as well
+
+ELSEWHERE = """
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from layerwise.engines import native
+from layerwise.torch import _watch
+
+_setup_privateuseone_for_python_backend("elsewhere")
+assert native._native is not None
+
+
+def made(device):
+    x = torch._C._acc.create_empty_tensor((2, 3), torch.float32) if device == "elsewhere" else torch.zeros(2, 3)
+    assert x.device.type == device
+    return x
+
+
+def watched(p, g, m):
+    return [made(p)], [made(g)], made(m)
+
+
+for table in (torch.Tensor.__dlpack_c_exchange_api__, None):
+    native._native.open_torch(torch.Tensor, torch.nn.Parameter, (torch.float32,) * 4 + (torch.int64,), table)
+    params, grads, m = watched("elsewhere", "elsewhere", "elsewhere")
+    states = {params[0]: {"m": m}}
+    watching = _watch.watch(params, grads, states)
+    assert not isinstance(watching, _watch.Marks)
+    assert watching.same(params, grads, states)
+    assert not watching.same(params, [made("cpu")], states)
+    assert native._native.address(params[0]) == 0
+    assert native._native.counts([m]) is None
+    assert native._native.count([m]) is False
+"""
+
+
+def test_tensors_elsewhere_are_watched_by_the_extension():
+    if native._native is None:
+        pytest.skip("the extension is not built")
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__") or not hasattr(torch._C, "_acc"):
+        pytest.skip("this PyTorch has no device that could stand for another")
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
