@@ -39,7 +39,7 @@ class Sizes:
     lanes: int = 256  # sums that are added at a time
     tile: int = 4096  # elements of matrices that one program has in hand
     tiles: int = 8  # how many such it takes, one below the other
-    entries: int = 2048  # row or column statistics that one program takes
+    entries: int = 512  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
 
 

@@ -162,7 +162,9 @@ class Factored:
 def lay(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes, room: Room, factors: Room) -> Laid:
     """A plane cut into tiles, with room for what is summed of it."""
     (matrices, lines, entries), layers = plane.sizes, len(plane.bases)
-    cut = Cut(tile_of(plane, sizes.tile), vector_of(plane, arrays))
+    vector = vector_of(plane, arrays)
+    # Element by element, addresses take as many registers as what is there.
+    cut = Cut(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
     m, down, across = cut.tile
     over, under = max(1, -(-entries // across)), max(1, -(-lines // (down * sizes.tiles)))
     lengths = matrices * lines, matrices * entries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import isqrt, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from layerwise.engines.gpu.layout import Dim, Offsets, P, aligned, merged, way_o
 
 R, C = at.OPERANDS.value, at.OPERANDS.value + 1  # operands that only planes have
 LENGTHS = (1, 4, 8, 16, 32, 64, 128)  # of the sides of tiles; beyond, one is as long as there is room for
-WIDEST_STACK, FEWEST_LINES = 16, 32
+WIDEST_STACK = 16
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
 
@@ -77,7 +77,7 @@ def tile_of(plane: Plane, size: int) -> tuple[int, int, int]:
     matrices, lines, entries = plane.sizes
     inner = plane.axes[0] and plane.axes[2] and plane.axes[0][-1].strides[P] < plane.axes[2][-1].strides[P]
     room = size // (_length(matrices, WIDEST_STACK) if inner else 1)
-    along = _length(entries, room // _length(lines, min(FEWEST_LINES, room)))
+    along = _length(entries, room // _length(lines, max(1, isqrt(room) // 2)))
     down = _length(lines, room // along)
     return size // (down * along), down, along
 
