@@ -58,7 +58,7 @@ def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
     jit.JITFunction.run = noted
     engine.DEVICES = ("cpu",)
     torch, stepping = WORLDS[1], Stepping(engine.GpuEngine(None))
-    for case in CASES[:2]:
+    for case in CASES:
         for options in OPTIONS[: 1 if few else None]:
             for dtypes in DTYPES[: 1 if few else None]:
                 jobs = [make_job(case, case.hyper(**options), s, b, 0, dtypes) for b, s in BLOCKS]

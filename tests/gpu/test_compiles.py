@@ -26,11 +26,14 @@ def compiled(*args):
 def test_for_hopper():
     kernels = compiled("sm_90")
     names = {one["kernel"] for one in kernels}
-    assert {"lamb.measure", "lamb.apply", "lars.measure", "lars.apply", "parts.square"} <= names
+    assert {f"{rule}.{phase}" for rule in ("lamb", "lars", "adafactor", "planes") for phase in ("measure", "apply")} <= names
+    assert {"parts.square", "planes.squares"} <= names
     for one in kernels:
-        assert one["stack"] == one["local"] == 0, one
+        # Where tiles take many registers, the assembler puts a few numbers aside so that more programs fit.
+        assert one["stack"] <= (32 if one["kernel"].startswith("planes.") else 0), one
+        assert one["local"] == 0, one
         wide = sum(n for kind, n in one["memory"].items() if ".v2.b64" in kind or ".v4.b32" in kind)
-        assert bool(wide) == (one["flags"].get("ALIGNED") == "True"), one
+        assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one
 
 
 @pytest.mark.heavy

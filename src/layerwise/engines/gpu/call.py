@@ -16,7 +16,7 @@ from layerwise.drive import Others, Question, dims_of
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import Group, Layers
+from layerwise.engines.gpu.layout import Group, Kind, Layers
 from layerwise.rules.asks import ModelSum, Squares
 
 OF_TORCH = {
@@ -37,6 +37,10 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # of which it has so many in hand
     lanes: int = 256  # sums that are added at a time
+    tile: int = 4096  # elements of matrices that one program has in hand
+    tiles: int = 8  # how many such it takes, one below the other
+    entries: int = 512  # row or column statistics that one program takes
+    strips: int = 32  # strips' sums that are added at a time
 
 
 class Tables:
@@ -96,12 +100,12 @@ def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
 class Call:
     """A step, and what all rules do alike on the way."""
 
-    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, misplaced: set[int], others: Others | None):
+    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, misplaced: np.ndarray, others: Others | None):
         self.tables, self.others = tables, others
         self.ready = ready or tables.prepared
-        self._skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
-        self._skips = skip is not None
-        self._misplaced = misplaced  # groups with gradients that sixteen bytes cannot be moved of at once
+        self.skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
+        self.skips = skip is not None
+        self._misplaced = misplaced  # the jobs with gradients that sixteen bytes cannot be moved of at once
 
     def tell(self, kernel: Any) -> None:
         """Have the rule make its numbers of `now`."""
@@ -112,13 +116,11 @@ class Call:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
         tables = self.tables
         for group in groups:
-            kind, dtypes = group.kind, [OF_TORCH[dtype] for dtype in group.kind.dtypes]
-            named = dict(zip(("PARAM", "GRAD", "STATE0", "STATE1"), dtypes, strict=True))
             kernel[(group.size,)](
                 tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
-                *args, self._skip, len(tables.jobs), **named, COMPUTE=OF_TORCH[kind.compute],
-                READY=self.ready, SKIPS=self._skips, FLAT=kind.flat,
-                ALIGNED=kind.aligned and group.number not in self._misplaced,
+                *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
+                READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat,
+                ALIGNED=self.aligned(group),
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
@@ -142,14 +144,31 @@ class Call:
             tables.partials.shape[1], ADD=add, ANSWER=answer, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
+    def dtypes(self, kind: Kind) -> dict[str, Any]:
+        named = zip(("PARAM", "GRAD", "STATE0", "STATE1", "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
+        return {name: OF_TORCH[dtype] for name, dtype in named}
+
+    def aligned(self, group: Group) -> bool:
+        return group.kind.aligned and not self._misplaced[group.jobs].any()
+
+    def question(self, job: int, ask: Any, length: int) -> Question:
+        of = self.tables.jobs[job]
+        return Question(job, type(ask), dims_of(ask, of.p.ndim, of.block_dims), length)
+
+    def each_layer(self, job: int, ask: Any) -> Question:
+        return self.question(job, ask, len(self.tables.layers.ways[job].bases))
+
+    def ask(self, questions: Sequence[Question], *asked: tuple[Tensor, Tensor]) -> None:
+        """Have others add to what is at these places, which are one question after the other."""
+        assert self.others is not None
+        told = self.others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
+        for (sums, places), answers in zip(asked, told.split([len(places) for _, places in asked]), strict=True):
+            sums[places] = answers
+
     def _asked(self, ask: Any, sums: Tensor) -> None:
         """Have others add to these sums, of which every row is one request of all jobs."""
         assert self.others is not None
-        questions = [
-            Question(j, type(ask), dims_of(ask, job.p.ndim, job.block_dims), len(self.tables.layers.ways[j].bases))
-            for _ in sums
-            for j, job in enumerate(self.tables.jobs)
-        ]
+        questions = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
         sums.copy_(self.others.add_up(questions, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:

@@ -16,19 +16,22 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import Engine, Job, Prepared, Stats
+from layerwise.engines.gpu.adafactor import Adafactor
 from layerwise.engines.gpu.call import Call, Sizes, Tables
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import DTYPES, Layers, in_place_of, kind_of, operands, way_of
 from layerwise.engines.gpu.letter import Letter, capturing
+from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.parted import Parted
 from layerwise.errors import EngineError
+from layerwise.hyper import Adafactor as AdafactorHyper
 from layerwise.hyper import Lamb as LambHyper
 from layerwise.hyper import Lars as LarsHyper
 from layerwise.rules.asks import Now
 
-METHODS: dict[type, Any] = {LambHyper: Lamb(), LarsHyper: Lars()}
+METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
 INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
 _recorded: list[Any] = []  # what CUDA graphs replay, for as long as there may be graphs
@@ -82,10 +85,10 @@ def declined(job: Job) -> str:
     for x in stored:
         if x.dtype not in DTYPES:
             return f"there are no kernels for {x.dtype}"
-    states = METHODS[type(job.h)].states(job)
-    if len(way_of(job, operands(job, job.p, states)).dims) > at.DIMS.value:
+    method = METHODS[type(job.h)]
+    if method.dims(job, operands(job, job.p, method.states(job))) > at.DIMS.value:
         return f"{tuple(job.p.shape)} lies in memory in more than {at.DIMS.value} dimensions"
-    return ""
+    return method.declined(job)
 
 
 class PreparedOnGpu:
@@ -98,11 +101,12 @@ class PreparedOnGpu:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self._device = self._params[0].device
-        self._method = METHODS[type(self._jobs[0].h)]
-        self._states = [self._method.states(job) for job in self._jobs]
+        self._kind_of_method = METHODS[type(self._jobs[0].h)]
+        self._states = [self._kind_of_method.states(job) for job in self._jobs]
         self._letter = Letter(len(self._jobs), self._device)
         self._gradients: Any = None  # what they were when this was laid out
         self._tables: Tables | None = None
+        self._method: Method | None = None
 
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
@@ -112,13 +116,12 @@ class PreparedOnGpu:
                 others.told_how("the GPU engine")
             grads = self._laid_out(grads)
             said = self._letter.write(grads, nows)
-            tables = self._tables
+            tables, method = self._tables, self._method
             assert tables is not None
+            assert method is not None
             scaled = not (said[at.KIND.value + at.G_SCALE.value] == 0).all() or any(now.g_scale != 1 for now in nows)
-            misplaced = {
-                group.number for group in tables.layers.groups if (said[at.GRADIENT.value, group.jobs] % 16).any()
-            }
-            self._method.step(Call(tables, skip, scaled, misplaced, others))
+            misplaced = said[at.GRADIENT.value] % 16 != 0
+            method.step(Call(tables, skip, scaled, misplaced, others))
             increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
                 _recorded.append((tables, self._letter))
@@ -127,7 +130,8 @@ class PreparedOnGpu:
         """The gradients as kernels can read them, with tables that fit."""
         seen = list(map(attrgetter("dtype"), grads)), list(map(Tensor.stride, grads))
         if seen != self._gradients:
-            self._tables, self._gradients = self._tables_for(grads), seen
+            self._lay_out(grads)
+            self._gradients = seen
         return (
             [
                 in_place_of(g, job.p) if i in self._copied else g
@@ -137,30 +141,27 @@ class PreparedOnGpu:
             else grads
         )
 
-    def _tables_for(self, grads: Sequence[Tensor]) -> Tables:
-        arrays, ways, self._copied = [], [], set()
+    def _lay_out(self, grads: Sequence[Tensor]) -> None:
+        method, arrays, self._copied = self._kind_of_method, [], set()
         for i, (job, g, states) in enumerate(zip(self._jobs, grads, self._states, strict=True)):
             own = operands(job, g, states)
-            way = way_of(job, own)
-            if len(way.dims) > at.DIMS.value:
+            if method.dims(job, own) > at.DIMS.value:
                 own = operands(job, in_place_of(g, job.p), states)
-                way = way_of(job, own)
                 self._copied.add(i)
             arrays.append(own)
-            ways.append(way)
-        kinds = [
-            kind_of(way, own, self._method.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)
-        ]
+        ways = [way_of(job, own) for job, own in zip(self._jobs, arrays, strict=True)]
+        kinds = [kind_of(way, own, method.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)]
         sizes = self._engine.sizes
         layers = Layers(self._jobs, ways, kinds, sizes.chunk, self._device)
-        return Tables(self._jobs, self._states, self._method.settings, layers, self._letter.there, sizes)
+        self._tables = Tables(self._jobs, self._states, method.settings, layers, self._letter.there, sizes)
+        self._method = method(self._tables, arrays)
 
     def stats(self) -> list[Stats]:
         if self._tables is None:
             return []
         measured = Measured(self._tables.answers)
         layers = self._tables.layers
-        return [Named(measured, layers.of(j), self._method.measures(job)) for j, job in enumerate(self._jobs)]
+        return [Named(measured, layers.of(j), self._kind_of_method.measures(job)) for j, job in enumerate(self._jobs)]
 
 
 class Measured:

@@ -87,7 +87,6 @@ class Kind:
 class Group(NamedTuple):
     """Layers of one kind."""
 
-    number: int
     kind: Kind
     jobs: np.ndarray
     chunks: Tensor  # on the device: a layer and a number, for each
@@ -123,13 +122,18 @@ class Layers:
         return slice(int(self.firsts[job]), int(self.firsts[job + 1]))
 
     def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, device: torch.device) -> Any:
-        for number, kind in enumerate(dict.fromkeys(kinds)):
+        for kind in dict.fromkeys(kinds):
             jobs = np.array([j for j, other in enumerate(kinds) if other == kind])
             layers = np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
-            numbers = np.concatenate([np.arange(chunks[i]) for i in layers] or [layers])
-            pairs = np.stack([np.repeat(layers, chunks[layers]), numbers], -1).astype(np.int32)
+            pairs = numbered(layers, chunks[layers], device)
             if len(pairs):
-                yield Group(number, kind, jobs, torch.from_numpy(pairs).to(device), len(pairs))
+                yield Group(kind, jobs, pairs, len(pairs))
+
+
+def numbered(rows: Sequence[int] | np.ndarray, parts: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
+    """Each row of a table with the number of each of its parts: what programs are told."""
+    numbers = np.concatenate([np.arange(0), *(np.arange(n) for n in parts)])
+    return torch.from_numpy(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32)).to(device)
 
 
 def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
@@ -149,8 +153,12 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
 
 
 def kind_of(way: Way, arrays: Sequence[Tensor], apart: tuple[Any, ...] = ()) -> Kind:
-    own = [(k, a) for k, a in enumerate(arrays) if k != G]
-    aligned = way.flat and all(
-        a.data_ptr() % 16 == 0 and all(base[k] * a.element_size() % 16 == 0 for base in way.bases) for k, a in own
+    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), apart)
+
+
+def aligned(arrays: Sequence[Tensor], bases: Sequence[Offsets]) -> bool:
+    """Whether layers begin where sixteen bytes can be moved at once, if the gradient does, whose place changes."""
+    return all(
+        (k == G or a.data_ptr() % 16 == 0) and all(base[k] * a.element_size() % 16 == 0 for base in bases)
+        for k, a in enumerate(arrays)
     )
-    return Kind(tuple(a.dtype for a in arrays), way.flat, aligned, apart)

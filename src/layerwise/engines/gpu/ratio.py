@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -11,20 +11,29 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.kernels import lamb, lars
 from layerwise.engines.gpu.layout import Group
+from layerwise.engines.gpu.method import Method
 from layerwise.rules.asks import Squares
 
 NAMES = ("weight_norm", "update_norm", "trust_ratio")
 
 
-class Lamb:
-    """Which kernels a step takes, and in which order."""
+class Ratio(Method):
+    """What is measured where there is a trust ratio."""
 
+    @classmethod
+    def measures(cls, job: Job) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(NAMES) if job.h.adapt is not False or name == "trust_ratio"}
+
+
+class Lamb(Ratio):
     settings = staticmethod(lamb.settings)
 
-    def states(self, job: Job) -> Sequence[Tensor | None]:
+    @classmethod
+    def states(cls, job: Job) -> Sequence[Tensor | None]:
         return job.state.exp_avg, job.state.exp_avg_sq
 
-    def apart(self, job: Job) -> tuple[Any, ...]:
+    @classmethod
+    def apart(cls, job: Job) -> tuple[Any, ...]:
         return (job.h.adapt is not False,)
 
     def step(self, call: Call) -> None:
@@ -38,24 +47,21 @@ class Lamb:
         for group in tables.layers.groups:
             call.each(lamb.apply, [group], tables.answers, LATE=_late(group, call))
 
-    def measures(self, job: Job) -> dict[str, int]:
-        return measures(job)
-
 
 def _late(group: Group, call: Call) -> bool:
     rounded = any(dtype is not group.kind.compute for dtype in group.kind.dtypes[2:])
     return rounded or call.others is not None or not group.kind.apart[0]
 
 
-class Lars:
-    """The same of LARS."""
-
+class Lars(Ratio):
     settings = staticmethod(lars.settings)
 
-    def states(self, job: Job) -> Sequence[Tensor | None]:
+    @classmethod
+    def states(cls, job: Job) -> Sequence[Tensor | None]:
         return job.state.momentum_buffer, None
 
-    def apart(self, job: Job) -> tuple[Any, ...]:
+    @classmethod
+    def apart(cls, job: Job) -> tuple[Any, ...]:
         return job.h.adapt is not False, job.state.momentum_buffer is not None
 
     def step(self, call: Call) -> None:
@@ -67,11 +73,3 @@ class Lars:
         call.settle(lars.settle, Squares(None)) if measured else call.unasked(lars.settle)
         for group in tables.layers.groups:
             call.each(lars.apply, [group], tables.answers, MOMENTUM=group.kind.apart[1])
-
-    def measures(self, job: Job) -> dict[str, int]:
-        return measures(job)
-
-
-def measures(job: Job) -> dict[str, int]:
-    """What the answers hold, by name."""
-    return {name: i for i, name in enumerate(NAMES) if job.h.adapt is not False or name == "trust_ratio"}

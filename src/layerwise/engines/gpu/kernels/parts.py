@@ -187,13 +187,18 @@ def ready(g, wanted, READY: tl.constexpr):
 
 @triton.jit
 def added(row, partials, LANES: tl.constexpr):
-    """The sum of what the layer's chunks have left, always in the same order."""
-    first, n = tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32)
+    """The sum of what the layer's chunks have left."""
+    return added_up(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
+
+
+@triton.jit
+def added_up(partials, n, LANES: tl.constexpr):
+    """The sum of n numbers, always in the same order."""
     lanes = tl.arange(0, LANES)
     total = tl.zeros((LANES,), tl.float64)
     i = 0
     while i < n:
-        total += tl.load(partials + first + i + lanes, i + lanes < n, other=0.0)
+        total += tl.load(partials + i + lanes, i + lanes < n, other=0.0)
         i += LANES
     return tl.sum(total, 0)
 

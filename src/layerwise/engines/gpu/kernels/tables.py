@@ -4,6 +4,10 @@
 `numbers` holds what a rule makes of its settings and of the letter: float64, a row for each job.
 `layers` says where each layer lies: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
 `pointers` says where a job's arrays are: int64, a row for each job. All of its operands are P, G, S0 and S1.
+`planes` says how each layer lies whose second moment is factored: int64, a row for each. It has three axes, of one or
+more dimensions each: matrices, lines and the entries of a line; either of the two last may be what the rule calls rows.
+`sides` says where the statistics along lines and along entries are: int64, two rows for each plane.
+`piles` says what is to be added up: int64, a row for each stretch of sums of which there are several strips.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ KIND = number(5)
 LETTER = number(9)
 T, LR, LAM, G_SCALE = number(0), number(1), number(2), number(3)
 NUMBER, FLOAT32, FLOAT64, INT64, COUNTER = number(0), number(1), number(2), number(3), number(4)
+BFLOAT16, FLOAT16 = number(5), number(6)
 
 # numbers: those four first, and then what all rules have in common.
 SIGN, MAX_VALUE, OWN, MODEL = number(4), number(5), number(6), number(7)
@@ -39,6 +44,29 @@ LAYER = number(30)
 # pointers; the gradient's place is in the letter
 P, G, S0, S1 = number(0), number(1), number(2), number(3)
 
-# answers: what was measured, and what an update is multiplied with
-ANSWERS = number(4)
-SCALE = number(3)
+# answers: what was measured, what an update is multiplied with, what its average is, and what is kept of p
+ANSWERS = number(6)
+SCALE, AFTER, KEPT = number(3), number(4), number(5)
+
+# an axis: how many dimensions, and of each, the innermost first, its size and the operands' strides
+AXIS_DIM = number(5)
+AXIS = number(21)
+
+# planes; of the numbers that tiles leave, the places; of the factors, the addresses
+PLANE_LAYER, PLANE_JOB, TILES_FIRST, TILES = number(0), number(1), number(2), number(3)
+MATRICES, LINES, ENTRIES_OF_LINE = number(4), number(5), number(6)
+LINE_SUMS, ENTRY_SUMS, LINE_FACTORS, ENTRY_FACTORS = number(7), number(8), number(9), number(10)
+PLANE_BASE = number(11)
+MATRIX_AXIS, LINE_AXIS, ENTRY_AXIS = number(15), number(36), number(57)
+PLANE = number(78)
+
+# sides; SUMMED counts what each number is the mean of, and ROWS and COLUMNS the whole matrix; the totals are of rows
+SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, WIDE = number(0), number(1), number(2), number(3), number(4)
+STORED, STORED_AS, FACTORS, SUMS = number(5), number(6), number(7), number(8)
+TOTALS, TOTAL_STRIPS, SUMMED, ROWS, COLUMNS = number(9), number(10), number(11), number(12), number(13)
+SIDE_MATRIX_AXIS, SIDE_AXIS = number(14), number(35)
+SIDE = number(56)
+
+# piles: where the strips begin, how many there are, where their sum goes, and how long each is
+STRIPS_FIRST, STRIPS, PILE_SUM, PILE_LENGTH = number(0), number(1), number(2), number(3)
+PILE = number(4)

@@ -1,0 +1,143 @@
+"""Adafactor on the GPU: whole second moments as LAMB's, factored ones by their planes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.asks import Asks
+from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines.gpu.factored import Cut, Factored, Work
+from layerwise.engines.gpu.kernels import adafactor, planes
+from layerwise.engines.gpu.layout import Group
+from layerwise.engines.gpu.method import Method
+from layerwise.engines.gpu.planes import MOST, apart_of, plane_of
+
+NAMES = ("update_rms", "trust_ratio", "weight_rms")
+WARPS = 8  # for kernels with a tile in hand
+
+
+class Adafactor(Method):
+    settings = staticmethod(adafactor.settings)
+
+    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
+        device = tables.letter.device
+        self.tables = tables
+        self.factored = Factored(tables.jobs, arrays, tables.layers, tables.sizes, device)
+        self.whole = [group for group in tables.layers.groups if not group.kind.apart.factored]
+        self._asks: Asks | None = None
+
+    @classmethod
+    def states(cls, job: Job) -> Sequence[Tensor | None]:
+        return job.state.exp_avg, job.state.exp_avg_sq
+
+    @classmethod
+    def apart(cls, job: Job) -> tuple[Any, ...]:
+        return apart_of(job)
+
+    @classmethod
+    def measures(cls, job: Job) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(NAMES) if job.h.scale_parameter or name != "weight_rms"}
+
+    @classmethod
+    def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
+        axes = plane_of(job, operands).axes if job.h.factored else ()
+        return max(super().dims(job, operands), *map(len, axes), 0)
+
+    @classmethod
+    def declined(cls, job: Job) -> str:
+        if job.h.factored and max(plane_of(job, [job.p] * 4).sizes) > MOST:
+            return f"{tuple(job.p.shape)} has more than {MOST} rows, columns or matrices"
+        return ""
+
+    def step(self, call: Call) -> None:
+        late = call.others is not None
+        call.tell(adafactor.tell)
+        call.clip()
+        self._measure(call, late)
+        if late:
+            self._settle(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
+            self._asks = self._asks or Asks(call, self.factored)
+            self._asks.first(call)
+        self._renew(call, KEEP=not late, USE=True)
+        for group, cut in self.factored.groups:
+            self._tiled(call, planes.squares, group, cut, *self._left, CLAMP=group.kind.apart.clamps)
+        self._settle(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
+        if self._asks and late:
+            self._asks.last(call)
+            self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
+            self._renew(call, KEEP=True, USE=False)
+        self._apply(call)
+
+    @property
+    def _left(self) -> tuple[Any, ...]:
+        """Where tiles leave what they have summed."""
+        factored = self.factored
+        return factored.store, factored.tiled, factored.tiled.shape[1]
+
+    def _measure(self, call: Call, late: bool) -> None:
+        tables, factored = self.tables, self.factored
+        for group in self.whole:
+            of = group.kind.apart
+            flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
+            call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
+        for group, cut in factored.groups:
+            self._tiled(call, planes.measure, group, cut, *self._left, SCALES=group.kind.apart.scales)
+        self._fold(factored.of_sums)
+        for work in factored.of_rows:
+            planes.total[(len(work.pairs),)](
+                factored.sides, work.pairs, factored.store, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
+            )
+        self._fold(factored.of_totals)
+
+    def _fold(self, work: Work) -> None:
+        if len(work.pairs):
+            planes.fold[(len(work.pairs),)](
+                self.factored.piles, work.pairs, self.factored.store, DEPTH=work.shape[0], LENGTH=work.shape[1]
+            )
+
+    def _renew(self, call: Call, **flags: bool) -> None:
+        factored = self.factored
+        for work in factored.of_all:
+            planes.renew[(len(work.pairs),)](
+                factored.sides, work.pairs, self.tables.numbers, factored.store, call.skip, SKIPS=call.skips,
+                BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
+            )  # fmt: skip
+
+    def _settle(self, call: Call, **flags: bool) -> None:
+        tables, factored = self.tables, self.factored
+        adafactor.settle[(tables.layers.n,)](
+            tables.numbers, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
+            tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
+            tables.layers.n, LANES=tables.sizes.lanes, **flags,
+        )  # fmt: skip
+
+    def _apply(self, call: Call) -> None:
+        for group in self.whole:
+            of = group.kind.apart
+            flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps, "LATE": call.others is not None or _rounded(group)}
+            call.each(adafactor.apply, [group], self.tables.answers, **flags)
+        for group, cut in self.factored.groups:
+            of = group.kind.apart
+            flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps}
+            self._tiled(call, planes.apply, group, cut, self.tables.answers, **flags)
+
+    def _tiled(self, call: Call, kernel: Any, group: Group, cut: Cut, *args: Any, **flags: Any) -> None:
+        """Launch a kernel on all tiles of a group."""
+        tables, factored = self.tables, self.factored
+        m, down, across = cut.tile
+        kernel[(group.size,)](
+            tables.letter, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
+            tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
+            SKIPS=call.skips, VECTOR=cut.vector if call.aligned(group) else 1, BM=m, BL=down, BE=across,
+            DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
+        )  # fmt: skip
+
+
+def _rounded(group: Group) -> bool:
+    """Whether V is rounded where it is stored, so that `apply` has to make it again."""
+    return group.kind.dtypes[3] is not group.kind.compute
+

@@ -1,0 +1,86 @@
+"""What Adafactor asks of others who hold parts of the tensors, and where the numbers are that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.drive import Question
+from layerwise.engines import Job
+from layerwise.engines.gpu.call import Call
+from layerwise.engines.gpu.factored import Factored, Laid, Stretch
+from layerwise.rules.asks import Mean
+
+
+class Asks:
+    """The questions of both rounds. Everybody's numbers are in the order of the tensor, however it lies in memory."""
+
+    def __init__(self, call: Call, factored: Factored) -> None:
+        jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
+        self._sums, self._store, self._device = call.tables.sums.view(-1), factored.store, factored.store.device
+        self._first: list[Question] = []
+        self._last: list[Question] = []
+        statistics: list[np.ndarray] = []
+        for j, laid in factored.laid.items():
+            rows, cols = jobs[j].h.factored
+            found = places_of(jobs[j], laid)
+            for dims, places in zip((cols, rows, rows + cols, rows), found, strict=True):
+                self._first.append(call.question(j, Mean(None, dims), len(places)))
+            statistics += found
+        self._statistics = self._on_device(statistics)
+        weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
+        whole = [j for j in range(len(jobs)) if j not in factored.laid]
+        self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *whole)]
+        self._last += [call.each_layer(j, Mean(None)) for j in factored.laid]
+
+        def of(some: Sequence[int], row: int) -> list[np.ndarray]:
+            return [row * n + np.arange(layers.of(j).start, layers.of(j).stop) for j in some]
+
+        self._measured = self._on_device([*of(weights, 0), *of(whole, 1)])
+        self._updates = self._on_device(of([*factored.laid], 1))
+
+    def _on_device(self, places: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
+
+    def first(self, call: Call) -> None:
+        call.ask(self._first, (self._store, self._statistics), (self._sums, self._measured))
+
+    def last(self, call: Call) -> None:
+        if self._last:
+            call.ask(self._last, (self._sums, self._updates))
+
+
+def places_of(job: Job, laid: Laid) -> list[np.ndarray]:
+    """Where the sums of rows and of columns are, and the totals of G and of R, in the order of the tensor."""
+    rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
+    matrices, lines, entries = map(list, laid.plane.dims)
+    of_rows, of_cols = (lines, entries) if laid.plane.lines_are_rows else (entries, lines)
+    totals = _places(job, laid.totals, matrices)
+    return [
+        _places(job, rows, matrices + of_rows),
+        _places(job, cols, matrices + of_cols),
+        totals,
+        totals + laid.totals.length // 2,
+    ]
+
+
+def _places(job: Job, stretch: Stretch, walked: Sequence[int]) -> np.ndarray:
+    """The places of a stretch along which these dimensions are walked, the last one first."""
+    shape, step = job.p.shape, [0] * job.p.ndim
+    for d, inner in _with_inner(walked):
+        step[d] = prod(shape[i] for i in inner)
+    for d, inner in _with_inner(job.block_dims):
+        step[d] = stretch.length * prod(shape[i] for i in inner)
+    places = np.array([stretch.first])
+    for d, n in enumerate(shape):
+        if d in walked or d in job.block_dims:
+            places = np.add.outer(places, np.arange(n) * step[d]).ravel()
+    return places
+
+
+def _with_inner(dims: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+    return [(d, dims[k + 1 :]) for k, d in enumerate(dims)]

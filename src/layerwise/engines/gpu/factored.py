@@ -1,0 +1,250 @@
+"""The tables of planes, and the room in which kernels leave numbers for one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.call import Sizes
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.layout import Dim, Group, Kind, Layers, numbered
+from layerwise.engines.gpu.planes import MOST, C, Plane, R, apart_of, operands_of, plane_of, tile_of, vector_of
+
+FEW = 16  # statistics of each matrix, where those of several are taken at once: of up to four times as many
+FOLDED = 64  # sums of which one program adds up the strips
+CODES = {
+    torch.float32: at.FLOAT32.value,
+    torch.float64: at.FLOAT64.value,
+    torch.bfloat16: at.BFLOAT16.value,
+    torch.float16: at.FLOAT16.value,
+}
+
+
+class Stretch(NamedTuple):
+    """A row of numbers for each layer of a job, and the strips that it is the sum of: where there is one, it is that."""
+
+    first: int
+    length: int
+    strips: int
+    strips_first: int
+
+
+class Room:
+    """Numbers, given out one behind the other."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self, n: int) -> int:
+        self.taken += n
+        return self.taken - n
+
+    def stretch(self, layers: int, length: int, strips: int) -> Stretch:
+        first = self.take(layers * length)
+        return Stretch(first, length, strips, first if strips == 1 else self.take(layers * strips * length))
+
+
+class Cut(NamedTuple):
+    """The tiles of a plane."""
+
+    tile: tuple[int, int, int]
+    vector: int  # elements that can be moved at once
+
+
+class Laid(NamedTuple):
+    """The plane of a job, how it is cut, and what room it has."""
+
+    plane: Plane
+    cut: Cut
+    tiles: int  # of each layer
+    sums: tuple[Stretch, Stretch]  # along lines, and along entries
+    totals: Stretch  # of G and of R, of each matrix
+    factors: tuple[Stretch, Stretch]  # as the sums, in eight bytes each
+
+
+class Work(NamedTuple):
+    """What programs are told, each a row of a table and the number of its part, and how much such a part is."""
+
+    pairs: Tensor
+    shape: tuple[int, int]
+
+
+class Factored:
+    """The layers of a list of jobs that keep R and C."""
+
+    def __init__(
+        self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], layers: Layers, sizes: Sizes, device: torch.device
+    ) -> None:
+        self._sizes, self._device = sizes, device
+        room, factors = Room(), Room()
+        of = [j for j, job in enumerate(jobs) if job.h.factored]
+        self.laid = {j: lay(plane_of(jobs[j], arrays[j]), arrays[j], sizes, room, factors) for j in of}
+        real = {"dtype": torch.float64, "device": device}
+        self.store = torch.zeros(room.taken, **real)
+        self.factors = torch.zeros(factors.taken, **real)
+        planes, sides = self._planes(layers), self._sides(jobs, arrays)
+        self.tiled = torch.zeros((2, int(planes[:, at.TILES.value].sum())), **real)  # Σp² and Σu² of each tile
+        self.plane_of = torch.full((layers.n,), -1, dtype=torch.int64)
+        self.plane_of[planes[:, at.PLANE_LAYER.value]] = torch.arange(len(planes))
+        self.plane_of = self.plane_of.to(device)
+        self.planes, self.sides = (torch.from_numpy(table).to(device) for table in (planes, sides))
+        self.groups = list(self._groups(jobs, arrays, planes))
+        self.of_rows, self.of_all = (list(self._shares(sides, rows)) for rows in (True, False))
+        self.piles, self.of_sums, self.of_totals = self._piles()
+
+    def _planes(self, layers: Layers) -> np.ndarray:
+        tables = [_plane_rows(j, laid, layers) for j, laid in self.laid.items()]
+        rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
+        rows[:, at.TILES_FIRST.value] = np.cumsum(rows[:, at.TILES.value]) - rows[:, at.TILES.value]
+        rows[:, [at.LINE_FACTORS.value, at.ENTRY_FACTORS.value]] += self.factors.data_ptr()
+        return rows
+
+    def _sides(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]]) -> np.ndarray:
+        tables = [
+            _side_rows(j, jobs[j], laid, operands_of(jobs[j], arrays[j]), which)
+            for j, laid in self.laid.items()
+            for which in (0, 1)
+        ]
+        rows = np.concatenate([np.zeros((0, at.SIDE.value), np.int64), *tables])
+        rows[:, at.FACTORS.value] += self.factors.data_ptr()
+        return rows
+
+    def _groups(
+        self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray
+    ) -> Iterator[tuple[Group, Cut]]:
+        """Layers of one kind that are cut alike."""
+        kinds: dict[int, tuple[Kind, Cut]] = {}
+        for j, laid in self.laid.items():
+            kind = Kind(tuple(a.dtype for a in arrays[j]), False, laid.cut.vector > 1, apart_of(jobs[j]))
+            kinds[j] = kind, laid.cut
+        for kind, cut in dict.fromkeys(kinds.values()):
+            own = np.array([j for j in kinds if kinds[j] == (kind, cut)])
+            rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB.value], own))
+            pairs = numbered(rows, planes[rows, at.TILES.value], self._device)
+            if len(pairs):
+                yield Group(kind, own, pairs, len(pairs)), cut
+
+    def _shares(self, sides: np.ndarray, rows: bool) -> Iterator[Work]:
+        """Statistics that programs take, of all sides or of R's."""
+        for few in (True, False):
+            shape = share_of(0 if few else MOST, self._sizes)
+            taken = (sides[:, at.SIDE_ENTRIES.value] <= 4 * FEW) == few
+            if rows:
+                taken &= sides[:, at.OF_ROWS.value] == 1
+            own = np.flatnonzero(taken)
+            matrices, entries = sides[own, at.SIDE_MATRICES.value], sides[own, at.SIDE_ENTRIES.value]
+            parts = -(-matrices // shape[0]) * np.maximum(1, -(-entries // shape[1]))
+            if parts.sum():
+                yield Work(numbered(own, parts, self._device), shape)
+
+    def _piles(self) -> tuple[Tensor, Work, Work]:
+        """What has more than one strip; and what programs are told of those of sums, and of those of totals."""
+        piles: list[tuple[int, ...]] = []
+        works = []
+        for totals in (False, True):
+            start = len(piles)
+            for laid in self.laid.values():
+                for stretch in (laid.totals,) if totals else laid.sums:
+                    piles += _piles_of(stretch, len(laid.plane.bases))
+            parts = np.array([-(-pile[at.PILE_LENGTH.value] // FOLDED) for pile in piles[start:]], np.int64)
+            pairs = numbered(np.arange(start, len(piles)), parts, self._device)
+            works.append(Work(pairs, (self._sizes.strips, FOLDED)))
+        table = torch.tensor(piles or [(0,) * at.PILE.value], dtype=torch.int64, device=self._device)
+        return table, works[0], works[1]
+
+
+def lay(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes, room: Room, factors: Room) -> Laid:
+    """A plane cut into tiles, with room for what is summed of it."""
+    (matrices, lines, entries), layers = plane.sizes, len(plane.bases)
+    vector = vector_of(plane, arrays)
+    # Element by element, addresses take as many registers as what is there.
+    cut = Cut(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
+    m, down, across = cut.tile
+    over, under = max(1, -(-entries // across)), max(1, -(-lines // (down * sizes.tiles)))
+    lengths = matrices * lines, matrices * entries
+    rows = lines if plane.lines_are_rows else entries
+    return Laid(
+        plane,
+        cut,
+        over * under * max(1, -(-matrices // m)),
+        (room.stretch(layers, lengths[0], over), room.stretch(layers, lengths[1], under)),
+        room.stretch(layers, 2 * matrices, max(1, -(-rows // share_of(rows, sizes)[1]))),
+        (factors.stretch(layers, lengths[0], 1), factors.stretch(layers, lengths[1], 1)),
+    )
+
+
+def share_of(entries: int, sizes: Sizes) -> tuple[int, int]:
+    """How many matrices, and statistics of each, a program takes where each matrix has so many."""
+    return (sizes.entries // FEW, FEW) if entries <= 4 * FEW else (1, sizes.entries)
+
+
+def _plane_rows(j: int, laid: Laid, layers: Layers) -> np.ndarray:
+    of = np.arange(layers.of(j).start, layers.of(j).stop)
+    rows, n = np.zeros((len(of), at.PLANE.value), np.int64), np.arange(len(of))
+    rows[:, at.PLANE_LAYER.value], rows[:, at.PLANE_JOB.value], rows[:, at.TILES.value] = of, j, laid.tiles
+    rows[:, at.MATRICES.value : at.MATRICES.value + 3] = laid.plane.sizes
+    for column, stretch in zip((at.LINE_SUMS, at.ENTRY_SUMS), laid.sums, strict=True):
+        rows[:, column.value] = stretch.strips_first + n * stretch.strips * stretch.length
+    for column, stretch in zip((at.LINE_FACTORS, at.ENTRY_FACTORS), laid.factors, strict=True):
+        rows[:, column.value] = 8 * (stretch.first + n * stretch.length)
+    own = slice(at.OPERANDS.value)
+    for i, base in enumerate(laid.plane.bases):
+        rows[i, at.PLANE_BASE.value : at.PLANE_BASE.value + at.OPERANDS.value] = base[own]
+    for column, axis in zip((at.MATRIX_AXIS, at.LINE_AXIS, at.ENTRY_AXIS), laid.plane.axes, strict=True):
+        rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, own)
+    return rows
+
+
+def _side_rows(j: int, job: Job, laid: Laid, arrays: Sequence[Tensor], which: int) -> np.ndarray:
+    """What there is along lines (0) or along entries (1)."""
+    plane, of_rows = laid.plane, (which == 0) == laid.plane.lines_are_rows
+    rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
+    whole = job.p.shape if job.shape is None else job.shape
+    counts = [max(1, prod(whole[d] for d in group)) for group in job.h.factored]
+    k = R if of_rows else C
+    stored, totals, matrices = arrays[k], laid.totals, plane.sizes[0]
+    told = {
+        at.SIDE_JOB: j,
+        at.OF_ROWS: of_rows,
+        at.SIDE_MATRICES: matrices,
+        at.SIDE_ENTRIES: plane.sizes[1 + which],
+        at.WIDE: job.p.dtype is torch.float64,
+        at.STORED: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
+        at.STORED_AS: CODES[stored.dtype],
+        at.FACTORS: 8 * (laid.factors[which].first + n * laid.factors[which].length),
+        at.SUMS: laid.sums[which].first + n * laid.sums[which].length,
+        at.TOTALS: totals.first + n * totals.length,
+        at.TOTAL_STRIPS: totals.strips_first + n * totals.strips * totals.length,
+        at.SUMMED: counts[1] if of_rows else counts[0],
+        at.ROWS: counts[0],
+        at.COLUMNS: counts[1],
+    }
+    for column, values in told.items():
+        rows[:, column.value] = values
+    for column, axis in ((at.SIDE_MATRIX_AXIS, plane.axes[0]), (at.SIDE_AXIS, plane.axes[1 + which])):
+        rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, slice(k, k + 1))
+    return rows
+
+
+def _axis(dims: Sequence[Dim], operands: slice) -> np.ndarray:
+    """An axis as kernels read it. One without dimensions has one of size 1; one that is empty is not walked along."""
+    row = np.zeros(at.AXIS.value, np.int64)
+    row[0] = max(1, len(dims))
+    for d, dim in enumerate(reversed(dims)):
+        first, strides = 1 + d * at.AXIS_DIM.value, dim.strides[operands]
+        row[first] = max(1, dim.size)
+        row[first + 1 : first + 1 + len(strides)] = strides
+    return row
+
+
+def _piles_of(stretch: Stretch, layers: int) -> Iterator[tuple[int, ...]]:
+    if stretch.strips > 1:
+        for i in range(layers):
+            first = stretch.strips_first + i * stretch.strips * stretch.length
+            yield first, stretch.strips, stretch.first + i * stretch.length, stretch.length

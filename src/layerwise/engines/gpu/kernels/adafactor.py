@@ -1,0 +1,294 @@
+"""Adafactor (rules/adafactor.py), cut where the rule yields: what all layers share, and those that keep V whole.
+
+    V ← b2·V + a2·(g² + eps1);   u = g/√V
+    measure: Σp², Σu²          settle: alpha, clip
+    apply: e ← b1·e + scale·u;   p ← kept·p − after·e,   or without momentum  p ← kept·p − scale·u
+
+planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import (
+    added,
+    added_up,
+    array,
+    at_least,
+    at_most,
+    chunk_of,
+    count,
+    goes,
+    gradient,
+    hear,
+    place,
+    read,
+    ready,
+    wants,
+    write,
+)
+from layerwise.engines.gpu.kernels.tables import (
+    AFTER,
+    ANSWERS,
+    CHUNKS,
+    ENTRIES,
+    EPS,
+    FIRST,
+    JOB,
+    KEPT,
+    LAM,
+    LAYER,
+    NUMBERS,
+    PLANE,
+    S0,
+    S1,
+    SCALE,
+    SPECIFIC,
+    TILES,
+    TILES_FIRST,
+    G,
+    P,
+    number,
+)
+
+B1, LR_INSIDE, EXPONENT, CAP, OFFSET, THRESHOLD, SCALED, EPS2 = (number(SPECIFIC + i) for i in range(8))
+RELATIVE, LR_CAP, WARMUP, DECAY, EPS_ADDED = (number(SPECIFIC + 8 + i) for i in range(5))
+B2, A2, RHO, LR_DECAY = (number(SPECIFIC + 13 + i) for i in range(4))
+BY_LR, BY_STEP, BY_ITSELF = number(0.0), number(1.0), number(2.0)
+
+
+def settings(h: Any) -> dict[Any, float]:
+    """The numbers that do not change from step to step."""
+    return {
+        EPS: h.eps[0],
+        EPS2: h.eps[1],
+        EPS_ADDED: h.eps[0] if h.eps_mode == "add" else 0.0,
+        B1: h.beta1 or 0.0,
+        # Without momentum the step is an average of itself alone.
+        LR_INSIDE: float(h.lr_in_momentum or h.beta1 is None),
+        EXPONENT: max(h.beta2_decay, -1e9),  # as good as −∞, but that its product with log 1 is a number
+        CAP: inf if h.beta2_cap is None else h.beta2_cap,
+        OFFSET: h.decay_offset,
+        THRESHOLD: h.clip_threshold or inf,
+        SCALED: float(h.scale_parameter),
+        RELATIVE: float(h.relative_step),
+        LR_CAP: h.lr_cap,
+        WARMUP: float(h.warmup_init),
+        DECAY: {"lr": BY_LR, "step": BY_STEP, "none": BY_ITSELF}[h.decay_scale].value,
+    }
+
+
+@triton.jit
+def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+    """What the rule makes of `now` before anything is measured."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = j < jobs
+    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    row = numbers + j * NUMBERS
+    offset = tl.load(row + OFFSET, here, other=0.0)
+    shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
+    b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
+    b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
+    tl.store(row + B2, b2, here)
+    tl.store(row + A2, 1 - b2, here)
+    relative, cap = tl.load(row + RELATIVE, here, other=0.0) != 0, tl.load(row + LR_CAP, here, other=1.0)
+    rho = at_most(1 / tl.sqrt(t), cap)
+    rho = tl.where(tl.load(row + WARMUP, here, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
+    tl.store(row + RHO, tl.where(relative, lr * rho, lr), here)
+    tl.store(row + LR_DECAY, tl.where(relative, lr * cap, lr), here)
+
+
+@triton.jit
+def numbers_of(told, COMPUTE: tl.constexpr):
+    b2, a2, eps_added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+    return b2.to(COMPUTE), a2.to(COMPUTE), eps_added.to(COMPUTE), eps1.to(COMPUTE)
+
+
+@triton.jit
+def second_moment(g, V, k):
+    b2, a2, eps_added, eps1 = k
+    return b2 * V + a2 * (g * g + eps_added)
+
+
+@triton.jit
+def update(g, V, k, CLAMP: tl.constexpr):
+    b2, a2, eps_added, eps1 = k
+    return g / at_least(tl.sqrt(V), eps1) if CLAMP else g / tl.sqrt(V)
+
+
+@triton.jit
+def steps_of(numbers, job, answers, layer, COMPUTE: tl.constexpr):
+    """What an update is moved with."""
+    to = answers + layer * ANSWERS
+    scale, after, kept = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + KEPT)
+    return (
+        tl.load(numbers + job * NUMBERS + B1).to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), kept.to(COMPUTE)
+    )  # fmt: skip
+
+
+@triton.jit
+def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
+    """p, and e if there is one."""
+    b1, scale, after, kept = steps
+    moved = scale * u
+    if MOMENTUM:
+        e = b1 * read(e_at, here, COMPUTE, FULL) + moved
+        write(e_at, e, here, FULL)
+        moved = after * e
+    write(p_at, kept * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
+
+
+@triton.jit
+def measure(
+    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The new V, and Σp² and Σu² of each chunk."""
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
+    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    pp, uu = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            pp_, uu_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True)
+            pp += pp_
+            uu += uu_
+        if whole < n:
+            pp_, uu_ = measure_at(
+                at, wanted, k, row, start, whole, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
+            )
+            pp += pp_
+            uu += uu_
+    to = partials + tl.load(row + FIRST) + start // CHUNK
+    tl.store(to, tl.sum(pp, 0).to(tl.float64))
+    tl.store(to + apart, tl.sum(uu, 0).to(tl.float64))
+
+
+@triton.jit
+def measure_at(
+    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, SCALES: tl.constexpr, CLAMP: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    here = e < n
+    p_at, g_at, V_at = at
+    V_at += place(row, start, e, S1, FLAT)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    V = second_moment(g, read(V_at, here, COMPUTE, FULL), k)
+    if not LATE:
+        write(V_at, V, here, FULL)
+    if not FULL:
+        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+    u = update(g, V, k, CLAMP)
+    pp = tl.zeros((BLOCK,), COMPUTE)
+    if SCALES:
+        p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
+        pp = p * p
+    return pp, u * u
+
+
+@triton.jit
+def settle(
+    numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n,
+    FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """The sums of each layer, and what the rule makes of them. Where V is factored, Σu² is of the last round."""
+    layer = tl.program_id(0)
+    row, plane = layers + layer.to(tl.int64) * LAYER, tl.load(plane_of + layer)
+    pp, uu = tl.load(sums + layer), tl.load(sums + n + layer)
+    if plane < 0:
+        if FIRST_ROUND:
+            pp, uu = added(row, partials, LANES), added(row, partials + apart, LANES)
+    else:
+        left, parts = tiled + tl.load(planes + plane * PLANE + TILES_FIRST), tl.load(planes + plane * PLANE + TILES)
+        if FIRST_ROUND:
+            pp = added_up(left, parts.to(tl.int32), LANES)
+        if LAST_ROUND:
+            uu = added_up(left + tiles_apart, parts.to(tl.int32), LANES)
+    tl.store(sums + layer, pp)
+    tl.store(sums + n + layer, uu)
+    if ANSWER:
+        told = numbers + tl.load(row + JOB) * NUMBERS
+        answer(told, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
+
+
+@triton.jit
+def answer(told, to, entries, pp, uu):
+    n = at_least(entries.to(tl.float64), 1.0)
+    rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(told + THRESHOLD)
+    clips = threshold != float("inf")
+    clip = tl.where(clips, 1 / at_least(rms / tl.where(clips, threshold, 1.0), 1.0), 1.0)
+    scale = tl.where(tl.load(told + SCALED) != 0, at_least(rms_p, tl.load(told + EPS2)), 1.0)
+    alpha, inside = tl.load(told + RHO) * scale, tl.load(told + LR_INSIDE) != 0
+    decay = tl.load(told + DECAY)
+    by = tl.where(decay == BY_LR, tl.load(told + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
+    tl.store(to, rms)
+    tl.store(to + 1, scale * clip)
+    tl.store(to + 2, rms_p)
+    tl.store(to + SCALE, (1 - tl.load(told + B1)) * clip * tl.where(inside, alpha, 1.0))
+    tl.store(to + AFTER, tl.where(inside, 1.0, alpha))
+    tl.store(to + KEPT, 1 - by * tl.load(told + LAM))
+
+
+@triton.jit
+def apply(
+    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """p, e, and where it is late V, one chunk after the other from the end, where caches may still have them."""
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
+    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
+    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    e_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
+    at = p_at, g_at, e_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    wanted, k = wants(numbers, job, tl.load(clips + layer), COMPUTE), numbers_of(numbers + job * NUMBERS, COMPUTE)
+    steps = steps_of(numbers, job, answers, layer, COMPUTE)
+    if goes(skip, SKIPS):
+        whole = n // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            apply_at(
+                at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True
+            )
+        if whole < n:
+            apply_at(
+                at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
+            )
+        count(letter, numbers, jobs, row, job, start)
+
+
+@triton.jit
+def apply_at(
+    at, wanted, k, steps, row, start, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, CLAMP: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    here = e < n
+    p_at, g_at, e_at, V_at = at
+    V_at += place(row, start, e, S1, FLAT)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    V = read(V_at, here, COMPUTE, FULL)
+    if LATE:
+        V = second_moment(g, V, k)
+        write(V_at, V, here, FULL)
+    if not FULL:
+        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+    p_at += place(row, start, e, P, FLAT)
+    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, here, COMPUTE, MOMENTUM, FULL)

@@ -1,0 +1,336 @@
+"""Adafactor where V is factored (rules/adafactor.py), cut where the rule yields.
+
+    measure: Σ(g²) along lines and along entries, Σp²      → fold, total
+    renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
+    squares: Σu²,  u = g·line·entry                        → adafactor.settle
+    apply:   p, e
+
+A tensor is a stack of matrices, a matrix has lines, a line has entries, and entries are what lies nearest to one
+another in memory; R belongs to lines and C to entries, or the other way round. A program takes a tile of so many
+matrices, lines and entries, and then those of the lines below it. What it sums along a line is one of several strips
+of that line's sum, which are added afterwards, always in the same order.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.adafactor import A2, B2, EPS_ADDED, move, steps_of
+from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, wants
+from layerwise.engines.gpu.kernels.tables import (
+    AXIS_DIM,
+    BFLOAT16,
+    COLUMNS,
+    ENTRIES_OF_LINE,
+    ENTRY_AXIS,
+    ENTRY_FACTORS,
+    ENTRY_SUMS,
+    EPS,
+    FACTORS,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    GRADIENT,
+    LAYER,
+    LINE_AXIS,
+    LINE_FACTORS,
+    LINE_SUMS,
+    LINES,
+    MATRICES,
+    MATRIX_AXIS,
+    NUMBERS,
+    OF_ROWS,
+    OPERANDS,
+    PILE,
+    PILE_LENGTH,
+    PILE_SUM,
+    PLANE,
+    PLANE_BASE,
+    PLANE_JOB,
+    PLANE_LAYER,
+    ROWS,
+    S0,
+    SIDE,
+    SIDE_AXIS,
+    SIDE_ENTRIES,
+    SIDE_JOB,
+    SIDE_MATRICES,
+    SIDE_MATRIX_AXIS,
+    STORED,
+    STORED_AS,
+    STRIPS,
+    STRIPS_FIRST,
+    SUMMED,
+    SUMS,
+    TILES_FIRST,
+    TOTAL_STRIPS,
+    TOTALS,
+    WIDE,
+    G,
+    P,
+)
+
+# ---- where things lie
+
+
+@triton.jit
+def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
+    """How far element i of an axis is from its first, in this operand. With a VECTOR, the compiler sees its multiple."""
+    stride = axis + 2 + WHICH
+    if VECTOR > 1:
+        return i.to(tl.int64) * (tl.load(stride) // VECTOR * VECTOR)
+    rest, at = i, tl.zeros_like(i).to(tl.int64)
+    outermost = tl.load(axis).to(tl.int32) - 1
+    for d in range(0, outermost):
+        size = tl.load(axis + 1 + d * AXIS_DIM).to(tl.int32)
+        at += (rest % size).to(tl.int64) * tl.load(stride + d * AXIS_DIM)
+        rest = rest // size
+    return at + rest.to(tl.int64) * tl.load(stride + outermost * AXIS_DIM)
+
+
+@triton.jit
+def tile_of(
+    planes, tiles, c, BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr, VECTOR: tl.constexpr
+):
+    """The plane that tile c is of, the tile's number and those of its strips, and its matrices, lines and entries."""
+    plane = planes + tl.load(tiles + 2 * c).to(tl.int64) * PLANE
+    number = tl.load(tiles + 2 * c + 1)
+    lines = tl.load(plane + LINES).to(tl.int32)
+    entries = (tl.load(plane + ENTRIES_OF_LINE) // VECTOR * VECTOR).to(tl.int32)
+    down, across = tl.maximum(tl.cdiv(lines, BL * DEPTH), 1), tl.maximum(tl.cdiv(entries, BE), 1)
+    over, under = number % across, number // across % down
+    m = number // across // down * BM + tl.arange(0, BM)
+    e = over * BE + tl.arange(0, BE)
+    return plane, number, over, under, m, e, lines, entries
+
+
+@triton.jit
+def corner(plane, address, m, e, WHICH: tl.constexpr, DTYPE: tl.constexpr, VECTOR: tl.constexpr):
+    """Where this operand has the first line of these matrices and entries."""
+    at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE + WHICH)
+    if VECTOR > 1:
+        # Here, because the compiler keeps such a hint with the operation that has made the pointer.
+        at = tl.multiple_of(at, 16)
+        return at + along(plane + MATRIX_AXIS, m, WHICH, VECTOR)[:, None, None] + e[None, None, :]
+    matrices, entries = along(plane + MATRIX_AXIS, m, WHICH, 1), along(plane + ENTRY_AXIS, e, WHICH, 1)
+    return at + matrices[:, None, None] + entries[None, None, :]
+
+
+@triton.jit
+def lines_of(plane, lines, WHICH: tl.constexpr, VECTOR: tl.constexpr):
+    return along(plane + LINE_AXIS, lines, WHICH, VECTOR)[None, :, None]
+
+
+@triton.jit
+def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr):
+    """The factors of lines, or of entries, of these matrices."""
+    at = tl.load(plane + WHICH).to(tl.pointer_type(COMPUTE))
+    return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], here, other=1.0)
+
+
+# ---- tiles
+
+
+@triton.jit
+def measure(
+    letter, numbers, pointers, layers, planes, tiles, clips, store, tiled, apart, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """What each tile adds to the sums of g² along lines and along entries, and its Σp²."""
+    plane, number, over, under, m, e, lines, entries = tile_of(
+        planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
+    )
+    job = tl.load(plane + PLANE_JOB)
+    wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
+    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    matrices = tl.load(plane + MATRICES)
+    of_lines = store + tl.load(plane + LINE_SUMS) + (over * matrices + m.to(tl.int64)) * lines
+    of_entries = store + tl.load(plane + ENTRY_SUMS) + (under * matrices + m.to(tl.int64)) * entries
+    in_m, in_e, goes_on = m < matrices, e < entries, goes(skip, SKIPS)
+    pp, by_entry = tl.zeros((BM, BL, BE), COMPUTE), tl.zeros((BM, BL, BE), COMPUTE)
+    first = under * BL * DEPTH
+    for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
+        line = i + tl.arange(0, BL)
+        in_lines = in_m[:, None] & (line < lines)[None, :]
+        here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
+        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, READY)
+        gg = g * g
+        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2).to(tl.float64), in_lines)
+        by_entry += gg
+        if SCALES:
+            p = read(p_at + lines_of(plane, line, P, VECTOR), here, COMPUTE, False)
+            pp += p * p
+    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1).to(tl.float64), in_m[:, None] & in_e[None, :])
+    if SCALES:
+        tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp).to(tl.float64))
+
+
+@triton.jit
+def update(g, line, entry, eps1, CLAMP: tl.constexpr):
+    if CLAMP:
+        return g / at_least(line * entry, eps1)
+    return g * line * entry
+
+
+@triton.jit
+def squares(
+    letter, numbers, pointers, layers, planes, tiles, clips, store, tiled, apart, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Σu² of each tile, from the end, where caches may still have it."""
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    plane, number, over, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
+    job = tl.load(plane + PLANE_JOB)
+    wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    eps1 = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE)
+    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    in_m, in_e, goes_on = m < tl.load(plane + MATRICES), e < entries, goes(skip, SKIPS)
+    entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
+    uu = tl.zeros((BM, BL, BE), COMPUTE)
+    first = under * BL * DEPTH
+    for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
+        at = i + tl.arange(0, BL)
+        in_lines = in_m[:, None] & (at < lines)[None, :]
+        here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
+        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, READY)
+        line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
+        u = tl.where(here, update(g, line, entry, eps1, CLAMP), 0.0)
+        uu += u * u
+    to = tiled + apart + tl.load(plane + TILES_FIRST) + number
+    tl.store(to, tl.sum(uu).to(tl.float64))
+
+
+@triton.jit
+def apply(
+    letter, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """p and e."""
+    plane, number, over, under, m, e, lines, entries = tile_of(
+        planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
+    )
+    job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
+    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
+    eps1, steps = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE), steps_of(numbers, job, answers, layer, COMPUTE)
+    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
+    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, e, S0, STATE0, VECTOR)
+    in_m, in_e = m < tl.load(plane + MATRICES), e < entries
+    entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
+    first = under * BL * DEPTH
+    if goes(skip, SKIPS):
+        for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
+            at = i + tl.arange(0, BL)
+            in_lines = in_m[:, None] & (at < lines)[None, :]
+            here = in_lines[:, :, None] & in_e[None, None, :]
+            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, READY)
+            line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
+            u = update(g, line, entry, eps1, CLAMP)
+            to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
+            move(to, averaged, u, steps, here, COMPUTE, MOMENTUM, False)
+        count(letter, numbers, jobs, layers + layer * LAYER, job, number)
+
+
+# ---- statistics
+
+
+@triton.jit
+def fold(piles, work, store, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """The sum of a pile's strips."""
+    c = tl.program_id(0)
+    pile = piles + tl.load(work + 2 * c).to(tl.int64) * PILE
+    i = tl.load(work + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    n, strips, at = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32), tl.load(pile + STRIPS_FIRST)
+    total = tl.zeros((DEPTH, LENGTH), tl.float64)
+    for first in range(0, strips, DEPTH):
+        strip = first + tl.arange(0, DEPTH)
+        here = (strip < strips)[:, None] & (i < n)[None, :]
+        total += tl.load(store + at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0)
+    tl.store(store + tl.load(pile + PILE_SUM) + i, tl.sum(total, 0), i < n)
+
+
+@triton.jit
+def fetch(address, kind, at, here, OTHER: tl.constexpr):
+    """A number of whichever dtype, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (kind == FLOAT32), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (kind == FLOAT64), other=OTHER)
+    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, here & (kind == BFLOAT16), other=OTHER)
+    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, here & (kind == FLOAT16), other=OTHER)
+    low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
+    return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
+
+
+@triton.jit
+def put(address, kind, at, x, here):
+    """Store a number as whichever dtype. What is too large for a dtype is not converted to another than its own."""
+    single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
+    half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (kind == FLOAT32))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (kind == FLOAT64))
+    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), here & (kind == BFLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, here & (kind == FLOAT16))
+
+
+@triton.jit
+def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
+    """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
+    c = tl.program_id(0)
+    side = sides + tl.load(work + 2 * c).to(tl.int64) * SIDE
+    number, n = tl.load(work + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
+    across = tl.maximum(tl.cdiv(n, BE), 1)
+    m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
+    in_m = m < tl.load(side + SIDE_MATRICES)
+    here = in_m[:, None] & (i < n)[None, :]
+    stored = along(side + SIDE_MATRIX_AXIS, m, 0, 1)[:, None] + along(side + SIDE_AXIS, i, 0, 1)[None, :]
+    return side, number % across, m, in_m, here, m.to(tl.int64)[:, None] * n + i[None, :], stored
+
+
+@triton.jit
+def total(sides, work, store, BM: tl.constexpr, BE: tl.constexpr):
+    """Of each matrix, the sum of its rows' sums, and of the R that there was."""
+    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+    G_rows = tl.load(store + tl.load(side + SUMS) + at, here, other=0.0)
+    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, here, 0.0)
+    to = store + tl.load(side + TOTAL_STRIPS) + 2 * strip * tl.load(side + SIDE_MATRICES) + m
+    tl.store(to, tl.sum(G_rows, 1), in_m)
+    tl.store(to + tl.load(side + SIDE_MATRICES), tl.sum(R, 1), in_m)
+
+
+@triton.jit
+def renew(
+    sides, work, numbers, store, skip,
+    KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
+):  # fmt: skip
+    """R and C of this step: stored, or what u is made with, or both."""
+    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+    told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
+    b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+    mean = tl.load(store + tl.load(side + SUMS) + at, here, other=1.0) / tl.load(side + SUMMED).to(tl.float64)
+    address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
+    x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
+    if USE:
+        clamps = added == 0
+        # By the recurrence that R obeys, and so known as soon as the sums are.
+        rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
+        of_rows = tl.load(side + OF_ROWS) != 0
+        totals, known = store + tl.load(side + TOTALS) + m, in_m & of_rows
+        G_mean = tl.load(totals, known, other=1.0) / (rows * columns)
+        R_mean = tl.load(totals + tl.load(side + SIDE_MATRICES), known, other=1.0) / rows
+        R_mean = b2 * R_mean + a2 * (G_mean + added)
+        R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
+        root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
+        factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
+        wide, to = tl.load(side + WIDE) != 0, tl.load(side + FACTORS)
+        put(to, tl.where(wide, FLOAT64, FLOAT32), at, factor, here)
+    if KEEP:
+        put(address, kind, stored, x, here & goes(skip, SKIPS))

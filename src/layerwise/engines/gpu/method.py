@@ -1,0 +1,49 @@
+"""What the rules' methods have in common: which kernels a step takes, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines.gpu.layout import way_of
+
+
+class Method:
+    """A rule's way through the kernels, made anew whenever the tables are."""
+
+    settings: ClassVar[Callable[[Any], dict[Any, float]]]  # the numbers that do not change from step to step
+
+    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
+        """`arrays` are the operands of each job."""
+
+    @classmethod
+    def states(cls, job: Job) -> Sequence[Tensor | None]:
+        """The two states of the parameter's shape, S0 and S1."""
+        raise NotImplementedError
+
+    @classmethod
+    def apart(cls, job: Job) -> tuple[Any, ...]:
+        """What tells kinds of layers apart besides their dtypes and layout."""
+        raise NotImplementedError
+
+    @classmethod
+    def measures(cls, job: Job) -> Mapping[str, int]:
+        """What the answers hold, by name."""
+        raise NotImplementedError
+
+    @classmethod
+    def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
+        """In how many dimensions the job lies in memory."""
+        return len(way_of(job, operands).dims)
+
+    @classmethod
+    def declined(cls, job: Job) -> str:
+        """Why this job in particular is not taken, or an empty string."""
+        return ""
+
+    def step(self, call: Call) -> None:
+        raise NotImplementedError
