@@ -140,4 +140,3 @@ class Adafactor(Method):
 def _rounded(group: Group) -> bool:
     """Whether V is rounded where it is stored, so that `apply` has to make it again."""
     return group.kind.dtypes[3] is not group.kind.compute
-

@@ -115,16 +115,14 @@ class PreparedOnGpu:
             if others is not None:
                 others.told_how("the GPU engine")
             grads = self._laid_out(grads)
-            said = self._letter.write(grads, nows)
+            places = self._letter.write(grads, nows)
             tables, method = self._tables, self._method
             assert tables is not None
             assert method is not None
-            scaled = not (said[at.KIND.value + at.G_SCALE.value] == 0).all() or any(now.g_scale != 1 for now in nows)
-            misplaced = said[at.GRADIENT.value] % 16 != 0
-            method.step(Call(tables, skip, scaled, misplaced, others))
+            method.step(Call(tables, skip, self._letter.scaled, places % 16 != 0, others))
             increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
-                _recorded.append((tables, self._letter))
+                _recorded.append((tables, method, self._letter))
 
     def _laid_out(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradients as kernels can read them, with tables that fit."""

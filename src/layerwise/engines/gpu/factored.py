@@ -79,7 +79,12 @@ class Factored:
     """The layers of a list of jobs that keep R and C."""
 
     def __init__(
-        self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], layers: Layers, sizes: Sizes, device: torch.device
+        self,
+        jobs: Sequence[Job],
+        arrays: Sequence[Sequence[Tensor]],
+        layers: Layers,
+        sizes: Sizes,
+        device: torch.device,
     ) -> None:
         self._sizes, self._device = sizes, device
         room, factors = Room(), Room()

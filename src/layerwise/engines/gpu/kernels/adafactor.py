@@ -164,7 +164,9 @@ def measure(
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
-            pp_, uu_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True)
+            pp_, uu_ = measure_at(
+                at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True
+            )
             pp += pp_
             uu += uu_
         if whole < n:
@@ -264,9 +266,7 @@ def apply(
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
-            apply_at(
-                at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True
-            )
+            apply_at(at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(
                 at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
