@@ -21,7 +21,7 @@ INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick check bench docs site site-serve stub sanitize clean help
+.PHONY: setup demo test test-quick test-gpu check bench bench-gpu docs site site-serve stub sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -29,10 +29,12 @@ help:
 	@echo "make setup        everything for development, and the pre-commit hooks"
 	@echo "make demo         what the optimizers are for, shown on real data in two minutes, with a report"
 	@echo "make test         all tests;  make test-quick leaves out the slow ones"
+	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make check        lint, format, types, and the extension's stub"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
+	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
 
@@ -47,6 +49,10 @@ test: $(VENV)/.dev $(VENV)/.package
 
 test-quick: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m pytest -m "not heavy" $(PYTEST_ARGS)
+
+# With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
+test-gpu:
+	@$(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 
 check: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m ruff check
@@ -74,6 +80,9 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
+
+bench-gpu: $(VENV)/.dev $(VENV)/.package
+	@$(PY) benchmarks/gpu.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
 sanitize: $(VENV)/.dev $(VENV)/.package

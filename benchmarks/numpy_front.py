@@ -61,10 +61,10 @@ def show(console: Console, rows: list[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the small sets; nothing is written")
-    parser.add_argument("--shapes", choices=SETS, action="append", help="only these sets; may be repeated")
+    parser.add_argument("--shapes", choices=ROUNDS, action="append", help="only these sets; may be repeated")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/numpy_front.csv")
     given = parser.parse_args()
-    sets = given.shapes or [name for name in SETS if not (given.quick and name == "bert-base")]
+    sets = given.shapes or [name for name in ROUNDS if not (given.quick and name == "bert-base")]
     console, origin = Console(), provenance()
     for set_name in sets:
         for optimizer in OPTIMIZERS:

@@ -52,5 +52,8 @@ def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 def _commit() -> str:
     command = ("git", "describe", "--always", "--dirty")
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:  # no git here
+        return ""
     return done.stdout.strip()

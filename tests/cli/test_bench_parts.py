@@ -14,7 +14,7 @@ from rich.console import Console
 
 import layerwise
 from layerwise.cli import files
-from layerwise.cli.bench import memory, report, shapes, timing
+from layerwise.cli.bench import memory, report, shapes, tensors, timing
 from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
 from layerwise.cli.bench.groups import Cost, grouped
 from layerwise.cli.bench.measure import Measurement, Table
@@ -83,10 +83,10 @@ class Told(list):
         self.append((what, steps))
 
 
-def measured(*peers, room=1e9):
+def measured(*peers, room=1e9, enough=bool):
     work = held({"a": (16, 16)})
     table = Table("Lamb", "a", work.shapes, "float32", "cpu", 1, peers[0].label)
-    measurement = Measurement(table, peers, work, room, Told())
+    measurement = Measurement(table, peers, work, room, Told(), enough)
     return table, measurement
 
 
@@ -108,6 +108,37 @@ class TestMeasurement:
         measurement.run(3)
         assert list(table.rows) == ["ours"]
         assert table.left_out == {"theirs": "RuntimeError: does not work here"}
+
+    def test_turns_end_when_it_is_enough(self):
+        steps = iter(range(100))
+        # Two rounds of warming up, two more, and one step of ours.
+        table, measurement = measured(Sleeping("ours", ""), Sleeping("theirs", ""), enough=lambda: next(steps) == 8)
+        measurement.run(11)
+        assert [len(row.timing.rounds) for row in table.rows.values()] == [3, 2]
+        assert [len(row.ratio.rounds) for row in table.rows.values()] == [3, 2]
+
+    def test_one_may_be_tried_out_as_another(self):
+        class Slow(Sleeping):
+            def try_out(self, work):
+                return Sleeping("fast", "").start(work)
+
+            def start(self, work):
+                started.append(work.shapes)
+                return super().start(work)
+
+        started: list = []
+        _, measurement = measured(Slow("slow", ""))
+        measurement.run(3)
+        assert started[0] == {"a": (16, 16)}  # and not what is much smaller
+
+    def test_more_columns(self):
+        table, measurement = measured(Sleeping("ours", ""))
+        measurement.run(3)
+        console = Console(file=StringIO(), width=80)
+        report.show(console, table, lambda row: {"rounds\nthat count": str(len(row.timing.rounds))})
+        heading, row = console.file.getvalue().splitlines()[1:3]
+        assert heading.rstrip().endswith("rounds that count")
+        assert row.rstrip().endswith(" 3")
 
     @pytest.mark.parametrize("at", [1, 4, "peak"])
     def test_what_fails_at_full_size_is_left_out(self, at):
@@ -227,6 +258,11 @@ class TestParts:
         found = shapes.SETS[name]()
         assert (shapes.parameters(found), len(found)) == (size, tensors)
 
+    def test_a_billion_parameters(self):
+        found = shapes.gpt_1b()
+        assert 1.0e9 < shapes.parameters(found) < 1.1e9
+        assert found["head"] == found["wte"]
+
     @pytest.mark.parametrize("name", shapes.SETS)
     def test_shrunk_shapes_keep_their_proportions(self, name):
         found = shapes.SETS[name]()
@@ -244,6 +280,28 @@ class TestParts:
         (tmp_path / "memory.max").write_text("max\n")
         assert memory.available(meminfo, tmp_path) == 3000 * 1024
         assert memory.available(tmp_path / "none", tmp_path) > 0
+
+    def test_the_clock_of_a_gpu(self, monkeypatch):
+        """The host's time is of the first step, the GPU's of the second, which follows on what holds the GPU up."""
+        told = []
+
+        class Event:
+            def __init__(self, enable_timing):
+                told.append("event")
+
+            def record(self):
+                told.append("record")
+
+            def elapsed_time(self, other):
+                return 7.0  # milliseconds
+
+        for name, call in {"synchronize": "wait", "_sleep": "sleep"}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, call=call: told.append(call))
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        host, device = tensors.on_cuda(lambda: told.append("step"))
+        assert " ".join(told) == "wait step event event wait sleep record step record wait"
+        assert 0 < host < 1
+        assert device == 7e-3
 
     def test_state_is_counted_once(self):
         a = np.zeros(10, np.float32)

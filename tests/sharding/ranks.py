@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "LAYERWISE_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "TRITON_INTERPRET": "1",  # kernels, where there are any, on tensors in the machine's memory
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer has gone is said by an exception
 }
 

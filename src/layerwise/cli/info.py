@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from layerwise.engines import gpu
 from layerwise.engines.native import VARIABLE as ISA_VARIABLE
 from layerwise.engines.native import heed_environment, why_not
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
@@ -21,7 +22,6 @@ from layerwise.threads import available_processors, extension, wanted_threads
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
 NOT_INSTALLED = "not installed"
-GPU = "not there yet: tensors on a GPU are stepped by the rule"
 
 
 def show(devices: bool = False, json: bool = False) -> None:
@@ -39,7 +39,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "processor": {"name": processor(), "available": available_processors()},
         "engines": {
             "cpu": _cpu(),
-            "gpu": {"available": False, "why": GPU},
+            "gpu": _gpu(),
             "rule": {"available": True, "takes": "any array library: what no other engine takes"},
         },
     }
@@ -56,7 +56,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"           {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"
     yield from _cpu_lines(engines["cpu"], machine["available"])
-    yield f"  gpu      {engines['gpu']['why']}"
+    yield f"  gpu      {engines['gpu'].get('takes') or 'not available: ' + engines['gpu']['why']}"
     yield f"  rule     {engines['rule']['takes']}"
 
 
@@ -84,6 +84,15 @@ def _cpu() -> dict[str, Any]:
         "threads": wanted_threads(),
         "compiler": native.compiler(),
     }
+
+
+def _gpu() -> dict[str, Any]:
+    why = gpu.why_not()
+    return (
+        {"available": False, "why": why}
+        if why
+        else {"available": True, "takes": "PyTorch's tensors on GPUs, by Triton"}
+    )
 
 
 def _torch_devices() -> list[str] | str:

@@ -28,6 +28,8 @@ class Counts:
         """What each parameter's step is told, with these rates."""
         if not self._on_device:
             taken = _state.counts(self.steps)
+            if taken.count(taken[0]) == len(taken):  # as good as always
+                return [Now(taken[0] + 1, *rates)] * len(taken)
             known = {n: Now(n + 1, *rates) for n in set(taken)}
             return list(map(known.__getitem__, taken))
         if not self.by_engine:

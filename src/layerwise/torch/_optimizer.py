@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from struct import pack
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
-        self._turns: dict[tuple[int, ...], Turn] = {}  # by their parameters, the last taken at the end
+        self._turns: dict[bytes, Turn] = {}  # by their parameters, the last taken at the end
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -204,9 +205,9 @@ class Optimizer(torch.optim.Optimizer):
 
     def _kept_turn(
         self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
-    ) -> tuple[tuple[int, ...], Turn | None, Sequence[Plan]]:
+    ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
         """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
-        key = tuple(map(id, params))
+        key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = self._turns.get(key)
         at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
         if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
@@ -274,7 +275,7 @@ class Optimizer(torch.optim.Optimizer):
         engine = engine_of(self._engine, differentiable)
         return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self.agreement())
 
-    def _remember(self, key: tuple[int, ...], turn: Turn) -> None:
+    def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
         self._turns.pop(key, None)
         self._turns[key] = turn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -59,10 +59,21 @@ class Table:
 
 
 class Measurement:
-    """Fills a table: what fails is left out with its reason, what does not fit the memory too."""
+    """Fills a table: what fails is left out with its reason, what does not fit the memory too.
 
-    def __init__(self, table: Table, peers: Sequence[Peer], work: Work, room: float, screen: Screen) -> None:
-        self.table, self._work, self._room, self._screen = table, work, room, screen
+    No more turns are taken when it is `enough`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        peers: Sequence[Peer],
+        work: Work,
+        room: float,
+        screen: Screen,
+        enough: Callable[[], bool] = bool,
+    ) -> None:
+        self.table, self._work, self._room, self._screen, self._enough = table, work, room, screen, enough
         self._peers = {peer.label: peer for peer in peers}
 
     def run(self, rounds: int) -> None:
@@ -86,7 +97,7 @@ class Measurement:
         for label in self._peers:
             self._screen.tell(f"trying {label}", 1)
             with self._without(label):
-                running = self._peers[label].start(small)
+                running = self._peers[label].try_out(small)
                 found[label] = Cost(times * (running.state_bytes + running.copied), times * running.peak())
         return found
 
@@ -125,6 +136,8 @@ class Measurement:
         try:
             for label in turns.take(rounds, WARMUP):
                 self._screen.tell(label, 1)
+                if self._enough():
+                    break
         finally:  # Ctrl-C leaves what was measured so far
             self._keep(turns)
         for one in running:

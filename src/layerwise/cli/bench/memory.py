@@ -61,7 +61,7 @@ def peak_on_cpu(step: Step) -> int:
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    with _silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
         with record_function(MARK):
             step()
@@ -77,7 +77,7 @@ def peak_on_cpu(step: Step) -> int:
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Without what the profiler's compiled part writes to the standard error."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -22,10 +22,15 @@ from layerwise.cli.bench.timing import Timing
 DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
 MIB = 2**20
 WIDEST = 200
+Cells = Callable[[Row], Mapping[str, str]]  # by heading
+Rows = Sequence[tuple[Row, Mapping[str, str]]]
 
 
-def show(console: Console, table: Table) -> None:
-    """A table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation."""
+def show(console: Console, table: Table, more: Cells = lambda row: {}) -> None:
+    """A table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation.
+
+    `more` gives the cells of columns that are to follow.
+    """
     title = (
         f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
         f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
@@ -33,8 +38,8 @@ def show(console: Console, table: Table) -> None:
     plain = not console.is_terminal
     console.print(Text(title, style="bold"), soft_wrap=plain)
     if table.rows:
-        shown = Console(file=console.file, width=WIDEST, color_system=None) if plain else console
-        shown.print(_fitting(shown, table, plain))
+        shown = wide(console)
+        shown.print(_fitting(shown, plain, [(row, {**_cells(row), **more(row)}) for row in table.rows.values()]))
     for label, why in table.left_out.items():
         console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
     if table.apart:
@@ -42,18 +47,23 @@ def show(console: Console, table: Table) -> None:
     console.print()
 
 
-def _fitting(console: Console, table: Table, plain: bool) -> Grid:
+def wide(console: Console) -> Console:
+    """The console, or where it is no terminal one without an end of its lines."""
+    return console if console.is_terminal else Console(file=console.file, width=WIDEST, color_system=None)
+
+
+def _fitting(console: Console, plain: bool, rows: Rows) -> Grid:
     """The table with as many columns as there is room for, broken names before fewer columns than five."""
-    grids = [_grid(table, plain, False, ()), _grid(table, plain, False, DROPPED[:1])]
-    grids += [_grid(table, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
+    grids = [_grid(rows, plain, False, ()), _grid(rows, plain, False, DROPPED[:1])]
+    grids += [_grid(rows, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
     room = console.options.update(width=WIDEST)
     return next((grid for grid in grids if console.measure(grid, options=room).maximum <= console.width), grids[-1])
 
 
-def _grid(table: Table, plain: bool, folded: bool, dropped: Sequence[str]) -> Grid:
+def _grid(all_rows: Rows, plain: bool, folded: bool, dropped: Sequence[str]) -> Grid:
     grid = Grid(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if plain else 1, 0, 0))
     grid.add_column("implementation", no_wrap=True, vertical="bottom")
-    rows = [(row, _without(dropped, _cells(row))) for row in table.rows.values()]
+    rows = [(row, _without(dropped, cells)) for row, cells in all_rows]
     for heading in rows[0][1]:
         grid.add_column(heading.replace("\n", " ") if plain else heading, justify="right", no_wrap=True)
     for row, cells in rows:
@@ -75,19 +85,19 @@ def _cells(row: Row) -> dict[str, str]:
         "ratio's\nquartiles": _spread(row.ratio),
         "host\nms": _ms(row.host),
         "state,\nB/param": f"{row.state:.2f}",
-        "peak\nMiB": "" if row.peak is None else _number(row.peak / MIB),
+        "peak\nMiB": "" if row.peak is None else in_digits(row.peak / MIB),
     }
 
 
 def _ms(timing: Timing) -> str:
-    return _number(1e3 * timing.median) if timing.rounds else ""
+    return in_digits(1e3 * timing.median) if timing.rounds else ""
 
 
 def _spread(timing: Timing, scale: float = 1) -> str:
-    return "–".join(_number(scale * x) for x in timing.quartiles) if timing.rounds else ""
+    return "–".join(in_digits(scale * x) for x in timing.quartiles) if timing.rounds else ""
 
 
-def _number(x: float) -> str:
+def in_digits(x: float) -> str:
     """Three digits, or all before the point."""
     digits = 0 if x >= 99.95 else 1 if x >= 9.995 else 2 if x >= 0.0995 else 3
     return f"{x:,.{digits}f}"
@@ -98,7 +108,11 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
     bases = ", ".join(dict.fromkeys(table.base for table in tables))
     on_cuda = any(table.device.startswith("cuda") for table in tables)
-    host = "until the call returned" if on_cuda else "the same step of as many tensors of one element each"
+    host = (
+        "until the call returned, the GPU idle before"
+        if on_cuda
+        else "the same step of as many tensors of one element each"
+    )
     counted = "–".join(map(str, rounds))
     columns = (
         f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "

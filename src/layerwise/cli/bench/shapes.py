@@ -46,7 +46,16 @@ def gpt2_medium() -> Shapes:
 
     From its published configuration: vocab_size 50257, n_positions 1024, n_embd 1024, n_layer 24.
     """
-    vocabulary, positions, hidden, layers = 50257, 1024, 1024, 24
+    return _gpt(vocabulary=50257, positions=1024, hidden=1024, layers=24)
+
+
+def gpt_1b() -> Shapes:
+    """The same kind of network with a billion parameters and a head of its own. Its sizes are nobody's publication."""
+    vocabulary, hidden = 32000, 1792
+    return _gpt(vocabulary, positions=2048, hidden=hidden, layers=24) | {"head": (vocabulary, hidden)}
+
+
+def _gpt(vocabulary: int, positions: int, hidden: int, layers: int) -> Shapes:
     shapes: Shapes = {"wte": (vocabulary, hidden), "wpe": (positions, hidden)}
     linear = {"c_attn": 3 * hidden, "attn.c_proj": hidden, "c_fc": 4 * hidden}
     for layer in range(layers):
@@ -88,6 +97,7 @@ SETS = {
     "resnet50": resnet50,
     "bert-base": bert_base,
     "gpt2-medium": gpt2_medium,
+    "gpt-1b": gpt_1b,
     "tiny-1000": tiny_1000,
     "digits": digits,
 }

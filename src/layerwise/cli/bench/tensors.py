@@ -17,6 +17,8 @@ from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
+# How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
+CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,28 @@ def device_of(name: str) -> torch.device:
 
 
 def free(device: str) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else available()
+    if not device.startswith("cuda"):
+        return available()
+    torch.cuda.empty_cache()  # what the allocator only keeps counts as taken otherwise
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def on_cuda(step: Step) -> tuple[float, float]:
-    """The clock of a GPU, which begins idle and may still be busy when the call has returned."""
-    torch.cuda.synchronize()
+    """The clock of a GPU, which takes two steps.
+
+    The host's time is that of a step which finds the GPU idle. The GPU's, between two events, is that of one which was
+    asked for while the GPU was still held up: else a GPU that is faster than the calls would be timed waiting for them.
+    """
+    cuda: Any = torch.cuda
+    cuda.synchronize()
     start = time.perf_counter()
     step()
     host = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return host, time.perf_counter() - start
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    cuda.synchronize()
+    cuda._sleep(int(CYCLES * min(SHORTEST + 1.5 * host, LONGEST)))
+    begin.record()
+    step()
+    end.record()
+    cuda.synchronize()
+    return host, begin.elapsed_time(end) / 1e3

@@ -185,18 +185,16 @@ class Call:
                 self._asked(Squares(None), tables.sums[:1])
             clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1)
         if tables.model is not None:
-            total = self._of_model((here / clips.square()).sum())
+            total = self._of_model(here / clips.square())
             clips = clips * (total.sqrt() / tables.model).clamp_(min=1)
         tables.clips.copy_(clips)
 
     def _of_model(self, here: Tensor) -> Tensor:
-        """The sum over the model. Every job is asked; what is here of all is said for the first."""
+        """The sum over the model, given that of each layer."""
         if self.others is None:
-            return here
-        jobs = self.tables.jobs
-        ask = ModelSum(None)
+            return here.sum()
+        jobs, ask, starts = self.tables.jobs, ModelSum(None), torch.from_numpy(self.tables.layers.firsts)
+        sums = torch.segment_reduce(here, "sum", lengths=starts.diff().to(here.device), unsafe=True, initial=0)
         questions = [Question(j, ModelSum, dims_of(ask, job.p.ndim, ()), 1) for j, job in enumerate(jobs)]
-        sums = torch.zeros(len(jobs), dtype=torch.float64, device=here.device)
-        sums[0] = here
         total: Tensor = self.others.add_up(questions, sums)[0]
         return total

@@ -124,7 +124,7 @@ class PreparedOnGpu:
             method.step(Call(tables, skip, scaled, misplaced, others))
             increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
-                _recorded.append(self)
+                _recorded.append((tables, self._letter))
 
     def _laid_out(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradients as kernels can read them, with tables that fit."""

@@ -35,7 +35,8 @@ class Letter:
 
     def write(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> np.ndarray:
         """Say it, and return what is said."""
-        said, converted = np.zeros((at.LETTER.value, self.jobs), np.int64), []
+        said = np.zeros((at.LETTER.value, self.jobs), np.int64)
+        converted: list[Tensor] = []
         said[at.GRADIENT.value] = [g.data_ptr() for g in grads]
         recorded = capturing(self.device)
         for field, column in enumerate(zip(*nows, strict=True)):
@@ -46,7 +47,9 @@ class Letter:
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
-        if self._said is None or not np.array_equal(said, self._said):
+        # A graph has the copy in it, because by the time it is replayed another letter may have come; and who sends
+        # one after a recording cannot know whether that has been replayed.
+        if recorded or self._kept or self._said is None or not np.array_equal(said, self._said):
             self._send(said, recorded)
         if recorded:
             self._kept.append(converted)

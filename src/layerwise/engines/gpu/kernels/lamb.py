@@ -8,8 +8,6 @@ again as well, and is the one who stores them: because others complete the sums,
 because r has to be of moments that have not been rounded.
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-
 from __future__ import annotations
 
 from math import inf, log

@@ -4,8 +4,6 @@ measure: Σp², Σx²  of x = g, or g + lam·p          settle: ratio
 apply: u = (lr·)ratio·(g + lam·p);   b ← mu·b + u;   p ← p − b, or p − (u + mu·b)
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,5 @@
 """What the rules' kernels share: reading tables and tensors, the gradient made ready, sums in a fixed order."""
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-
 from __future__ import annotations
 
 import triton

@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/gpu.py`: everything about our optimizers that only a GPU can tell."""

@@ -1,0 +1,67 @@
+"""Who is compared with ours on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from layerwise.cli.bench.peers import PEERS, Peer
+from on_gpu.compiled import CompiledRule, CompiledStep, as_traced, by_inductor
+from on_gpu.place import Place
+
+ADAMW, SGD = "torch.optim.AdamW, fused", "torch.optim.SGD, fused"
+YARDSTICK = {"Lamb": ADAMW, "Lars": SGD, "Adafactor": ADAMW}
+TAKEN = {
+    "Lamb": ("timm.Lamb, foreach", "timm.Lamb, one by one", "apex.FusedLAMB", ADAMW),
+    "Lars": ("timm.Lars, foreach", "timm.Lars, one by one", SGD),
+    "Adafactor": ("torch.optim.Adafactor, foreach", "transformers.Adafactor", ADAMW),
+}
+# The paper's Adafactor, and torch's, which has no other: both measure the weights.
+SCALED: dict[str, dict[str, Any]] = {"Lamb": {}, "Lars": {}, "Adafactor": {"scale_parameter": True}}
+COMPILED = {
+    "Lamb": (("timm.Lamb, compiled", "timm.optim.lamb:Lamb", {"max_grad_norm": None}),),
+    "Lars": (("timm.Lars, compiled", "timm.optim.lars:Lars", {"momentum": 0.9}),),
+    "Adafactor": (),
+}
+
+
+def ours(name: str, **options: Any) -> Peer:
+    return Peer(f"layerwise.torch.{name}", f"layerwise.torch:{name}", {**SCALED[name], "fused": True, **options})
+
+
+def by_the_rule(name: str) -> Peer:
+    return Peer(f"layerwise.torch.{name}, by the rule", f"layerwise.torch:{name}", {**SCALED[name], "fused": False})
+
+
+def eager(name: str) -> list[Peer]:
+    """Ours, and what is not compiled."""
+    return [ours(name), by_the_rule(name), *(_scaled(peer) for peer in PEERS[name] if peer.label in TAKEN[name])]
+
+
+def yardstick(name: str) -> Peer:
+    [peer] = (peer for peer in PEERS[name] if peer.label == YARDSTICK[name])
+    return peer
+
+
+def rule_compiled(name: str) -> str:
+    return f"layerwise.rules.{name.lower()}, compiled"
+
+
+def compiled(name: str, place: Place, seconds: Callable[[], float]) -> list[Peer]:
+    """Ours, and what torch.compile makes of the rule and of others, in so many seconds at most."""
+    how = {"compile": as_traced if place.interpreted else by_inductor, "seconds": seconds}
+    rule = CompiledRule(rule_compiled(name), f"layerwise.torch:{name}", {"of": SCALED[name], **how})
+    backend = "eager" if place.interpreted else "inductor"
+    others = [
+        CompiledStep(label, target, {"of": options, "backend": backend, "seconds": seconds})
+        for label, target, options in COMPILED[name]
+    ]
+    return [ours(name), rule, *others]
+
+
+def _scaled(peer: Peer) -> Peer:
+    """With the weights measured, where that is an option of theirs."""
+    if not peer.label.startswith("transformers"):
+        return peer
+    options: Mapping[str, Any] = {**peer.options, "scale_parameter": True}
+    return Peer(peer.label, peer.target, options, peer.gpu)

@@ -1,0 +1,115 @@
+"""Timed tables: whole models, one tensor of growing size, a captured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from layerwise.cli.bench import report
+from layerwise.cli.bench.measure import Measurement, Row, Table
+from layerwise.cli.bench.peers import Peer
+from layerwise.cli.bench.tensors import free
+from layerwise.cli.bench.timing import Timing
+from on_gpu.traffic import Copy, bytes_each, kind_of
+from rows import Silent
+
+ROOM = 0.9  # of what is free may be taken
+
+
+@dataclass
+class Results:
+    """All that was timed, and what it is held against."""
+
+    console: Console
+    copy: Copy
+    enough: Callable[[], bool] = bool
+    tables: list[tuple[str, Table]] = field(default_factory=list)  # each with the part it belongs to
+    _written: int = 0
+
+    def measure(self, part: str, optimizer: str, name: str, work: Any, peers: Sequence[Peer], rounds: int) -> Table:
+        """Time them in turns; the first is what the others are compared with."""
+        threads = torch.get_num_threads()
+        table = Table(optimizer, name, work.shapes, work.dtype, work.device, threads, peers[0].label)
+        reasons = {peer.label: peer.why_not(work, threads) for peer in peers}
+        table.left_out |= {label: why for label, why in reasons.items() if why is not None}
+        there = [peer for peer in peers if peer.label not in table.left_out]
+        self.tables.append((part, table))
+        Measurement(table, there, work, ROOM * free(work.device), Silent(), self.enough).run(rounds)
+        return table
+
+    def show(self, table: Table) -> None:
+        report.show(self.console, table, lambda row: cells(table, row, self.copy))
+
+    def find(self, optimizer: str, name: str, label: str, dtype: str = "float32") -> Row | None:
+        """The first that was timed of these."""
+        found = [
+            table.rows[label]
+            for _, table in self.tables
+            if (table.optimizer, table.name, table.dtype) == (optimizer, name, dtype) and label in table.rows
+        ]
+        return next((row for row in found if row.timing.rounds), None)
+
+    def new_rows(self) -> list[dict[str, object]]:
+        """What is to be written of the tables since the last time, a line for each implementation."""
+        new, self._written = self.tables[self._written :], len(self.tables)
+        return [
+            {"part": part, **written, **figures(table, row, self.copy)}
+            for part, table in new
+            for row, written in zip(table.rows.values(), report.as_rows([table]), strict=True)
+            if row.timing.rounds
+        ]
+
+
+def moved(table: Table, row: Row) -> float:
+    """The bytes that this step has to move."""
+    return table.parameters * bytes_each(kind_of(row.label, table.optimizer), table.dtype)
+
+
+def share(table: Table, row: Row, copy: Copy) -> Timing:
+    """Of the rate of copying, in each round."""
+    predicted = copy.seconds(moved(table, row))
+    return Timing([predicted / seconds for seconds in row.timing.rounds])
+
+
+def cells(table: Table, row: Row, copy: Copy) -> dict[str, str]:
+    """The columns that tell the device's memory."""
+    if not row.timing.rounds:
+        return dict.fromkeys(("bytes,\nB/param", "at copy's\nrate, ms", "share of\ncopy"), "")
+    need = moved(table, row)
+    return {
+        "bytes,\nB/param": f"{need / table.parameters:g}",
+        "at copy's\nrate, ms": report.in_digits(1e3 * copy.seconds(need)),
+        "share of\ncopy": f"{share(table, row, copy).median:.3f}",
+    }
+
+
+def figures(table: Table, row: Row, copy: Copy) -> dict[str, object]:
+    need = moved(table, row)
+    return {
+        "counted_bytes_per_parameter": need / table.parameters,
+        "copy_gb_per_s": round(copy.rate / 1e9, 1),
+        "predicted_ms": round(1e3 * copy.seconds(need), 5),
+        "share_of_copy": round(share(table, row, copy).median, 4),
+    }
+
+
+def legend(copy: Copy, on_gpu: bool) -> list[Text]:
+    """How the columns are to be read."""
+    step = (
+        "the GPU's time between two events around one step, asked for while the GPU was still held up"
+        if on_gpu
+        else "until the call returned"
+    )
+    host = "until the call returned, the GPU idle before" if on_gpu else "the step of as many tensors of one element"
+    lines = (
+        f"step: {step}; median, in turns in one process. host: {host}.",
+        "ratio: to the first of the table, in the same round. peak: beside parameters, gradients and state.",
+        "bytes: what the method has to read and write, with a state of float32, whatever an implementation does.",
+        f"at copy's rate: what these bytes take at {copy.rate / 1e9:,.0f} GB/s, which is what copying reached here.",
+    )
+    return [Text(line, style="dim") for line in lines]

@@ -1,0 +1,75 @@
+"""The bytes that a step has to move, and how fast this device copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from layerwise.cli.bench.tensors import on_cuda
+from layerwise.cli.bench.timing import Timing, Turns, wall
+from on_gpu.place import Place
+
+COPIED = 1 << 28  # elements, larger than any cache
+ROUNDS = 15
+
+
+class Passes(NamedTuple):
+    """How often a step moves each number of the parameter, of the gradient and of the state, read or written."""
+
+    p: int
+    g: int
+    state: int  # of all buffers together
+
+
+PASSES = {
+    "Lamb": Passes(3, 1, 6),  # p, g, m, v read and m, v written; p, m, v read and p written
+    "Lars": Passes(3, 2, 2),  # p, g read; p, g, b read and p, b written
+    "Adafactor": Passes(3, 3, 0),  # p, g read; g read; p, g read and p written; the statistics are small
+    "AdamW": Passes(2, 1, 4),
+    "SGD": Passes(2, 1, 2),
+}
+OF_TORCH = {"torch.optim.AdamW": "AdamW", "torch.optim.SGD": "SGD"}
+
+
+def kind_of(label: str, optimizer: str) -> str:
+    """Whose bytes are counted: the optimizer's that is compared, or those of what does less."""
+    return next((kind for start, kind in OF_TORCH.items() if label.startswith(start)), optimizer)
+
+
+def bytes_each(kind: str, dtype: str, state: int = 4) -> int:
+    """Bytes for each parameter, whose gradient has its dtype."""
+    passes, size = PASSES[kind], getattr(torch, dtype).itemsize
+    return (passes.p + passes.g) * int(size) + passes.state * state
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copying within the device's memory, counted as its reads and its writes."""
+
+    bytes: int
+    timing: Timing
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second."""
+        return self.bytes / self.timing.median
+
+    def seconds(self, moved: float) -> float:
+        """What so many bytes would take."""
+        return moved / self.rate
+
+    def __str__(self) -> str:
+        low, high = (f"{self.bytes / seconds / 1e9:,.0f}" for seconds in reversed(self.timing.quartiles))
+        return f"copying {self.bytes / 2**20:g} MiB, read and written: {self.rate / 1e9:,.0f} GB/s ({low}–{high})"
+
+
+def measure_copy(place: Place) -> Copy:
+    n = 1 << 16 if place.interpreted else COPIED
+    source = torch.randn(n, device=place.device)
+    to = torch.zeros_like(source)
+    turns = Turns({"copy": lambda: to.copy_(source)}, wall if place.interpreted else on_cuda)
+    for _ in turns.take(ROUNDS):
+        pass
+    return Copy(2 * source.nbytes, turns.timings()["copy"])

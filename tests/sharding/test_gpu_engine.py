@@ -1,0 +1,30 @@
+"""The GPU engine on ranks, in Triton's interpreter: the same steps as of one process that has everything whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sharding.models import FRONTS, TOLERANCE, close, same
+from sharding.test_trajectories import _alone, shared_stats
+
+from sharding import gpu_engine, runs
+
+pytest.importorskip("triton", reason="kernels need Triton")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the ranks have their tensors in the machine's memory"),
+]
+fronts = pytest.mark.parametrize("front", FRONTS)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"), [("fsdp on 3", {}), ("two-dimensional", {"max_grad_norm": 0.5})], ids=str
+)
+@fronts
+def test_layouts(ranks, front, layout, options):
+    world = runs.layout_of(layout)[0]
+    given = {**options, "fused": True}
+    found = shared_stats(ranks.run(world, gpu_engine.stepped, front, layout, torch.float64, given))
+    close(found[0], _alone(front, torch.float64, repr(options), ()), TOLERANCE[torch.float64], (layout, options))
+    for other in found[1:]:
+        same(other, found[0])
