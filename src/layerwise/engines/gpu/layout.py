@@ -77,7 +77,7 @@ class Kind:
     dtypes: tuple[torch.dtype, ...]  # of the operands
     flat: bool
     aligned: bool  # but for the gradient, whose place changes
-    apart: tuple[Any, ...] = ()  # by what else a rule tells them apart
+    apart: Any = ()  # by what else a rule tells them apart
 
     @property
     def compute(self) -> torch.dtype:
@@ -152,7 +152,7 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     return row
 
 
-def kind_of(way: Way, arrays: Sequence[Tensor], apart: tuple[Any, ...] = ()) -> Kind:
+def kind_of(way: Way, arrays: Sequence[Tensor], apart: Any = ()) -> Kind:
     return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), apart)
 
 

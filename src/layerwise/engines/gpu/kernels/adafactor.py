@@ -37,7 +37,6 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     AFTER,
     ANSWERS,
-    CHUNKS,
     ENTRIES,
     EPS,
     FIRST,
@@ -90,7 +89,7 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    t, lr, _ = hear(letter, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     offset = tl.load(row + OFFSET, here, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
@@ -113,13 +112,13 @@ def numbers_of(told, COMPUTE: tl.constexpr):
 
 @triton.jit
 def second_moment(g, V, k):
-    b2, a2, eps_added, eps1 = k
+    b2, a2, eps_added, _ = k
     return b2 * V + a2 * (g * g + eps_added)
 
 
 @triton.jit
 def update(g, V, k, CLAMP: tl.constexpr):
-    b2, a2, eps_added, eps1 = k
+    _, _, _, eps1 = k
     return g / at_least(tl.sqrt(V), eps1) if CLAMP else g / tl.sqrt(V)
 
 
@@ -164,7 +163,9 @@ def measure(
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
-            pp_, uu_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True)
+            pp_, uu_ = measure_at(
+                at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True
+            )
             pp += pp_
             uu += uu_
         if whole < n:
@@ -264,9 +265,7 @@ def apply(
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
-            apply_at(
-                at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True
-            )
+            apply_at(at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(
                 at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
