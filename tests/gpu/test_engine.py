@@ -165,6 +165,20 @@ def test_gradients_that_lie_otherwise(case):
                 np.testing.assert_allclose(numbers(x), numbers(y), rtol=1e-5, atol=1e-7)
 
 
+def test_a_number_in_a_dtype_that_is_converted_may_change():
+    case = CASES[0]
+    jobs, others = jobs_of(case, [(5,)]), jobs_of(case, [(5,)])
+    ready, rate = prepared(jobs), torch.tensor(0.5, dtype=torch.float16, device=DEVICE)
+    nows = [Now(1, rate, 0.0)]
+    step(ready, jobs, nows)
+    rate.fill_(0.25)
+    step(ready, jobs, nows)
+    theirs = prepared(others)
+    for lr in (0.5, 0.25):
+        step(theirs, others, [Now(1, lr, 0.0)])
+    assert bits(jobs) == bits(others)
+
+
 def test_kinds_are_grouped():
     jobs = jobs_of(CASES[0], [(8,), (9,)]) + jobs_of(CASES[0], [(8,), (9,)], ("bfloat16", "bfloat16", "float32"))
     ready = prepared(jobs)

@@ -53,7 +53,7 @@ class Tables:
         self.jobs, self.layers, self.letter, self.sizes = jobs, layers, letter, sizes
         self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
-        real = {"dtype": torch.float64, "device": device}
+        real: Any = {"dtype": torch.float64, "device": device}
         self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
         self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -28,61 +30,70 @@ class Letter:
     def __init__(self, jobs: int, device: torch.device) -> None:
         self.device, self.jobs = device, jobs
         self.there = torch.zeros((at.LETTER.value, jobs), dtype=torch.int64, device=device)
-        self._said: np.ndarray | None = None
-        self._spare = self._page()
+        self.scaled = False  # whether gradients have a scale
+        self._said = np.zeros((at.LETTER.value, jobs), np.int64)
+        self._nows: Sequence[Now] = ()  # what it says, kept so that it can be told by its identity
         self._converted: list[Tensor] = []
+        self._spare = self._page()
         self._kept: list[Any] = []  # what a recorded copy reads when it is replayed
 
     def write(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> np.ndarray:
-        """Say it, and return what is said."""
-        said = np.zeros((at.LETTER.value, self.jobs), np.int64)
-        converted: list[Tensor] = []
-        said[at.GRADIENT.value] = [g.data_ptr() for g in grads]
+        """Say it, and return where gradients lie."""
+        places = np.fromiter(map(Tensor.data_ptr, grads), np.int64, self.jobs)
         recorded = capturing(self.device)
-        for field, column in enumerate(zip(*nows, strict=True)):
-            row = slice(at.HEARD.value + field, None, at.KIND.value - at.HEARD.value)
-            said[row][:2] = self._column(column, converted)
-        if recorded and not said[at.KIND.value].all():
+        # What had to be converted may have got another value since.
+        news = bool(self._converted) or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows))
+        if news:
+            self._tell(nows)
+        if recorded and not self._said[at.KIND.value].all():
             raise EngineError(
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
         # A graph has the copy in it, because by the time it is replayed another letter may have come; and who sends
         # one after a recording cannot know whether that has been replayed.
-        if recorded or self._kept or self._said is None or not np.array_equal(said, self._said):
-            self._send(said, recorded)
-        if recorded:
-            self._kept.append(converted)
-        self._said, self._converted = said, converted
-        return said
+        if news or recorded or self._kept or not np.array_equal(places, self._said[at.GRADIENT.value]):
+            self._said[at.GRADIENT.value] = places
+            self._send(recorded)
+        return places
 
-    def _column(self, column: Sequence[Any], converted: list[Tensor]) -> Any:
+    def _tell(self, nows: Sequence[Now]) -> None:
+        self._converted = []
+        alike = not any(map(is_not, nows, repeat(nows[0])))
+        for field, column in enumerate(zip(*(nows[:1] if alike else nows), strict=True)):
+            row = slice(at.HEARD.value + field, None, at.KIND.value - at.HEARD.value)
+            self._said[row][:2] = self._column(column)
+        word, kind = self._said[at.HEARD.value + at.G_SCALE.value], self._said[at.KIND.value + at.G_SCALE.value]
+        self.scaled = bool(kind.any() or (word != self._word(1.0)[0]).any())
+        self._nows = nows
+
+    def _column(self, column: Sequence[Any]) -> Any:
         """What is said of one thing of all jobs, and which kind that is."""
         first = column[0]
-        if all(x is first for x in column):
-            return np.array(self._word(first, converted))[:, None]
+        if not any(map(is_not, column, repeat(first))):
+            return np.array(self._word(first))[:, None]
         if all(type(x) is Counter for x in column):
             return [x.step.data_ptr() for x in column], [at.COUNTER.value] * len(column)
-        return list(zip(*(self._word(x, converted) for x in column), strict=True))
+        return list(zip(*map(self._word, column), strict=True))
 
-    def _word(self, x: Any, converted: list[Tensor]) -> tuple[int, int]:
+    def _word(self, x: Any) -> tuple[int, int]:
         if isinstance(x, Counter):
             return x.step.data_ptr(), at.COUNTER.value
         if not isinstance(x, Tensor):
             return int(np.float64(x).view(np.int64)), at.NUMBER.value
         if x.dtype not in KINDS or x.device != self.device:
             x = x.to(self.device, torch.float64)
-            converted.append(x)
+            self._converted.append(x)
         return x.data_ptr(), KINDS[x.dtype]
 
-    def _send(self, said: np.ndarray, recorded: bool) -> None:
+    def _send(self, recorded: bool) -> None:
         # A page of its own for each letter: the copy is made while the host goes on. Memory for it is got ahead of a
         # recording, during which it might not be had.
         page = self._spare if recorded and self._spare is not None else self._page()
-        page.numpy()[...] = said
+        page.numpy()[...] = self._said
         self.there.copy_(page, non_blocking=True)
         if recorded:
-            self._kept.append(page)
+            self._kept.append((page, self._nows, self._converted))
             self._spare = None
         elif self._spare is None:
             self._spare = self._page()
