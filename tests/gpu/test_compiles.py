@@ -26,9 +26,8 @@ def compiled(*args):
 def test_for_hopper():
     kernels = compiled("sm_90")
     names = {one["kernel"] for one in kernels}
-    assert {
-        f"{rule}.{phase}" for rule in ("lamb", "lars", "adafactor", "planes") for phase in ("measure", "apply")
-    } <= names
+    rules = ("lamb", "lars", "adafactor", "planes")
+    assert {f"{rule}.{phase}" for rule in rules for phase in ("measure", "apply")} <= names
     assert {"parts.square", "planes.squares"} <= names
     for one in kernels:
         # Where tiles take many registers, the assembler puts a few numbers aside so that more programs fit.

@@ -14,7 +14,7 @@ from layerwise.engines.gpu.factored import Cut, Factored, Work
 from layerwise.engines.gpu.kernels import adafactor, planes
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.planes import MOST, apart_of, plane_of
+from layerwise.engines.gpu.planes import MOST, Apart, apart_of, plane_of
 
 NAMES = ("update_rms", "trust_ratio", "weight_rms")
 WARPS = 8  # for kernels with a tile in hand
@@ -24,9 +24,8 @@ class Adafactor(Method):
     settings = staticmethod(adafactor.settings)
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
-        device = tables.letter.device
         self.tables = tables
-        self.factored = Factored(tables.jobs, arrays, tables.layers, tables.sizes, device)
+        self.factored = Factored(tables.jobs, arrays, tables.layers, tables.sizes)
         self.whole = [group for group in tables.layers.groups if not group.kind.apart.factored]
         self._asks: Asks | None = None
 
@@ -35,7 +34,7 @@ class Adafactor(Method):
         return job.state.exp_avg, job.state.exp_avg_sq
 
     @classmethod
-    def apart(cls, job: Job) -> tuple[Any, ...]:
+    def apart(cls, job: Job) -> Apart:
         return apart_of(job)
 
     @classmethod
@@ -54,20 +53,21 @@ class Adafactor(Method):
         return ""
 
     def step(self, call: Call) -> None:
-        late = call.others is not None
+        others = call.others
+        late = others is not None
         call.tell(adafactor.tell)
         call.clip()
         self._measure(call, late)
-        if late:
+        if others is not None:
             self._settle(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
             self._asks = self._asks or Asks(call, self.factored)
-            self._asks.first(call)
+            self._asks.first(call, others)
         self._renew(call, KEEP=not late, USE=True)
         for group, cut in self.factored.groups:
             self._tiled(call, planes.squares, group, cut, *self._left, CLAMP=group.kind.apart.clamps)
         self._settle(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
-        if self._asks and late:
-            self._asks.last(call)
+        if others is not None and self._asks is not None:
+            self._asks.last(call, others)
             self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
             self._renew(call, KEEP=True, USE=False)
         self._apply(call)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Question
+from layerwise.drive import Others, Question
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.factored import Factored, Laid, Stretch
@@ -46,12 +46,12 @@ class Asks:
     def _on_device(self, places: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
 
-    def first(self, call: Call) -> None:
-        call.ask(self._first, (self._store, self._statistics), (self._sums, self._measured))
+    def first(self, call: Call, others: Others) -> None:
+        call.ask(others, self._first, (self._store, self._statistics), (self._sums, self._measured))
 
-    def last(self, call: Call) -> None:
+    def last(self, call: Call, others: Others) -> None:
         if self._last:
-            call.ask(self._last, (self._sums, self._updates))
+            call.ask(others, self._last, (self._sums, self._updates))
 
 
 def places_of(job: Job, laid: Laid) -> list[np.ndarray]:

@@ -53,7 +53,7 @@ class Tables:
         self.jobs, self.layers, self.letter, self.sizes = jobs, layers, letter, sizes
         self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
-        real = {"dtype": torch.float64, "device": device}
+        real: Any = {"dtype": torch.float64, "device": device}
         self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
         self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
@@ -128,7 +128,7 @@ class Call:
         """Have the rule answered: its sums over each layer, and over what others hold of it."""
         self._settle(kernel, add=True, answer=self.others is None)
         if self.others is not None:
-            self._asked(ask, self.tables.sums)
+            self._asked(self.others, ask, self.tables.sums)
             self._settle(kernel, add=False, answer=True)
 
     def unasked(self, kernel: Any) -> None:
@@ -158,18 +158,16 @@ class Call:
     def each_layer(self, job: int, ask: Any) -> Question:
         return self.question(job, ask, len(self.tables.layers.ways[job].bases))
 
-    def ask(self, questions: Sequence[Question], *asked: tuple[Tensor, Tensor]) -> None:
+    def ask(self, others: Others, questions: Sequence[Question], *asked: tuple[Tensor, Tensor]) -> None:
         """Have others add to what is at these places, which are one question after the other."""
-        assert self.others is not None
-        told = self.others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
+        told = others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
         for (sums, places), answers in zip(asked, told.split([len(places) for _, places in asked]), strict=True):
             sums[places] = answers
 
-    def _asked(self, ask: Any, sums: Tensor) -> None:
+    def _asked(self, others: Others, ask: Any, sums: Tensor) -> None:
         """Have others add to these sums, of which every row is one request of all jobs."""
-        assert self.others is not None
         questions = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
-        sums.copy_(self.others.add_up(questions, sums.flatten()).view_as(sums))
+        sums.copy_(others.add_up(questions, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:
         """What gradients are to be divided by, where their norms are bounded."""
@@ -182,7 +180,7 @@ class Call:
         here, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:
-                self._asked(Squares(None), tables.sums[:1])
+                self._asked(self.others, Squares(None), tables.sums[:1])
             clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1)
         if tables.model is not None:
             total = self._of_model(here / clips.square())

@@ -105,8 +105,7 @@ class PreparedOnGpu:
         self._states = [self._kind_of_method.states(job) for job in self._jobs]
         self._letter = Letter(len(self._jobs), self._device)
         self._gradients: Any = None  # what they were when this was laid out
-        self._tables: Tables | None = None
-        self._method: Method | None = None
+        self._laid: tuple[Tables, Method] | None = None
 
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
@@ -114,22 +113,23 @@ class PreparedOnGpu:
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
             if others is not None:
                 others.told_how("the GPU engine")
-            grads = self._laid_out(grads)
+            tables, method = self._laid_out(grads)
+            grads = self._readable(grads)
             places = self._letter.write(grads, nows)
-            tables, method = self._tables, self._method
-            assert tables is not None
-            assert method is not None
             method.step(Call(tables, skip, self._letter.scaled, places % 16 != 0, others))
             increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
                 _recorded.append((tables, method, self._letter))
 
-    def _laid_out(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The gradients as kernels can read them, with tables that fit."""
+    def _laid_out(self, grads: Sequence[Tensor]) -> tuple[Tables, Method]:
+        """Tables that fit these gradients."""
         seen = list(map(attrgetter("dtype"), grads)), list(map(Tensor.stride, grads))
-        if seen != self._gradients:
-            self._lay_out(grads)
-            self._gradients = seen
+        if self._laid is None or seen != self._gradients:
+            self._laid, self._gradients = self._lay_out(grads), seen
+        return self._laid
+
+    def _readable(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The gradients as kernels can read them."""
         return (
             [
                 in_place_of(g, job.p) if i in self._copied else g
@@ -139,7 +139,7 @@ class PreparedOnGpu:
             else grads
         )
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> None:
+    def _lay_out(self, grads: Sequence[Tensor]) -> tuple[Tables, Method]:
         method, arrays, self._copied = self._kind_of_method, [], set()
         for i, (job, g, states) in enumerate(zip(self._jobs, grads, self._states, strict=True)):
             own = operands(job, g, states)
@@ -151,14 +151,13 @@ class PreparedOnGpu:
         kinds = [kind_of(way, own, method.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)]
         sizes = self._engine.sizes
         layers = Layers(self._jobs, ways, kinds, sizes.chunk, self._device)
-        self._tables = Tables(self._jobs, self._states, method.settings, layers, self._letter.there, sizes)
-        self._method = method(self._tables, arrays)
+        tables = Tables(self._jobs, self._states, method.settings, layers, self._letter.there, sizes)
+        return tables, method(tables, arrays)
 
     def stats(self) -> list[Stats]:
-        if self._tables is None:
+        if self._laid is None:
             return []
-        measured = Measured(self._tables.answers)
-        layers = self._tables.layers
+        measured, layers = Measured(self._laid[0].answers), self._laid[0].layers
         return [Named(measured, layers.of(j), self._kind_of_method.measures(job)) for j, job in enumerate(self._jobs)]
 
 
@@ -166,7 +165,8 @@ class Measured:
     """What a step measured, brought to the host when it is asked for."""
 
     def __init__(self, answers: Tensor) -> None:
-        self._answers, self._here = answers, None
+        self._answers = answers
+        self._here: Any = None
 
     @property
     def here(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ CODES = {
 
 
 class Stretch(NamedTuple):
-    """A row of numbers for each layer of a job, and the strips that it is the sum of: where there is one, it is that."""
+    """A row of numbers for each layer of a job, and the strips it is the sum of; where there is one, it is that one."""
 
     first: int
     length: int
@@ -78,27 +78,21 @@ class Work(NamedTuple):
 class Factored:
     """The layers of a list of jobs that keep R and C."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        arrays: Sequence[Sequence[Tensor]],
-        layers: Layers,
-        sizes: Sizes,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], layers: Layers, sizes: Sizes) -> None:
+        device = layers.table.device
         self._sizes, self._device = sizes, device
         room, factors = Room(), Room()
         of = [j for j, job in enumerate(jobs) if job.h.factored]
         self.laid = {j: lay(plane_of(jobs[j], arrays[j]), arrays[j], sizes, room, factors) for j in of}
-        real = {"dtype": torch.float64, "device": device}
-        self.store = torch.zeros(room.taken, **real)
-        self.factors = torch.zeros(factors.taken, **real)
+        self.store = torch.zeros(room.taken, dtype=torch.float64, device=device)
+        self.factors = torch.zeros(factors.taken, dtype=torch.float64, device=device)
         planes, sides = self._planes(layers), self._sides(jobs, arrays)
-        self.tiled = torch.zeros((2, int(planes[:, at.TILES.value].sum())), **real)  # Σp² and Σu² of each tile
-        self.plane_of = torch.full((layers.n,), -1, dtype=torch.int64)
-        self.plane_of[planes[:, at.PLANE_LAYER.value]] = torch.arange(len(planes))
-        self.plane_of = self.plane_of.to(device)
-        self.planes, self.sides = (torch.from_numpy(table).to(device) for table in (planes, sides))
+        tiles = int(planes[:, at.TILES.value].sum())
+        self.tiled = torch.zeros((2, tiles), dtype=torch.float64, device=device)  # Σp² and Σu² of each tile
+        plane_of_layer = np.full(layers.n, -1)
+        plane_of_layer[planes[:, at.PLANE_LAYER.value]] = np.arange(len(planes))
+        tables = (planes, sides, plane_of_layer)
+        self.planes, self.sides, self.plane_of = (torch.from_numpy(table).to(device) for table in tables)
         self.groups = list(self._groups(jobs, arrays, planes))
         self.of_rows, self.of_all = (list(self._shares(sides, rows)) for rows in (True, False))
         self.piles, self.of_sums, self.of_totals = self._piles()

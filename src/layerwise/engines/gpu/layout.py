@@ -32,7 +32,7 @@ class Way(NamedTuple):
 
     bases: list[Offsets]
     dims: list[Dim]
-    count: int  # elements of one layer
+    size: int  # elements of one layer
 
     @property
     def flat(self) -> bool:
@@ -77,7 +77,7 @@ class Kind:
     dtypes: tuple[torch.dtype, ...]  # of the operands
     flat: bool
     aligned: bool  # but for the gradient, whose place changes
-    apart: tuple[Any, ...] = ()  # by what else a rule tells them apart
+    apart: Any = ()  # by what else a rule tells them apart
 
     @property
     def compute(self) -> torch.dtype:
@@ -139,8 +139,8 @@ def numbered(rows: Sequence[int] | np.ndarray, parts: Sequence[int] | np.ndarray
 def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     """The row of a layer of this job; the dimensions that it does not have come first, with size 1."""
     row = np.zeros(at.LAYER.value, np.int64)
-    row[at.JOB.value], row[at.COUNT.value] = j, way.count
-    row[at.CHUNKS.value] = max(1, -(-way.count // chunk))
+    row[at.JOB.value], row[at.COUNT.value] = j, way.size
+    row[at.CHUNKS.value] = max(1, -(-way.size // chunk))
     whole = job.p.shape if job.shape is None else job.shape
     row[at.ENTRIES.value] = prod(n for d, n in enumerate(whole) if d not in job.block_dims)
     missing = at.DIMS.value - len(way.dims)
@@ -152,7 +152,7 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     return row
 
 
-def kind_of(way: Way, arrays: Sequence[Tensor], apart: tuple[Any, ...] = ()) -> Kind:
+def kind_of(way: Way, arrays: Sequence[Tensor], apart: Any = ()) -> Kind:
     return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), apart)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -15,10 +15,13 @@ from layerwise.engines.gpu.layout import way_of
 class Method:
     """A rule's way through the kernels, made anew whenever the tables are."""
 
-    settings: ClassVar[Callable[[Any], dict[Any, float]]]  # the numbers that do not change from step to step
-
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         """`arrays` are the operands of each job."""
+
+    @staticmethod
+    def settings(h: Any) -> dict[Any, float]:
+        """The numbers that do not change from step to step."""
+        raise NotImplementedError
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:
@@ -26,7 +29,7 @@ class Method:
         raise NotImplementedError
 
     @classmethod
-    def apart(cls, job: Job) -> tuple[Any, ...]:
+    def apart(cls, job: Job) -> Any:
         """What tells kinds of layers apart besides their dtypes and layout."""
         raise NotImplementedError
 

@@ -76,7 +76,7 @@ def tile_of(plane: Plane, size: int) -> tuple[int, int, int]:
     """Matrices, lines and entries of a tile: powers of two, of which there are few, with this product."""
     matrices, lines, entries = plane.sizes
     inner = plane.axes[0] and plane.axes[2] and plane.axes[0][-1].strides[P] < plane.axes[2][-1].strides[P]
-    room = size // (_length(matrices, WIDEST_STACK) if inner else 1)
+    room = size // (_length(matrices, min(WIDEST_STACK, size)) if inner else 1)
     along = _length(entries, room // _length(lines, max(1, isqrt(room) // 2)))
     down = _length(lines, room // along)
     return size // (down * along), down, along

@@ -37,7 +37,6 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     AFTER,
     ANSWERS,
-    CHUNKS,
     ENTRIES,
     EPS,
     FIRST,
@@ -90,7 +89,7 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    t, lr, _ = hear(letter, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     offset = tl.load(row + OFFSET, here, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
@@ -113,13 +112,13 @@ def numbers_of(told, COMPUTE: tl.constexpr):
 
 @triton.jit
 def second_moment(g, V, k):
-    b2, a2, eps_added, eps1 = k
+    b2, a2, eps_added, _ = k
     return b2 * V + a2 * (g * g + eps_added)
 
 
 @triton.jit
 def update(g, V, k, CLAMP: tl.constexpr):
-    b2, a2, eps_added, eps1 = k
+    _, _, _, eps1 = k
     return g / at_least(tl.sqrt(V), eps1) if CLAMP else g / tl.sqrt(V)
 
 

@@ -218,7 +218,7 @@ def square(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
-    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), COMPUTE)

@@ -78,13 +78,13 @@ from layerwise.engines.gpu.kernels.tables import (
 
 @triton.jit
 def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
-    """How far element i of an axis is from its first, in this operand. With a VECTOR, the compiler sees its multiple."""
+    """How far element i of an axis is from its first, in this operand: with a VECTOR, a multiple the compiler sees."""
     stride = axis + 2 + WHICH
     if VECTOR > 1:
         return i.to(tl.int64) * (tl.load(stride) // VECTOR * VECTOR)
     rest, at = i, tl.zeros_like(i).to(tl.int64)
     outermost = tl.load(axis).to(tl.int32) - 1
-    for d in range(0, outermost):
+    for d in range(outermost):
         size = tl.load(axis + 1 + d * AXIS_DIM).to(tl.int32)
         at += (rest % size).to(tl.int64) * tl.load(stride + d * AXIS_DIM)
         rest = rest // size
@@ -187,7 +187,7 @@ def squares(
 ):  # fmt: skip
     """Σu² of each tile, from the end, where caches may still have it."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
-    plane, number, over, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
+    plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     eps1 = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE)
@@ -216,9 +216,7 @@ def apply(
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """p and e."""
-    plane, number, over, under, m, e, lines, entries = tile_of(
-        planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
-    )
+    plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR)
     job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     eps1, steps = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE), steps_of(numbers, job, answers, layer, COMPUTE)
@@ -312,7 +310,7 @@ def renew(
     KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
-    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+    side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
     told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
     b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
     mean = tl.load(store + tl.load(side + SUMS) + at, here, other=1.0) / tl.load(side + SUMMED).to(tl.float64)
