@@ -21,7 +21,7 @@ ENGINE = GpuEngine(None, SMALL)
 
 
 @cases
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_jobs())
 def test_any_job(case, drawn):
     seed, g_scale, tensors = drawn
@@ -47,7 +47,7 @@ def smaller(shape):
 
 
 @cases
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn_jobs())
 def test_parts_make_the_whole(case, drawn):
     seed, n, tensors = drawn
@@ -63,6 +63,16 @@ def test_parts_make_the_whole(case, drawn):
         room = 8 * max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
         for own, part in zip(alone, parts, strict=True):
             check(own, part, room)
+
+
+@cases
+def test_who_holds_nothing_is_asked_as_well(case):
+    """One has all blocks of the only tensor, the other none."""
+    job, cut = make_job(case, case.hyper(), (4, 3, 2), (0,), 0), Cut(0, (0,))
+    parts = in_parts(job, cut, 2)
+    GPU.engine().step([alone := mapped(job, GPU.array)])
+    step_parts(ENGINE, [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    check(alone, parts, 8 * EPS["float32"])
 
 
 @cases

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Call
+from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import lamb, lars
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
@@ -19,6 +19,10 @@ NAMES = ("weight_norm", "update_norm", "trust_ratio")
 
 class Ratio(Method):
     """What is measured where there is a trust ratio."""
+
+    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
+        # By jobs, which everybody has, and not by groups, which those who hold nothing of them have not.
+        self.asks = any(job.h.adapt is not False for job in tables.jobs)
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
@@ -43,7 +47,7 @@ class Lamb(Ratio):
         measured = [group for group in tables.layers.groups if group.kind.apart[0]]
         for group in measured:
             call.each(lamb.measure, [group], tables.partials, tables.partials.shape[1], LATE=_late(group, call))
-        call.settle(lamb.settle, Squares(None)) if measured else call.unasked(lamb.settle)
+        call.settle(lamb.settle, Squares(None)) if self.asks else call.unasked(lamb.settle)
         for group in tables.layers.groups:
             call.each(lamb.apply, [group], tables.answers, LATE=_late(group, call))
 
@@ -70,6 +74,6 @@ class Lars(Ratio):
         call.clip()
         measured = [group for group in tables.layers.groups if group.kind.apart[0]]
         call.each(lars.measure, measured, tables.partials, tables.partials.shape[1])
-        call.settle(lars.settle, Squares(None)) if measured else call.unasked(lars.settle)
+        call.settle(lars.settle, Squares(None)) if self.asks else call.unasked(lars.settle)
         for group in tables.layers.groups:
             call.each(lars.apply, [group], tables.answers, MOMENTUM=group.kind.apart[1])
