@@ -1,0 +1,201 @@
+"""Adafactor's tiles: matrices of any number, size and order of dimensions, and statistics from however many strips."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from engines.test_against_rule import agree
+from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.worlds import EPS, Stepping, bits, make_job, mapped, new_gradient, now_of, numbers, stored
+from gpu.world import GPU, SMALL
+
+from layerwise import engines
+from layerwise.engines.gpu.call import Sizes
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.planes import plane_of, tile_of, vector_of
+
+CASE = CASES[2]
+FLOATS = ("float32",) * 3
+TINY = replace(SMALL, tile=16, tiles=2, entries=16)
+BUSY = {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.1, "scale_parameter": True, "clip_threshold": 0.5}
+PLANES = [
+    ((40, 23), "last"),  # across tiles both ways
+    ((3, 70), "last"),
+    ((70, 3), "last"),
+    ((1, 40), "last"),
+    ((20, 3, 3), "last"),  # small matrices in numbers
+    ((7, 6, 1, 1), "last"),
+    ((2, 9, 17), "last"),
+    ((6, 5, 3, 3), (0, 1)),  # matrices that lie inside one another
+    ((6, 5, 3, 3), (1, 0)),
+    ((6, 5, 7), ((0, 2), (1,))),
+    ((6, 5, 7), ((2, 1), (0,))),
+    ((3, 4, 5, 2), ((3, 0), (1, 2))),
+    ((3, 4, 5, 2), ((2,), (0,))),
+]
+
+
+def job_of(shape, options=BUSY, dtypes=FLOATS, blocks=(), seed=0, layout="plain"):
+    """A job at its third step, when what was there before counts."""
+    job = make_job(CASE, CASE.hyper(**options), shape, blocks, seed, dtypes, layout)
+    draw = np.random.default_rng(seed)
+    for array in stored(job)[1:]:
+        array[...] = draw.uniform(0.5, 2, array.shape)
+    return replace(job, now=now_of(job.h, 3))
+
+
+def there(job):
+    return mapped(job, GPU.array)
+
+
+def stepped(job, sizes=SMALL):
+    """A copy of the job after a step, and what was measured."""
+    mine = mapped(job, GPU.copy)
+    [stats] = Stepping(GpuEngine(None, sizes)).step([mine])
+    return mine, stats
+
+
+def held_to_the_rule(job, dtypes=FLOATS, sizes=SMALL):
+    mine, _ = stepped(job, sizes)
+    theirs = mapped(job, GPU.copy)
+    GPU.rule.step([theirs])
+    agree(mine, theirs, [numbers(a) for a in stored(job)], dtypes)
+    return mine
+
+
+@pytest.mark.parametrize(("shape", "factored"), PLANES)
+@pytest.mark.parametrize("mode", ["add", "clamp"])
+def test_planes(shape, factored, mode):
+    options = {**BUSY, "factored": factored, "eps_mode": mode, "eps": (1e-3, 1e-3)}
+    held_to_the_rule(there(job_of(shape, options)))
+
+
+@pytest.mark.parametrize(("shape", "factored"), [PLANES[4], PLANES[7], PLANES[11]])
+def test_planes_of_blocks(shape, factored):
+    shape, options = (*shape[:1], 3, *shape[1:]), {**BUSY, "factored": factored}
+    held_to_the_rule(there(job_of(shape, options, blocks=(1,))))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize("of_gradient", [(0, 1, 2), (0, 2, 1)])
+@pytest.mark.parametrize("factored", [(0, 1), (1, 2), ((0, 2), (1,))])
+def test_any_order_in_memory(order, of_gradient, factored):
+    job = there(job_of((4, 6, 10), {**BUSY, "factored": factored}))
+
+    def laid(array, order):
+        return array.permute(order).contiguous().permute(tuple(np.argsort(order)))
+
+    held_to_the_rule(replace(mapped(job, lambda a: laid(a, order)), g=laid(job.g, of_gradient)))
+
+
+def test_a_gradient_that_is_one_number():
+    job = there(job_of((20, 33)))
+    held_to_the_rule(replace(job, g=torch.full((), 0.3, device=job.p.device).expand(20, 33)))
+
+
+@pytest.mark.parametrize("shape", [(200, 2), (2, 300), (22, 30)])
+def test_hundreds_of_strips(shape):
+    held_to_the_rule(there(job_of(shape)), sizes=replace(TINY, tiles=1))
+
+
+def test_sizes_change_roundings_alone():
+    job = there(job_of((40, 23)))
+    for sizes in (TINY, Sizes()):
+        held_to_the_rule(job, sizes=sizes)
+
+
+@pytest.mark.parametrize("blocks", [(), (0,)])
+def test_twice_the_same_bits(blocks):
+    job = there(job_of((3, 20, 17), blocks=blocks))
+    assert bits([stepped(job)[0]]) == bits([stepped(job)[0]])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
+    low = there(job_of((30, 17), {}, ("float32", "float32", dtype)))
+    exact = mapped(low, lambda a: a.float())
+    mine, wanted = stepped(low)[0], stepped(exact)[0]
+    assert bits([replace(mine, state=())]) == bits([replace(wanted, state=())])
+    for rounded, whole in zip(stored(mine)[1:], stored(wanted)[1:], strict=True):
+        assert torch.equal(rounded, whole.to(rounded.dtype))
+
+
+def test_a_gradient_at_another_address_changes_nothing():
+    """Sixteen bytes at once, or one number after the other."""
+    job = there(job_of((40, 48)))
+    elsewhere = torch.zeros(job.g.numel() + 1, device=job.g.device)[1:].view(40, 48).copy_(job.g)
+    assert bits([stepped(job)[0]]) == bits([stepped(replace(job, g=elsewhere))[0]])
+
+
+def test_a_skipped_step_leaves_everything():
+    job = there(job_of((30, 17)))
+    before = bits([job])
+    skip = torch.ones((), dtype=torch.bool, device=job.p.device)
+    Stepping(GpuEngine(None, SMALL)).step([replace(job, skip=skip)])
+    assert bits([job]) == before
+    Stepping(GpuEngine(None, SMALL)).step([replace(job, skip=~skip)])
+    assert bits([job]) != before
+
+
+@pytest.mark.parametrize("factored", [(0, 1), ((0, 2), (1,)), ((1,), (2, 0))])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_parts_may_lie_differently_in_memory(factored, dim):
+    job = job_of((6, 5, 4), {**BUSY, "factored": factored})
+    cut = Cut(dim, (2,))
+    parts = in_parts(job, cut, 2)
+    parts[1] = mapped(parts[1], lambda a: np.asfortranarray(a))
+    step_parts(GpuEngine(None, SMALL), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    check(stepped(there(job))[0], parts, 8 * EPS["float32"])
+
+
+def test_what_was_measured_is_of_each_block():
+    job = there(job_of((3, 8, 5), blocks=(0,)))
+    _, stats = stepped(job)
+    for i in range(3):
+        state = type(job.state)(*(None if s is None else s[i] for s in job.state))
+        one = replace(job, h=CASE.hyper(**BUSY).fit((8, 5), (), EPS["float32"]), block_dims=())
+        _, alone = stepped(replace(one, p=job.p[i].clone(), g=job.g[i].clone(), state=state))
+        for name, value in alone.items():
+            np.testing.assert_allclose(stats[name][i], value[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "factored"), PLANES)
+@pytest.mark.parametrize("size", [4, 64, 1024, 4096])
+def test_tiles_are_full_and_no_wider_than_they_need(shape, factored, size):
+    job = there(job_of(shape, {"factored": factored}))
+    made = engines.Job(job.rule, job.h, job.p, job.state)
+    plane = plane_of(made, [job.p, job.g, job.p, job.p])
+    tile = tile_of(plane, size)
+    assert np.prod(tile) == size
+    assert all(n & (n - 1) == 0 for n in tile)
+    assert all(side < 4 * max(n, 2) for side, n in zip(tile[1:], plane.sizes[1:], strict=True))
+
+
+def test_sixteen_bytes_at_once_where_all_lines_begin_there():
+    def vector(shape, dtypes=FLOATS, layout="plain"):
+        job = there(job_of(shape, {}, dtypes, layout=layout))
+        arrays = [job.p, job.g, job.p, job.p]
+        return vector_of(plane_of(engines.Job(job.rule, job.h, job.p, job.state), arrays), arrays)
+
+    assert [vector((8, n)) for n in (16, 17, 18, 20)] == [4, 1, 1, 4]
+    assert vector((8, 20), ("float32", "bfloat16", "float32")) == 1
+    assert vector((8, 24), ("float32", "bfloat16", "float32")) == 8
+    assert vector((8, 24), layout="spread") == 1
+    assert vector((16, 5), layout="transposed") == 4
+
+
+def test_a_later_gradient_may_be_laid_out_otherwise():
+    job = there(job_of((12, 20)))
+    ready = GpuEngine(None, SMALL).prepare([engines.Job(job.rule, job.h, job.p, job.state)])
+    for t in (1, 2):
+        theirs = mapped(job, GPU.copy)
+        g = GPU.array(new_gradient(numbers(job.p), t, "float32"))
+        g = g.T.contiguous().T if t == 2 else g
+        before = [numbers(a) for a in stored(job)]
+        ready.step([g], [job.now])
+        GPU.rule.step([replace(theirs, g=g)])
+        agree(job, theirs, before, FLOATS)
