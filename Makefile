@@ -52,7 +52,7 @@ test-quick: $(VENV)/.dev $(VENV)/.package
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
 test-gpu:
-	@$(PY) -m pytest tests/gpu $(PYTEST_ARGS)
+	@LAYERWISE_TEST_ALL=1 $(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 
 check: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m ruff check

@@ -88,5 +88,5 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    for line in report(compiled(TARGETS[sys.argv[1]], few="--few" in sys.argv)):
+    for line in report(compiled(TARGETS[sys.argv[1]], few=sys.argv[2] == "few")):
         print(json.dumps(line))

@@ -97,8 +97,8 @@ def test_a_gradient_that_is_one_number():
     held_to_the_rule(replace(job, g=torch.full((), 0.3, device=job.p.device).expand(20, 33)))
 
 
-@pytest.mark.parametrize("shape", [(200, 2), (2, 300), (22, 30)])
-def test_hundreds_of_strips(shape):
+@pytest.mark.parametrize("shape", [(60, 2), (2, 90), (10, 12)])
+def test_dozens_of_strips(shape):
     held_to_the_rule(there(job_of(shape)), sizes=replace(TINY, tiles=1))
 
 
