@@ -14,9 +14,10 @@ from torch import Tensor
 
 from layerwise.drive import Others, Question, dims_of
 from layerwise.engines import Job
-from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import parts, persistent
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group, Layers
+from layerwise.engines.gpu.work import Work, work_of
 from layerwise.rules.asks import ModelSum, Squares
 
 OF_TORCH = {
@@ -37,6 +38,10 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # of which it has so many in hand
     lanes: int = 256  # sums that are added at a time
+    # One launch for what may be one. Whether it is faster nobody has measured; when somebody has, the slower one goes.
+    persistent: bool = False
+    share: int = 8 << 20  # bytes that such a launch measures before it applies them
+    each: int = 4  # its programs, for each multiprocessor
 
 
 class Tables:
@@ -55,7 +60,14 @@ class Tables:
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
+        self.progress = torch.zeros(layers.n, dtype=torch.int32, device=device)  # of one launch for all
+        self.works = self._works() if sizes.persistent else {}
         self.prepared = any(job.h.maximize or job.h.max_grad_value for job in jobs)
+
+    def _works(self) -> dict[int, Work]:
+        chunk, share, each = self.sizes.chunk, self.sizes.share, self.sizes.each
+        measured = [group for group in self.layers.groups if group.kind.apart[0]]
+        return {group.number: work_of(group, chunk, share, each) for group in measured}
 
     def _bounds(self, name: str) -> Tensor | None:
         """This bound of each layer, if there is one at all."""
@@ -110,17 +122,33 @@ class Call:
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
-        tables = self.tables
         for group in groups:
-            kind, dtypes = group.kind, [OF_TORCH[dtype] for dtype in group.kind.dtypes]
-            named = dict(zip(("PARAM", "GRAD", "STATE0", "STATE1"), dtypes, strict=True))
-            kernel[(group.size,)](
-                tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
-                *args, self._skip, len(tables.jobs), **named, COMPUTE=OF_TORCH[kind.compute],
-                READY=self.ready, SKIPS=self._skips, FLAT=kind.flat,
-                ALIGNED=kind.aligned and group.number not in self._misplaced,
-                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
-            )  # fmt: skip
+            self._launch(kernel[(group.size,)], group, group.chunks, *args, **flags)
+
+    def divided(self) -> tuple[Sequence[Group], Sequence[Group]]:
+        """The groups that are stepped phase by phase, and those that are in one launch."""
+        groups, works = self.tables.layers.groups, {} if self.others is not None else self.tables.works
+        return [one for one in groups if one.number not in works], [one for one in groups if one.number in works]
+
+    def at_once(self, rule: Any, group: Group, own: bool) -> None:
+        """Have a rule's functions measure, answer and apply these chunks in one launch."""
+        tables, work = self.tables, self.tables.works[group.number]
+        self._launch(
+            persistent.step[(work.programs,)], group, work.items, tables.partials, tables.answers, tables.progress,
+            work.ticket, work.size, tables.partials.shape[1],
+            MEASURE=rule.measure_chunk, ANSWER=rule.answer, APPLY=rule.apply_chunk, OWN=own, LANES=tables.sizes.lanes,
+        )  # fmt: skip
+
+    def _launch(self, kernel: Any, group: Group, chunks: Tensor, *args: Any, **flags: Any) -> None:
+        tables, kind, dtypes = self.tables, group.kind, [OF_TORCH[dtype] for dtype in group.kind.dtypes]
+        named = dict(zip(("PARAM", "GRAD", "STATE0", "STATE1"), dtypes, strict=True))
+        kernel(
+            tables.letter, tables.numbers, tables.pointers, tables.layers.table, chunks, tables.clips,
+            *args, self._skip, len(tables.jobs), **named, COMPUTE=OF_TORCH[kind.compute],
+            READY=self.ready, SKIPS=self._skips, FLAT=kind.flat,
+            ALIGNED=kind.aligned and group.number not in self._misplaced,
+            CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
+        )  # fmt: skip
 
     def settle(self, kernel: Any, ask: Any) -> None:
         """Have the rule answered: its sums over each layer, and over what others hold of it."""

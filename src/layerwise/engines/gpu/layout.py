@@ -90,7 +90,8 @@ class Group(NamedTuple):
     number: int
     kind: Kind
     jobs: np.ndarray
-    chunks: Tensor  # on the device: a layer and a number, for each
+    pairs: np.ndarray  # a layer and a number, for each chunk
+    chunks: Tensor  # the same, on the device
     size: int
 
 
@@ -129,7 +130,7 @@ class Layers:
             numbers = np.concatenate([np.arange(chunks[i]) for i in layers] or [layers])
             pairs = np.stack([np.repeat(layers, chunks[layers]), numbers], -1).astype(np.int32)
             if len(pairs):
-                yield Group(number, kind, jobs, torch.from_numpy(pairs).to(device), len(pairs))
+                yield Group(number, kind, jobs, pairs, torch.from_numpy(pairs).to(device), len(pairs))
 
 
 def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:

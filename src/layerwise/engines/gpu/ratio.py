@@ -31,12 +31,16 @@ class Lamb:
         tables = call.tables
         call.tell(lamb.tell)
         call.clip()
-        measured = [group for group in tables.layers.groups if group.kind.apart[0]]
+        phased, at_once = call.divided()
+        measured = [group for group in phased if group.kind.apart[0]]
         for group in measured:
             call.each(lamb.measure, [group], tables.partials, tables.partials.shape[1], LATE=_late(group, call))
-        call.settle(lamb.settle, Squares(None)) if measured else call.unasked(lamb.settle)
-        for group in tables.layers.groups:
+        if phased or not at_once:
+            call.settle(lamb.settle, Squares(None)) if measured else call.unasked(lamb.settle)
+        for group in phased:
             call.each(lamb.apply, [group], tables.answers, LATE=_late(group, call))
+        for group in at_once:
+            call.at_once(lamb, group, own=_late(group, call))
 
     def measures(self, job: Job) -> dict[str, int]:
         return measures(job)
@@ -62,11 +66,15 @@ class Lars:
         tables = call.tables
         call.tell(lars.tell)
         call.clip()
-        measured = [group for group in tables.layers.groups if group.kind.apart[0]]
+        phased, at_once = call.divided()
+        measured = [group for group in phased if group.kind.apart[0]]
         call.each(lars.measure, measured, tables.partials, tables.partials.shape[1])
-        call.settle(lars.settle, Squares(None)) if measured else call.unasked(lars.settle)
-        for group in tables.layers.groups:
+        if phased or not at_once:
+            call.settle(lars.settle, Squares(None)) if measured else call.unasked(lars.settle)
+        for group in phased:
             call.each(lars.apply, [group], tables.answers, MOMENTUM=group.kind.apart[1])
+        for group in at_once:
+            call.at_once(lars, group, own=group.kind.apart[1])
 
     def measures(self, job: Job) -> dict[str, int]:
         return measures(job)
