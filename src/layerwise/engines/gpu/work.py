@@ -12,8 +12,6 @@ from torch import Tensor
 
 from layerwise.engines.gpu.layout import Group
 
-INTERPRETED = 3  # programs where there are no multiprocessors; they run one after the other
-
 
 class Work(NamedTuple):
     """The list of a launch, on the device."""
@@ -25,10 +23,10 @@ class Work(NamedTuple):
 
 
 def work_of(group: Group, chunk: int, share: int, each: int) -> Work:
-    """Of a group's chunks, where layers of `share` bytes are applied together and multiprocessors run so many `each`"""
+    """Of a group's chunks, where layers of `share` bytes are applied together and multiprocessors run `each`."""
     device = group.chunks.device
-    on_gpu = device.type == "cuda"
-    programs = each * torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else INTERPRETED
+    several = device.type == "cuda"
+    programs = each * (torch.cuda.get_device_properties(device).multi_processor_count if several else 1)
     held = chunk * sum(dtype.itemsize for dtype in group.kind.dtypes)
     items = in_order(group.pairs, share // held, programs)
     ticket = torch.zeros(1, dtype=torch.int32, device=device)

@@ -1,0 +1,128 @@
+"""One launch for measure, settle and apply: its list of items, and its results against those of the phases."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from engines.test_against_rule import given_jobs, well_posed
+from engines.worlds import copied, make_job, mapped, new_gradient, now_of, numbers, stored
+from gpu.test_against_rule import smaller
+from gpu.world import GPU, SMALL
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from layerwise import engines
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.work import in_order
+
+LAYERS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
+cases = pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
+
+
+def listed(layers, share, ahead):
+    pairs = [(layer, number) for layer, n in enumerate(layers) for number in range(n)]
+    items = in_order(np.array(pairs, np.int32), share, ahead).tolist()
+    return pairs, [(layer, number) if number >= 0 else (layer, ~number) for layer, number in items], items
+
+
+@given(LAYERS, st.integers(0, 20), st.integers(1, 20))
+def test_everything_is_listed_twice_and_measured_before_it_is_applied(layers, share, ahead):
+    pairs, chunks, items = listed(layers, share, ahead)
+    measured = [i for i, (_, number) in enumerate(items) if number >= 0]
+    applied = [i for i, (_, number) in enumerate(items) if number < 0]
+    assert [chunks[i] for i in measured] == pairs
+    assert sorted(chunks[i] for i in applied) == pairs
+    last = {layer: i for i, (layer, number) in enumerate(items) if number >= 0}
+    assert all(last[items[i][0]] < i for i in applied)
+
+
+@given(LAYERS, st.integers(0, 20), st.integers(1, 20))
+def test_what_is_measured_first_is_applied_soon_and_not_at_once(layers, share, ahead):
+    pairs, chunks, items = listed(layers, share, ahead)
+    handed_out = np.cumsum([number >= 0 for _, number in items])
+    for i, (layer, number) in enumerate(items):
+        if number < 0:
+            end = max(j for j, pair in enumerate(pairs) if pair[0] == layer) + 1
+            group = max(share, layers[layer])
+            assert min(end + ahead, len(pairs)) <= handed_out[i] <= pairs.index(chunks[i]) + group + ahead
+
+
+@given(LAYERS, st.integers(0, 20), st.integers(1, 20), st.integers(1, 7), st.integers(0, 10**6))
+def test_nobody_waits_for_ever(layers, share, ahead, programs, seed):
+    """However few run at a time, and whoever of them goes on, as long as those that run stay."""
+    *_, items = listed(layers, share, ahead)
+    draw, tickets, held, progress = random.Random(seed), iter(items), {}, [0] * len(layers)
+    waiting = set(range(programs))
+    resident = {waiting.pop() for _ in range(draw.randint(1, programs))}
+    while resident:
+        able = [one for one in resident if one not in held or may_go_on(held[one], progress)]
+        assert able, (held, progress)
+        one = draw.choice(able)
+        if one in held:
+            done(held.pop(one), progress, layers)
+        elif (item := next(tickets, None)) is not None:
+            held[one] = item
+        else:
+            resident.remove(one)
+            resident |= {waiting.pop()} if waiting else set()
+    assert progress == [0] * len(layers)
+
+
+def may_go_on(item, progress):
+    return item[1] >= 0 or progress[item[0]] < 0
+
+
+def done(item, progress, layers):
+    layer, number = item
+    progress[layer] += 1
+    if number >= 0 and progress[layer] == layers[layer]:
+        progress[layer] = -layers[layer]
+
+
+def stepped(sizes, h, jobs, g_scale, skip):
+    """Three steps of copies, the second of which may be skipped: what they are then, and what was measured."""
+    jobs = [mapped(copied(job), GPU.array) for job in jobs]
+    prepared = GpuEngine(None, sizes).prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+    measured = []
+    for t in (1, 2, 3):
+        fresh = [GPU.array(new_gradient(j.p, t, str(j.g.dtype).removeprefix("torch."))) for j in jobs]
+        said = torch.tensor(t == 2, device=fresh[0].device) if skip else None
+        prepared.step(fresh, [now_of(h, t, g_scale)] * len(jobs), said)
+        measured.append([{name: np.array(x).tobytes() for name, x in one.items()} for one in prepared.stats()])
+    return [numbers(a).tobytes() for job in jobs for a in stored(job)], measured, prepared._tables
+
+
+@cases
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given_jobs(), st.booleans(), st.sampled_from((0, 3000, 10**6)), st.sampled_from((1, 4)))
+def test_one_launch_does_what_phases_do(case, drawn, skip, share, each):
+    seed, g_scale, tensors = drawn
+    h = case.hyper(**well_posed(case.drawn(seed)))
+    jobs = [make_job(case, h, smaller(shape), blocks, own, dtypes) for shape, blocks, dtypes, _, own in tensors]
+    phased, measured, _ = stepped(SMALL, h, jobs, g_scale, skip)
+    at_once, the_same, tables = stepped(replace(SMALL, persistent=True, share=share, each=each), h, jobs, g_scale, skip)
+    assert at_once == phased
+    assert the_same == measured
+    assert not tables.progress.any()
+    assert not any(work.ticket.any() for work in tables.works.values())
+
+
+@cases
+def test_one_launch_has_no_phases(case, monkeypatch):
+    """Layers whose ratio is wanted go through it, and others do not."""
+    from layerwise.engines.gpu.call import Call
+
+    seen = []
+    monkeypatch.setattr(Call, "each", lambda self, kernel, groups, *_, **__: seen.append(("each", len(groups))))
+    monkeypatch.setattr(Call, "at_once", lambda *_, **__: seen.append(("at once", 1)))
+    for adapt, calls in ((True, [("at once", 1)]), (False, [("each", 1)])):
+        seen.clear()
+        h = case.hyper(adapt=adapt)
+        stepped(replace(SMALL, persistent=True), h, [make_job(case, h, (30, 17), (), 0)], 1.0, False)
+        assert [call for call in seen if call[1]][: len(calls)] == calls
+        assert {call for call in seen if call[1]} == set(calls)
