@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,15 +25,15 @@ LAYERS = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 cases = pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
 
 
-def listed(layers, share, ahead):
+def listed(layers, ahead):
     pairs = [(layer, number) for layer, n in enumerate(layers) for number in range(n)]
-    items = in_order(np.array(pairs, np.int32), share, ahead).tolist()
+    items = in_order(np.array(pairs, np.int32), ahead).tolist()
     return pairs, [(layer, number) if number >= 0 else (layer, ~number) for layer, number in items], items
 
 
-@given(LAYERS, st.integers(0, 20), st.integers(1, 20))
-def test_everything_is_listed_twice_and_measured_before_it_is_applied(layers, share, ahead):
-    pairs, chunks, items = listed(layers, share, ahead)
+@given(LAYERS, st.integers(0, 20))
+def test_everything_is_listed_twice_and_measured_before_it_is_applied(layers, ahead):
+    pairs, chunks, items = listed(layers, ahead)
     measured = [i for i, (_, number) in enumerate(items) if number >= 0]
     applied = [i for i, (_, number) in enumerate(items) if number < 0]
     assert [chunks[i] for i in measured] == pairs
@@ -41,21 +42,22 @@ def test_everything_is_listed_twice_and_measured_before_it_is_applied(layers, sh
     assert all(last[items[i][0]] < i for i in applied)
 
 
-@given(LAYERS, st.integers(0, 20), st.integers(1, 20))
-def test_what_is_measured_first_is_applied_soon_and_not_at_once(layers, share, ahead):
-    pairs, chunks, items = listed(layers, share, ahead)
-    handed_out = np.cumsum([number >= 0 for _, number in items])
+@given(LAYERS, st.integers(0, 20))
+def test_layers_are_applied_backwards_so_many_chunks_later(layers, ahead):
+    pairs, chunks, items = listed(layers, ahead)
+    handed_out, ends = np.cumsum([number >= 0 for _, number in items]), np.cumsum(layers)
     for i, (layer, number) in enumerate(items):
-        if number < 0:
-            end = max(j for j, pair in enumerate(pairs) if pair[0] == layer) + 1
-            group = max(share, layers[layer])
-            assert min(end + ahead, len(pairs)) <= handed_out[i] <= pairs.index(chunks[i]) + group + ahead
+        assert number >= 0 or handed_out[i] == min(ends[layer] + ahead, len(pairs))
+    for (one, first), (other, second) in pairwise(
+        pair for pair, item in zip(chunks, items, strict=True) if item[1] < 0
+    ):
+        assert (other, second) == ((one, first - 1) if first else (one + 1, layers[one + 1] - 1))
 
 
-@given(LAYERS, st.integers(0, 20), st.integers(1, 20), st.integers(1, 7), st.integers(0, 10**6))
-def test_nobody_waits_for_ever(layers, share, ahead, programs, seed):
+@given(LAYERS, st.integers(0, 20), st.integers(1, 7), st.integers(0, 10**6))
+def test_nobody_waits_for_ever(layers, ahead, programs, seed):
     """However few run at a time, and whoever of them goes on, as long as those that run stay."""
-    *_, items = listed(layers, share, ahead)
+    *_, items = listed(layers, ahead)
     draw, tickets, held, progress = random.Random(seed), iter(items), {}, [0] * len(layers)
     waiting = set(range(programs))
     resident = {waiting.pop() for _ in range(draw.randint(1, programs))}
@@ -99,13 +101,13 @@ def stepped(sizes, h, jobs, g_scale, skip):
 
 @cases
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-@given(given_jobs(), st.booleans(), st.sampled_from((0, 3000, 10**6)), st.sampled_from((1, 4)))
-def test_one_launch_does_what_phases_do(case, drawn, skip, share, each):
+@given(given_jobs(), st.booleans(), st.integers(1, 4), st.integers(0, 3))
+def test_one_launch_does_what_phases_do(case, drawn, skip, each, ahead):
     seed, g_scale, tensors = drawn
     h = case.hyper(**well_posed(case.drawn(seed)))
     jobs = [make_job(case, h, smaller(shape), blocks, own, dtypes) for shape, blocks, dtypes, _, own in tensors]
     phased, measured, _ = stepped(SMALL, h, jobs, g_scale, skip)
-    at_once, the_same, tables = stepped(replace(SMALL, persistent=True, share=share, each=each), h, jobs, g_scale, skip)
+    at_once, the_same, tables = stepped(replace(SMALL, persistent=True, each=each, ahead=ahead), h, jobs, g_scale, skip)
     assert at_once == phased
     assert the_same == measured
     assert not tables.progress.any()

@@ -38,10 +38,11 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # of which it has so many in hand
     lanes: int = 256  # sums that are added at a time
-    # One launch for what may be one. Whether it is faster nobody has measured; when somebody has, the slower one goes.
+    # One launch for what may be one, which wants chunks of 2048: what it has in hand has to fit into the cache. Whether
+    # it is faster nobody has measured; when somebody has, the slower one goes.
     persistent: bool = False
-    share: int = 8 << 20  # bytes that such a launch measures before it applies them
-    each: int = 4  # its programs, for each multiprocessor
+    each: int = 2  # its programs, for each multiprocessor
+    ahead: int = 1  # chunks that it measures before it applies those before them, for each program
 
 
 class Tables:
@@ -65,9 +66,8 @@ class Tables:
         self.prepared = any(job.h.maximize or job.h.max_grad_value for job in jobs)
 
     def _works(self) -> dict[int, Work]:
-        chunk, share, each = self.sizes.chunk, self.sizes.share, self.sizes.each
         measured = [group for group in self.layers.groups if group.kind.apart[0]]
-        return {group.number: work_of(group, chunk, share, each) for group in measured}
+        return {group.number: work_of(group, self.sizes.each, self.sizes.ahead) for group in measured}
 
     def _bounds(self, name: str) -> Tensor | None:
         """This bound of each layer, if there is one at all."""
