@@ -1,6 +1,15 @@
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+
 import pytest
+
+if find_spec("torch") and find_spec("triton"):
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported anywhere
 
 
 @pytest.fixture

@@ -125,6 +125,43 @@ def test_a_skipped_step_changes_nothing(case):
 
 
 @cases
+def test_what_was_measured_stands_when_a_step_is_skipped(case):
+    jobs = jobs_of(case, [(12, 10), (5,)])
+    ready = prepared(jobs)
+    step(ready, jobs)
+    before = [dict(stats) for stats in ready.stats()]
+    bad = [torch.full_like(job.g, np.nan) for job in jobs]
+    step(ready, jobs, skip=torch.tensor(True, device=DEVICE), grads=bad)
+    assert [dict(stats) for stats in ready.stats()] == before
+
+
+@cases
+def test_tensors_of_no_blocks_count_their_steps(case):
+    h = case.hyper().fit((0, 4), (0,), 2.0**-23)
+    p = torch.zeros(0, 4, device=DEVICE)
+    state = type(case.rule.shapes(h, (0, 4)))(
+        *(None if s is None else torch.zeros(s, device=DEVICE) for s in case.rule.shapes(h, (0, 4)))
+    )
+    ready, count = ENGINE.prepare([engines.Job(case.rule, h, p, state, (0,))]), torch.tensor(0, device=DEVICE)
+    now = now_of(case.hyper(), 1)._replace(t=Counter(count))
+    ready.step([p.clone()], [now])
+    ready.step([p.clone()], [now], torch.tensor(True, device=DEVICE))
+    assert int(count) == 1
+
+
+@cases
+def test_a_bound_of_one_tensor_is_none_of_anothers(case):
+    """Whose squares are beyond float32, and who is not bounded."""
+    bounded, free = jobs_of(case, [(4,)], max_grad_norm_per_tensor=1.0), jobs_of(case, [(4,)])
+    big = torch.tensor([3e19, 1.0, 1.0, 1.0], device=DEVICE)
+    alone, together = copies(free), copies(free)
+    ready = prepared([*bounded, *together])
+    step(ready, [*bounded, *together], grads=[bounded[0].g, big])
+    step(prepared(alone), alone, grads=[big])
+    np.testing.assert_array_equal(numbers(together[0].p), numbers(alone[0].p))
+
+
+@cases
 def test_letters_are_sent_when_they_say_something_new(case, monkeypatch):
     jobs = jobs_of(case)
     ready, sent = prepared(jobs), []

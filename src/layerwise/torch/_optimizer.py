@@ -27,7 +27,7 @@ from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, check_capture, named
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -54,6 +54,7 @@ class Optimizer(torch.optim.Optimizer):
         self._model_group = check_model_group(given["model_group"])
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
         self._forget_plans()
+        self._captured: list[Turn] = []  # what CUDA graphs replay
         self._agreed = Agreement((), (), self._model_group)
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
@@ -76,9 +77,9 @@ class Optimizer(torch.optim.Optimizer):
         self._when_zeroed = []
         self._forget_plans()
         self._axes = None
-        self.__dict__.setdefault(
-            "_agreed", Agreement((), (), self._model_group)
-        )  # torch comes here with every checkpoint
+        # torch comes here with every checkpoint, which changes nothing about these.
+        self.__dict__.setdefault("_captured", [])
+        self.__dict__.setdefault("_agreed", Agreement((), (), self._model_group))
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -277,6 +278,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
+        if capturing() and turn not in self._captured:
+            self._captured.append(turn)
         self._turns.pop(key, None)
         self._turns[key] = turn
         if len(self._turns) > MOST_TURNS + self.num_parameters:

@@ -103,10 +103,15 @@ class Groups:
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
 
 
+def capturing() -> bool:
+    """Whether a CUDA graph is captured now."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # where it is not, nobody can ask
+    return initialized and torch.cuda.is_current_stream_capturing()
+
+
 def check_capture(group: Mapping[str, Any]) -> None:
     """Raise where a CUDA graph, if one is captured now, would repeat a number that is meant to change."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # where it is not, nobody can ask
-    if not (initialized and torch.cuda.is_current_stream_capturing()):
+    if not capturing():
         return
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."

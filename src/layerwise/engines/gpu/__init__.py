@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from layerwise.engines import Candidate, Engine, Job, Prepared
 
 NAME = "gpu"
+OLDEST = "3.4"  # whose language has what the kernels are written in
 
 
 def candidate(otherwise: Engine) -> Candidate:
@@ -22,7 +25,22 @@ def candidate(otherwise: Engine) -> Candidate:
 def why_not() -> str:
     """Why there are no kernels here, or an empty string."""
     missing = [name for name in ("torch", "triton") if find_spec(name) is None]
-    return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along" if missing else ""
+    if missing:
+        return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along"
+    found = _version()
+    return f"Triton {found} is too old, it has to be {OLDEST} or newer" if _numbers(found) < _numbers(OLDEST) else ""
+
+
+def _version() -> str:
+    """Triton's, by whichever name it was installed; where that is not known, it is tried."""
+    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return OLDEST
+
+
+def _numbers(found: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
 
 
 class OnDemand:

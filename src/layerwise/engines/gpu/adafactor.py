@@ -132,7 +132,7 @@ class Adafactor(Method):
         kernel[(group.size,)](
             tables.letter, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
             tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=cut.vector if call.aligned(group) else 1, BM=m, BL=down, BE=across,
+            SKIPS=call.skips, VECTOR=cut.vector, BM=m, BL=down, BE=across,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 

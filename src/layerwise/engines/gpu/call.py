@@ -64,7 +64,8 @@ class Tables:
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
-        self.prepared = any(job.h.maximize or job.h.max_grad_value for job in jobs)
+        self.always_ready = any(job.h.maximize or job.h.max_grad_value for job in jobs)
+        self.questions: dict[Any, list[Question]] = {}  # those that were asked, by what is asked how often
 
     def _bounds(self, name: str) -> Tensor | None:
         """This bound of each layer, if there is one at all."""
@@ -80,15 +81,15 @@ def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
         if id(job.h) not in known:
             low, high = getattr(job.h, "trust_clip", None) or (None, None)
             told = {
-                at.SIGN: -1.0 if job.h.maximize else 1.0,
-                at.MAX_VALUE: job.h.max_grad_value or inf,
-                at.ADAPT: ADAPT[getattr(job.h, "adapt", True)],
-                at.LOW: -inf if low is None else low,
-                at.HIGH: inf if high is None else high,
-                at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
+                at.SIGN.value: -1.0 if job.h.maximize else 1.0,
+                at.MAX_VALUE.value: job.h.max_grad_value or inf,
+                at.ADAPT.value: ADAPT[getattr(job.h, "adapt", True)],
+                at.LOW.value: -inf if low is None else low,
+                at.HIGH.value: inf if high is None else high,
+                at.ZERO_RATIO.value: getattr(job.h, "zero_norm_ratio", 1.0),
                 **settings(job.h),
             }
-            known[id(job.h)] = [key.value for key in told], list(told.values())
+            known[id(job.h)] = list(told), list(told.values())
         columns, values = known[id(job.h)]
         rows[j, columns] = values
     return rows
@@ -105,12 +106,11 @@ def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
 class Call:
     """A step, and what all rules do alike on the way."""
 
-    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, misplaced: np.ndarray, others: Others | None):
+    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
         self.tables, self.others = tables, others
-        self.ready = ready or tables.prepared
+        self.ready = ready or tables.always_ready
         self.skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
         self.skips = skip is not None
-        self._misplaced = misplaced  # the jobs with gradients that sixteen bytes cannot be moved of at once
 
     def tell(self, kernel: Any) -> None:
         """Have the rule make its numbers of `now`."""
@@ -127,7 +127,7 @@ class Call:
         kernel(
             tables.letter, tables.numbers, tables.pointers, tables.layers.table, chunks, tables.clips,
             *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
-            READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=self.aligned(group),
+            READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
             CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
         )  # fmt: skip
 
@@ -148,15 +148,12 @@ class Call:
         tables = self.tables
         kernel[(tables.layers.n,)](
             tables.numbers, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
-            tables.partials.shape[1], ADD=add, ANSWER=answer, LANES=tables.sizes.lanes,
+            tables.partials.shape[1], self.skip, ADD=add, ANSWER=answer, SKIPS=self.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
     def dtypes(self, kind: Kind) -> dict[str, Any]:
         named = zip(("PARAM", "GRAD", "STATE0", "STATE1", "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
         return {name: OF_TORCH[dtype] for name, dtype in named}
-
-    def aligned(self, group: Group) -> bool:
-        return group.kind.aligned and not self._misplaced[group.jobs].any()
 
     def question(self, job: int, ask: Any, length: int) -> Question:
         of = self.tables.jobs[job]
@@ -173,7 +170,10 @@ class Call:
 
     def _asked(self, others: Others, ask: Any, sums: Tensor) -> None:
         """Have others add to these sums, of which every row is one request of all jobs."""
-        questions = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
+        made, key = self.tables.questions, (type(ask), len(sums))
+        if key not in made:
+            made[key] = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
+        questions = made[key]
         sums.copy_(others.add_up(questions, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:
@@ -188,7 +188,7 @@ class Call:
         if tables.own is not None:
             if self.others is not None:
                 self._asked(self.others, Squares(None), tables.sums[:1])
-            clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1)
+            clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1).masked_fill_(tables.own.isinf(), 1)
         if tables.model is not None:
             total = self._of_model(here / clips.square())
             clips = clips * (total.sqrt() / tables.model).clamp_(min=1)
@@ -198,8 +198,9 @@ class Call:
         """The sum over the model, given that of each layer."""
         if self.others is None:
             return here.sum()
-        jobs, ask, starts = self.tables.jobs, ModelSum(None), torch.from_numpy(self.tables.layers.firsts)
-        sums = torch.segment_reduce(here, "sum", lengths=starts.diff().to(here.device), unsafe=True, initial=0)
-        questions = [Question(j, ModelSum, dims_of(ask, job.p.ndim, ()), 1) for j, job in enumerate(jobs)]
-        total: Tensor = self.others.add_up(questions, sums)[0]
+        tables, ask, made = self.tables, ModelSum(None), self.tables.questions
+        if ModelSum not in made:
+            made[ModelSum] = [self.question(j, ask, 1) for j in range(len(tables.jobs))]
+        sums = torch.segment_reduce(here, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
+        total: Tensor = self.others.add_up(made[ModelSum], sums)[0]
         return total

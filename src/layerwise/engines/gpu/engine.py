@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import Engine, Job, Prepared, Stats
+from layerwise.engines import Counter, Engine, Job, Prepared, Stats
 from layerwise.engines.gpu.adafactor import Adafactor
 from layerwise.engines.gpu.call import Call, Sizes, Tables
 from layerwise.engines.gpu.kernels import parts
@@ -34,7 +34,6 @@ from layerwise.rules.asks import Now
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
 INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
-_recorded: list[Any] = []  # what CUDA graphs replay, for as long as there may be graphs
 
 
 class GpuEngine:
@@ -60,14 +59,13 @@ class GpuEngine:
     def _parted(self, jobs: Sequence[Job], by_device: Mapping[Any, list[int]]) -> Prepared:
         """Jobs of several devices, or that are not all ours; all of them are the other's where they step as one."""
         whole = partial(self._whole, jobs)
-        if not jobs or any(job.h.asks_of_model for job in jobs):
+        if any(job.h.asks_of_model for job in jobs):
             return whole()
-        shares = [
-            (places, PreparedOnGpu(self, some) if device is not None else self._whole(some))
-            for device, places in by_device.items()
-            for some in ([jobs[i] for i in places],)
-        ]
+        shares = [(places, self._share([jobs[i] for i in places], device)) for device, places in by_device.items()]
         return Parted(len(jobs), shares, whole)
+
+    def _share(self, jobs: Sequence[Job], device: torch.device | None) -> Prepared:
+        return self._whole(jobs) if device is None else PreparedOnGpu(self, jobs)
 
     def _whole(self, jobs: Sequence[Job]) -> Prepared:
         if self.otherwise is None:
@@ -101,11 +99,15 @@ class PreparedOnGpu:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self._device = self._params[0].device
-        self._kind_of_method = METHODS[type(self._jobs[0].h)]
-        self._states = [self._kind_of_method.states(job) for job in self._jobs]
+        self._rule = METHODS[type(self._jobs[0].h)]
+        self._states = [self._rule.states(job) for job in self._jobs]
         self._letter = Letter(len(self._jobs), self._device)
-        self._gradients: Any = None  # what they were when this was laid out
+        self._strides: list[Any] = []  # of gradients; and those that are copied because of them
+        self._copied: set[int] = set()
+        self._seen: Any = None  # of gradients, when this was laid out
         self._laid: tuple[Tables, Method] | None = None
+        self._nowhere: list[int] = []
+        self._recorded: list[Any] = []  # what CUDA graphs replay
 
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
@@ -113,52 +115,66 @@ class PreparedOnGpu:
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
             if others is not None:
                 others.told_how("the GPU engine")
-            tables, method = self._laid_out(grads)
             grads = self._readable(grads)
-            places = self._letter.write(grads, nows)
-            method.step(Call(tables, skip, self._letter.scaled, places % 16 != 0, others))
+            places = np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))
+            tables, method = self._laid_out(grads, places)
+            self._letter.write(places, nows)
+            method.step(Call(tables, skip, self._letter.scaled, others))
+            self._count(nows, skip)
             increment_version(self._params)  # autograd does not see what kernels write
             if capturing(self._device):
-                _recorded.append((tables, method, self._letter))
-
-    def _laid_out(self, grads: Sequence[Tensor]) -> tuple[Tables, Method]:
-        """Tables that fit these gradients."""
-        seen = list(map(attrgetter("dtype"), grads)), list(map(Tensor.stride, grads))
-        if self._laid is None or seen != self._gradients:
-            self._laid, self._gradients = self._lay_out(grads), seen
-        return self._laid
+                self._recorded.append((tables, method))
 
     def _readable(self, grads: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradients as kernels can read them."""
-        return (
-            [
-                in_place_of(g, job.p) if i in self._copied else g
-                for i, (g, job) in enumerate(zip(grads, self._jobs, strict=True))
-            ]
-            if self._copied
-            else grads
-        )
+        strides = list(map(Tensor.stride, grads))
+        if strides != self._strides:
+            each = enumerate(zip(self._jobs, grads, self._states, strict=True))
+            self._strides, self._copied = strides, {i for i, one in each if not self._takes(*one)}
+        if any(map(Tensor.is_neg, grads)):
+            grads = list(map(Tensor.resolve_neg, grads))
+        if not self._copied:
+            return grads
+        pairs = enumerate(zip(grads, self._params, strict=True))
+        return [in_place_of(g, p) if i in self._copied else g for i, (g, p) in pairs]
+
+    def _takes(self, job: Job, g: Tensor, states: Sequence[Tensor | None]) -> bool:
+        return bool(self._rule.dims(job, operands(job, g, states)) <= at.DIMS.value)
+
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> tuple[Tables, Method]:
+        """Tables that fit these gradients."""
+        seen = list(map(attrgetter("dtype"), grads)), self._strides, (places % 16 != 0).tobytes()
+        if self._laid is None or seen != self._seen:
+            if capturing(self._device):
+                raise EngineError(
+                    "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same "
+                    "parameters, and gradients of the same dtypes and strides. Take some steps first."
+                )
+            self._laid, self._seen = self._lay_out(grads), seen
+        return self._laid
 
     def _lay_out(self, grads: Sequence[Tensor]) -> tuple[Tables, Method]:
-        method, arrays, self._copied = self._kind_of_method, [], set()
-        for i, (job, g, states) in enumerate(zip(self._jobs, grads, self._states, strict=True)):
-            own = operands(job, g, states)
-            if method.dims(job, own) > at.DIMS.value:
-                own = operands(job, in_place_of(g, job.p), states)
-                self._copied.add(i)
-            arrays.append(own)
+        rule, sizes = self._rule, self._engine.sizes
+        arrays = [operands(*each) for each in zip(self._jobs, grads, self._states, strict=True)]
         ways = [way_of(job, own) for job, own in zip(self._jobs, arrays, strict=True)]
-        kinds = [kind_of(way, own, method.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)]
-        sizes = self._engine.sizes
+        kinds = [kind_of(way, own, rule.apart(job)) for way, own, job in zip(ways, arrays, self._jobs, strict=True)]
         layers = Layers(self._jobs, ways, kinds, sizes.chunk, self._device)
-        tables = Tables(self._jobs, self._states, method.settings, layers, self._letter.there, sizes)
-        return tables, method(tables, arrays)
+        tables = Tables(self._jobs, self._states, rule.settings, layers, self._letter.there, sizes)
+        self._nowhere = [j for j, way in enumerate(ways) if not way.bases]
+        return tables, rule(tables, arrays)
+
+    def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
+        """The steps of tensors without layers, of which no kernel knows."""
+        for j in self._nowhere:
+            t = nows[j].t
+            if isinstance(t, Counter):
+                t.step.add_(1 if skip is None else (~skip).to(t.step))
 
     def stats(self) -> list[Stats]:
         if self._laid is None:
             return []
         measured, layers = Measured(self._laid[0].answers), self._laid[0].layers
-        return [Named(measured, layers.of(j), self._kind_of_method.measures(job)) for j, job in enumerate(self._jobs)]
+        return [Named(measured, layers.of(j), self._rule.measures(job)) for j, job in enumerate(self._jobs)]
 
 
 class Measured:

@@ -76,7 +76,7 @@ class Kind:
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     flat: bool
-    aligned: bool  # but for the gradient, whose place changes
+    aligned: bool
     apart: Any = ()  # by what else a rule tells them apart
 
     @property
@@ -111,6 +111,7 @@ class Layers:
         rows[:, at.FIRST.value] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
         self.job_of = torch.from_numpy(rows[:, at.JOB.value].copy()).to(device)
+        self.lengths = torch.from_numpy(np.diff(self.firsts)).to(device)  # how many layers each job has
         self.table = torch.from_numpy(rows).to(device)
         self.groups = list(self._groups(kinds, chunks, device))
 
@@ -157,8 +158,8 @@ def kind_of(way: Way, arrays: Sequence[Tensor], apart: Any = ()) -> Kind:
 
 
 def aligned(arrays: Sequence[Tensor], bases: Sequence[Offsets]) -> bool:
-    """Whether layers begin where sixteen bytes can be moved at once, if the gradient does, whose place changes."""
+    """Whether layers begin where sixteen bytes can be moved at once."""
     return all(
-        (k == G or a.data_ptr() % 16 == 0) and all(base[k] * a.element_size() % 16 == 0 for base in bases)
+        a.data_ptr() % 16 == 0 and all(base[k] * a.element_size() % 16 == 0 for base in bases)
         for k, a in enumerate(arrays)
     )

@@ -15,7 +15,9 @@ from layerwise.engines import Counter
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
+from layerwise.rules.parts import is_number
 
+SPARES = 4  # recordings that may follow one another
 KINDS = {torch.float32: at.FLOAT32.value, torch.float64: at.FLOAT64.value, torch.int64: at.INT64.value}
 
 
@@ -34,28 +36,26 @@ class Letter:
         self._said = np.zeros((at.LETTER.value, jobs), np.int64)
         self._nows: Sequence[Now] = ()  # what it says, kept so that it can be told by its identity
         self._converted: list[Tensor] = []
-        self._spare = self._page()
+        self._spares: list[Any] = []
         self._kept: list[Any] = []  # what a recorded copy reads when it is replayed
 
-    def write(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> np.ndarray:
-        """Say it, and return where gradients lie."""
-        places = np.fromiter(map(Tensor.data_ptr, grads), np.int64, self.jobs)
+    def write(self, places: np.ndarray, nows: Sequence[Now]) -> None:
+        """Say it: `places` is where gradients lie."""
         recorded = capturing(self.device)
-        # What had to be converted may have got another value since.
-        news = bool(self._converted) or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows))
-        if news:
-            self._tell(nows)
-        if recorded and not self._said[at.KIND.value].all():
+        if recorded and any(is_number(now.t) for now in nows):
             raise EngineError(
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
+        # What had to be converted may have got another value since.
+        news = bool(self._converted) or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows))
+        if news:
+            self._tell(nows)
         # A graph has the copy in it, because by the time it is replayed another letter may have come; and who sends
         # one after a recording cannot know whether that has been replayed.
         if news or recorded or self._kept or not np.array_equal(places, self._said[at.GRADIENT.value]):
             self._said[at.GRADIENT.value] = places
             self._send(recorded)
-        return places
 
     def _tell(self, nows: Sequence[Now]) -> None:
         self._converted = []
@@ -89,15 +89,14 @@ class Letter:
     def _send(self, recorded: bool) -> None:
         # A page of its own for each letter: the copy is made while the host goes on. Memory for it is got ahead of a
         # recording, during which it might not be had.
-        page = self._spare if recorded and self._spare is not None else self._page()
+        page = self._spares.pop() if recorded and self._spares else self._page()
         page.numpy()[...] = self._said
         self.there.copy_(page, non_blocking=True)
         if recorded:
-            self._kept.append((page, self._nows, self._converted))
-            self._spare = None
-        elif self._spare is None:
-            self._spare = self._page()
+            self._kept.append((page, self._converted))
+        elif self._said[at.KIND.value].all():  # it may be recorded
+            self._spares += [self._page() for _ in range(SPARES - len(self._spares))]
 
     def _page(self) -> Any:
         shape = (at.LETTER.value, self.jobs)
-        return torch.empty(shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        return torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")

@@ -50,6 +50,7 @@ from layerwise.engines.gpu.kernels.tables import (
     S1,
     SCALE,
     SPECIFIC,
+    VARYING,
     ZERO_RATIO,
     G,
     P,
@@ -63,25 +64,25 @@ UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
 IN_RATIO, DECOUPLED, L2 = number(0.0), number(1.0), number(2.0)
 
 
-def settings(h: Any) -> dict[Any, float]:
+def settings(h: Any) -> dict[int, float]:
     """The numbers that do not change from step to step."""
     b1, b2 = h.betas
     return {
-        B1: b1,
-        EPS: h.eps,
-        A1: 1 - b1 if h.grad_averaging else 1.0,
-        B2: b2,
-        A2: 1 - b2,
-        LOG_B1: log(b1) if b1 else -inf,
-        LOG_B2: log(b2) if b2 else -inf,
-        EPS_ROOT: h.eps_root,
-        MAX_WEIGHT: h.max_weight_norm or inf,
-        CORRECTION: {False: UNCORRECTED, True: CORRECTED, "lr": CORRECTED_LR}[h.bias_correction].value,
-        DECAY: {"ratio": IN_RATIO, "decoupled": DECOUPLED, "l2": L2}[h.decay].value,
+        B1.value: b1,
+        EPS.value: h.eps,
+        A1.value: 1 - b1 if h.grad_averaging else 1.0,
+        B2.value: b2,
+        A2.value: 1 - b2,
+        LOG_B1.value: log(b1) if b1 else -inf,
+        LOG_B2.value: log(b2) if b2 else -inf,
+        EPS_ROOT.value: h.eps_root,
+        MAX_WEIGHT.value: h.max_weight_norm or inf,
+        CORRECTION.value: {False: UNCORRECTED, True: CORRECTED, "lr": CORRECTED_LR}[h.bias_correction].value,
+        DECAY.value: {"ratio": IN_RATIO, "decoupled": DECOUPLED, "l2": L2}[h.decay].value,
     }
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -140,7 +141,7 @@ def places(
     return p_at, g_at, m_at, v_at
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def measure(
     letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -207,10 +208,11 @@ def measure_at(
     return p * p, r * r
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def settle(
-    numbers, layers, partials, sums, answers, n, apart, ADD: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr
-):
+    numbers, layers, partials, sums, answers, n, apart, skip,
+    ADD: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """The sums of each layer, and what the rule makes of them."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
@@ -220,7 +222,7 @@ def settle(
         tl.store(sums + n + layer, rr)
     else:
         pp, rr = tl.load(sums + layer), tl.load(sums + n + layer)
-    if ANSWER:
+    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
         answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, rr)
 
 
@@ -238,7 +240,7 @@ def answer(told, to, pp, rr):
     tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def apply(
     letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,

@@ -44,6 +44,7 @@ from layerwise.engines.gpu.kernels.tables import (
     S0,
     SCALE,
     SPECIFIC,
+    VARYING,
     ZERO_RATIO,
     G,
     P,
@@ -54,20 +55,20 @@ MU, ETA, DAMPENING, NESTEROV, NORM_DECAYED, LR_INSIDE = (number(SPECIFIC + i) fo
 LAM_X, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in range(4))
 
 
-def settings(h: Any) -> dict[Any, float]:
+def settings(h: Any) -> dict[int, float]:
     """The numbers that do not change from step to step."""
     return {
-        MU: h.momentum,
-        EPS: h.eps,
-        ETA: h.trust_coefficient,
-        DAMPENING: h.dampening,
-        NESTEROV: float(h.nesterov),
-        NORM_DECAYED: float(h.norm == "decayed"),
-        LR_INSIDE: float(h.lr_in_momentum),
+        MU.value: h.momentum,
+        EPS.value: h.eps,
+        ETA.value: h.trust_coefficient,
+        DAMPENING.value: h.dampening,
+        NESTEROV.value: float(h.nesterov),
+        NORM_DECAYED.value: float(h.norm == "decayed"),
+        LR_INSIDE.value: float(h.lr_in_momentum),
     }
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -81,7 +82,7 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def measure(
     letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -135,10 +136,11 @@ def measure_at(
     return p * p, x * x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def settle(
-    numbers, layers, partials, sums, answers, n, apart, ADD: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr
-):
+    numbers, layers, partials, sums, answers, n, apart, skip,
+    ADD: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """The sums of each layer, and what the rule makes of them."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
@@ -148,7 +150,7 @@ def settle(
         tl.store(sums + n + layer, xx)
     else:
         pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
-    if ANSWER:
+    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
         answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
 
 
@@ -176,7 +178,7 @@ def bounded(ratio, lr, low, high):
     return tl.where(asked, within, ratio)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def apply(
     letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,

@@ -30,6 +30,7 @@ from layerwise.engines.gpu.kernels.tables import (
     SIGN,
     SIZE,
     STRIDE,
+    VARYING,
     G,
     T,
 )
@@ -207,14 +208,14 @@ def added_up(partials, n, LANES: tl.constexpr):
     return tl.sum(total, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def add(layers, partials, sums, LANES: tl.constexpr):
     """The sum of each layer."""
     layer = tl.program_id(0)
     tl.store(sums + layer, added(layers + layer.to(tl.int64) * LAYER, partials, LANES))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def square(
     letter, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,

@@ -15,11 +15,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import added, located
-from layerwise.engines.gpu.kernels.tables import ANSWERS, CHUNKS, NUMBERS
+from layerwise.engines.gpu.kernels.parts import added, goes, located
+from layerwise.engines.gpu.kernels.tables import ANSWERS, CHUNKS, NUMBERS, VARYING
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def step(
     letter, numbers, pointers, layers, items, clips, partials, answers, progress, ticket, n, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -44,14 +44,17 @@ def step(
                 chunk, letter, numbers, pointers, clips, partials, apart, skip, jobs,
                 PARAM, GRAD, STATE0, STATE1, COMPUTE, OWN, READY, SKIPS, FLAT, ALIGNED, CHUNK, BLOCK,
             )  # fmt: skip
-            settle(progress, numbers, chunk, partials, answers, apart, ANSWER, LANES)
+            settle(progress, numbers, chunk, partials, answers, apart, skip, ANSWER, SKIPS, LANES)
         i = tl.atomic_add(ticket, 1, sem="relaxed")
     if i == n + tl.num_programs(0) - 1:
         tl.atomic_xchg(ticket, 0, sem="relaxed")
 
 
 @triton.jit
-def settle(progress, numbers, chunk, partials, answers, apart, ANSWER: tl.constexpr, LANES: tl.constexpr):
+def settle(
+    progress, numbers, chunk, partials, answers, apart, skip,
+    ANSWER: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
     """Say that this chunk is measured, and answer for the layer if it was the last."""
     layer, row, job, _, _ = chunk
     chunks = tl.load(row + CHUNKS).to(tl.int32)
@@ -61,7 +64,8 @@ def settle(progress, numbers, chunk, partials, answers, apart, ANSWER: tl.conste
     tl.debug_barrier()
     if before == chunks - 1:
         pp, rr = added(row, partials, LANES), added(row, partials + apart, LANES)
-        ANSWER(numbers + job * NUMBERS, answers + layer * ANSWERS, pp, rr)
+        if goes(skip, SKIPS):
+            ANSWER(numbers + job * NUMBERS, answers + layer * ANSWERS, pp, rr)
         tl.debug_barrier()
         tl.atomic_xchg(progress + layer, -chunks, sem="release", scope="gpu")
 

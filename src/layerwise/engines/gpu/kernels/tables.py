@@ -19,6 +19,9 @@ import triton.language as tl
 # Triton wants a global to be a constexpr, and takes it for a number wherever it is one.
 number: Any = tl.constexpr
 
+# What differs from list to list of jobs: no kernel is to be compiled for it.
+VARYING = ("jobs", "n", "apart", "tiles_apart")
+
 # letter: where the gradient lies; what `now` holds, or where that lies; and which of these it is.
 GRADIENT = number(0)
 HEARD = number(1)
