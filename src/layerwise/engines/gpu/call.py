@@ -88,7 +88,7 @@ def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
                 at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
                 **settings(job.h),
             }
-            known[id(job.h)] = [key.value for key in told], list(told.values())
+            known[id(job.h)] = [getattr(key, "value", key) for key in told], list(told.values())
         columns, values = known[id(job.h)]
         rows[j, columns] = values
     return rows

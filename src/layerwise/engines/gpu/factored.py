@@ -14,7 +14,17 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Dim, Group, Kind, Layers, numbered
-from layerwise.engines.gpu.planes import MOST, C, Plane, R, apart_of, operands_of, plane_of, tile_of, vector_of
+from layerwise.engines.gpu.planes import (
+    COL_STATE,
+    MOST,
+    ROW_STATE,
+    Plane,
+    apart_of,
+    operands_of,
+    plane_of,
+    tile_of,
+    vector_of,
+)
 
 FEW = 16  # statistics of each matrix, where those of several are taken at once: of up to four times as many
 FOLDED = 64  # sums of which one program adds up the strips
@@ -206,26 +216,26 @@ def _side_rows(j: int, job: Job, laid: Laid, arrays: Sequence[Tensor], which: in
     rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
     whole = job.p.shape if job.shape is None else job.shape
     counts = [max(1, prod(whole[d] for d in group)) for group in job.h.factored]
-    k = R if of_rows else C
+    k = ROW_STATE if of_rows else COL_STATE
     stored, totals, matrices = arrays[k], laid.totals, plane.sizes[0]
     told = {
-        at.SIDE_JOB: j,
-        at.OF_ROWS: of_rows,
-        at.SIDE_MATRICES: matrices,
-        at.SIDE_ENTRIES: plane.sizes[1 + which],
-        at.WIDE: job.p.dtype is torch.float64,
-        at.STORED: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
-        at.STORED_AS: CODES[stored.dtype],
-        at.FACTORS: 8 * (laid.factors[which].first + n * laid.factors[which].length),
-        at.SUMS: laid.sums[which].first + n * laid.sums[which].length,
-        at.TOTALS: totals.first + n * totals.length,
-        at.TOTAL_STRIPS: totals.strips_first + n * totals.strips * totals.length,
-        at.SUMMED: counts[1] if of_rows else counts[0],
-        at.ROWS: counts[0],
-        at.COLUMNS: counts[1],
+        at.SIDE_JOB.value: j,
+        at.OF_ROWS.value: of_rows,
+        at.SIDE_MATRICES.value: matrices,
+        at.SIDE_ENTRIES.value: plane.sizes[1 + which],
+        at.WIDE.value: job.p.dtype is torch.float64,
+        at.STORED.value: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
+        at.STORED_AS.value: CODES[stored.dtype],
+        at.FACTORS.value: 8 * (laid.factors[which].first + n * laid.factors[which].length),
+        at.SUMS.value: laid.sums[which].first + n * laid.sums[which].length,
+        at.TOTALS.value: totals.first + n * totals.length,
+        at.TOTAL_STRIPS.value: totals.strips_first + n * totals.strips * totals.length,
+        at.SUMMED.value: counts[1] if of_rows else counts[0],
+        at.ROWS.value: counts[0],
+        at.COLUMNS.value: counts[1],
     }
     for column, values in told.items():
-        rows[:, column.value] = values
+        rows[:, column] = values
     for column, axis in ((at.SIDE_MATRIX_AXIS, plane.axes[0]), (at.SIDE_AXIS, plane.axes[1 + which])):
         rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, slice(k, k + 1))
     return rows
