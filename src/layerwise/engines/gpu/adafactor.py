@@ -9,8 +9,8 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
-from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.factored import Cut, Factored, Work
+from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
+from layerwise.engines.gpu.factored import Cut, Factored, Pile
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
@@ -70,8 +70,10 @@ class Adafactor(Method):
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
             self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
-            self._renew(call, KEEP=True, USE=False)
         self._apply(call)
+        if self._asks is not None and late:
+            self._asks.again()  # where the factors are, which nobody needs any more
+            self._renew(call, KEEP=True, USE=False)
 
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored
@@ -80,27 +82,25 @@ class Adafactor(Method):
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
         for group, cut in factored.groups:
-            self._tiled(
-                call, planes.measure, group, cut, factored.store, factored.tiled, SCALES=group.kind.apart.scales
-            )
+            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.apart.scales)
         self._fold(factored.of_sums)
         for work in factored.of_rows:
             statistics.total[(len(work.pairs),)](
-                factored.sides, work.pairs, factored.store, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
+                factored.sides, work.pairs, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
-    def _fold(self, work: Work) -> None:
-        if len(work.pairs):
-            statistics.fold[(len(work.pairs),)](
-                self.factored.piles, work.pairs, self.factored.store, DEPTH=work.shape[0], LENGTH=work.shape[1]
+    def _fold(self, piles: Sequence[Pile]) -> None:
+        for (pairs, (depth, length)), dtype in piles:
+            statistics.fold[(len(pairs),)](
+                self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
         for work in factored.of_all:
             statistics.renew[(len(work.pairs),)](
-                factored.sides, work.pairs, self.tables.numbers, factored.store, call.skip, SKIPS=call.skips,
+                factored.sides, work.pairs, self.tables.numbers, call.skip, SKIPS=call.skips,
                 BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 

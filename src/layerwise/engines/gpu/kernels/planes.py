@@ -108,7 +108,7 @@ def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 
 @triton.jit(do_not_specialize=["jobs"])
 def measure(
-    letter, numbers, pointers, layers, planes, tiles, clips, store, tiled, skip, jobs,
+    letter, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -122,8 +122,10 @@ def measure(
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
     g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     matrices = tl.load(plane + MATRICES)
-    of_lines = store + tl.load(plane + LINE_SUMS) + (over * matrices + m.to(tl.int64)) * lines
-    of_entries = store + tl.load(plane + ENTRY_SUMS) + (under * matrices + m.to(tl.int64)) * entries
+    of_lines = tl.load(plane + LINE_SUMS).to(tl.pointer_type(COMPUTE)) + (over * matrices + m.to(tl.int64)) * lines
+    of_entries = (
+        tl.load(plane + ENTRY_SUMS).to(tl.pointer_type(COMPUTE)) + (under * matrices + m.to(tl.int64)) * entries
+    )
     in_m, in_e, goes_on = m < matrices, e < entries, goes(skip, SKIPS)
     pp, by_entry = tl.zeros((BM, BL, BE), COMPUTE), tl.zeros((BM, BL, BE), COMPUTE)
     first = under * BL * DEPTH
@@ -133,12 +135,12 @@ def measure(
         here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
         g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, READY)
         gg = g * g
-        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2).to(tl.float64), in_lines)
+        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2), in_lines)
         by_entry += gg
         if SCALES:
             p = read(p_at + lines_of(plane, line, P, VECTOR), here, COMPUTE, False)
             pp += p * p
-    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1).to(tl.float64), in_m[:, None] & in_e[None, :])
+    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1), in_m[:, None] & in_e[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp).to(tl.float64))
 

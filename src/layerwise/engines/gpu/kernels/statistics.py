@@ -1,4 +1,8 @@
-"""What planes.py keeps of its matrices: the sums that tiles leave, and R and C, which these make."""
+"""What planes.py keeps of its matrices: the sums that tiles leave, and R and C, which these make.
+
+Strips are in the dtype of the arithmetic, and so is what there is one strip of; what is added up is in float64. What
+renew makes of the sums comes where their strips were.
+"""
 
 from __future__ import annotations
 
@@ -37,22 +41,26 @@ from layerwise.engines.gpu.kernels.tables import (
     TOTAL_STRIPS,
     TOTALS,
     WIDE,
+    number,
 )
+
+WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # in WIDE: which are in float64
 
 
 @triton.jit
-def fold(piles, work, store, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+def fold(piles, work, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
     """The sum of a pile's strips."""
     c = tl.program_id(0)
     pile = piles + tl.load(work + 2 * c).to(tl.int64) * PILE
     i = tl.load(work + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
-    n, strips, at = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32), tl.load(pile + STRIPS_FIRST)
+    n, strips = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32)
+    at = tl.load(pile + STRIPS_FIRST).to(tl.pointer_type(DTYPE))
     total = tl.zeros((DEPTH, LENGTH), tl.float64)
     for first in range(0, strips, DEPTH):
         strip = first + tl.arange(0, DEPTH)
         here = (strip < strips)[:, None] & (i < n)[None, :]
-        total += tl.load(store + at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0)
-    tl.store(store + tl.load(pile + PILE_SUM) + i, tl.sum(total, 0), i < n)
+        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0).to(tl.float64)
+    tl.store(tl.load(pile + PILE_SUM).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
 
 
 @triton.jit
@@ -78,6 +86,21 @@ def put(address, kind, at, x, here):
 
 
 @triton.jit
+def recall(address, wide, at, here, OTHER: tl.constexpr):
+    """What `note` has noted, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (wide == 0), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (wide != 0), other=OTHER)
+    return tl.where(wide != 0, double, single.to(tl.float64))
+
+
+@triton.jit
+def note(address, wide, at, x, here):
+    single = tl.where(wide != 0, 0.0, x).to(tl.float32)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (wide == 0))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (wide != 0))
+
+
+@triton.jit
 def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
     """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
     c = tl.program_id(0)
@@ -92,26 +115,30 @@ def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 
 
 @triton.jit
-def total(sides, work, store, BM: tl.constexpr, BE: tl.constexpr):
+def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
     """Of each matrix, the sum of its rows' sums, and of the R that there was."""
     side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
-    G_rows = tl.load(store + tl.load(side + SUMS) + at, here, other=0.0)
+    wide = tl.load(side + WIDE)
+    G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 0.0)
     R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, here, 0.0)
-    to = store + tl.load(side + TOTAL_STRIPS) + 2 * strip * tl.load(side + SIDE_MATRICES) + m
-    tl.store(to, tl.sum(G_rows, 1), in_m)
-    tl.store(to + tl.load(side + SIDE_MATRICES), tl.sum(R, 1), in_m)
+    to, matrices = tl.load(side + TOTAL_STRIPS), tl.load(side + SIDE_MATRICES)
+    first = 2 * strip * matrices + m
+    note(to, wide & WIDE_TOTALS, first, tl.sum(G_rows, 1), in_m)
+    note(to, wide & WIDE_TOTALS, first + matrices, tl.sum(R, 1), in_m)
 
 
 @triton.jit
 def renew(
-    sides, work, numbers, store, skip,
+    sides, work, numbers, skip,
     KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
     side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
     told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
     b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
-    mean = tl.load(store + tl.load(side + SUMS) + at, here, other=1.0) / tl.load(side + SUMMED).to(tl.float64)
+    wide = tl.load(side + WIDE)
+    sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 1.0)
+    mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
     x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
     if USE:
@@ -119,14 +146,13 @@ def renew(
         # By the recurrence that R obeys, and so known as soon as the sums are.
         rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
-        totals, known = store + tl.load(side + TOTALS) + m, in_m & of_rows
-        G_mean = tl.load(totals, known, other=1.0) / (rows * columns)
-        R_mean = tl.load(totals + tl.load(side + SIDE_MATRICES), known, other=1.0) / rows
+        totals, known, of_totals = tl.load(side + TOTALS), in_m & of_rows, wide & WIDE_TOTALS
+        G_mean = recall(totals, of_totals, m, known, 1.0) / (rows * columns)
+        R_mean = recall(totals, of_totals, m + tl.load(side + SIDE_MATRICES), known, 1.0) / rows
         R_mean = b2 * R_mean + a2 * (G_mean + added)
         R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
         root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        wide, to = tl.load(side + WIDE) != 0, tl.load(side + FACTORS)
-        put(to, tl.where(wide, FLOAT64, FLOAT32), at, factor, here)
+        note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, here)
     if KEEP:
         put(address, kind, stored, x, here & goes(skip, SKIPS))
