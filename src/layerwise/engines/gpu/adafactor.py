@@ -71,7 +71,7 @@ class Adafactor(Method):
             self._asks.last(call, others)
             self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
         self._apply(call)
-        if self._asks is not None and late:
+        if others is not None and self._asks is not None:
             self._asks.again()  # where the factors are, which nobody needs any more
             self._renew(call, KEEP=True, USE=False)
 

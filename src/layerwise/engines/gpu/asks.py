@@ -31,8 +31,9 @@ class Asks:
             for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
                 self._first.append(call.question(j, Mean(None, dims), len(places)))
             statistics += found
-        kinds = np.repeat([dtype.itemsize for dtype, _ in statistics], [len(places) for _, places in statistics])
-        places = np.concatenate([np.zeros(0, np.int64), *(places for _, places in statistics)])
+        none = np.zeros(0, np.int64)
+        kinds = np.concatenate([none, *(np.full(len(places), dtype.itemsize) for dtype, places in statistics)])
+        places = np.concatenate([none, *(places for _, places in statistics)])
         self._statistics = [
             (factored.store.view(dtype), self._on_device([of]), self._on_device([places[of]]))
             for dtype in (torch.float32, torch.float64)
