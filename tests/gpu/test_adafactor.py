@@ -16,6 +16,7 @@ from gpu.world import GPU, SMALL
 from layerwise import engines
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.factored import Room, lay
 from layerwise.engines.gpu.planes import plane_of, tile_of, vector_of
 
 CASE = CASES[2]
@@ -150,6 +151,25 @@ def test_parts_may_lie_differently_in_memory(factored, dim):
     parts[1] = mapped(parts[1], lambda a: np.asfortranarray(a))
     step_parts(GpuEngine(None, SMALL), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(stepped(there(job))[0], parts, 8 * EPS["float32"])
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 4), (8, 3, 1, 1), (30,)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_parts_whose_sums_have_one_strip(shape, dtype):
+    job = job_of(shape, BUSY, (dtype,) * 3)
+    cut = Cut(0, (2,))
+    parts = in_parts(job, cut, 2)
+    step_parts(GpuEngine(None, Sizes()), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    check(stepped(there(job), Sizes())[0], parts, 8 * EPS[dtype])
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8)])
+def test_matrices_of_one_number_take_four_numbers_each(dtype, size):
+    job = there(job_of((7, 6, 1, 1), {}, (dtype,) * 3))
+    arrays = [job.p, job.g, job.p, job.p]
+    room = Room()
+    lay(engines.Job(job.rule, job.h, job.p, job.state), arrays, Sizes(), room)
+    assert room.taken == 7 * 6 * 4 * size
 
 
 def test_what_was_measured_is_of_each_block():

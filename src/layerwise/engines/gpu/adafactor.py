@@ -9,9 +9,9 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
-from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.factored import Cut, Factored, Work
-from layerwise.engines.gpu.kernels import adafactor, planes
+from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
+from layerwise.engines.gpu.factored import Cut, Factored, Pile
+from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.planes import MOST, Apart, apart_of, plane_of
@@ -63,20 +63,17 @@ class Adafactor(Method):
             self._asks = self._asks or Asks(call, self.factored)
             self._asks.first(call, others)
         self._renew(call, KEEP=not late, USE=True)
+        tiled = self.factored.tiled
         for group, cut in self.factored.groups:
-            self._tiled(call, planes.squares, group, cut, *self._left, CLAMP=group.kind.apart.clamps)
+            self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.apart.clamps)
         self._settle(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
             self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
-            self._renew(call, KEEP=True, USE=False)
         self._apply(call)
-
-    @property
-    def _left(self) -> tuple[Any, ...]:
-        """Where tiles leave what they have summed."""
-        factored = self.factored
-        return factored.store, factored.tiled, factored.tiled.shape[1]
+        if others is not None and self._asks is not None:
+            self._asks.again()  # where the factors are, which nobody needs any more
+            self._renew(call, KEEP=True, USE=False)
 
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored
@@ -85,25 +82,25 @@ class Adafactor(Method):
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
         for group, cut in factored.groups:
-            self._tiled(call, planes.measure, group, cut, *self._left, SCALES=group.kind.apart.scales)
+            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.apart.scales)
         self._fold(factored.of_sums)
         for work in factored.of_rows:
-            planes.total[(len(work.pairs),)](
-                factored.sides, work.pairs, factored.store, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
+            statistics.total[(len(work.pairs),)](
+                factored.sides, work.pairs, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
-    def _fold(self, work: Work) -> None:
-        if len(work.pairs):
-            planes.fold[(len(work.pairs),)](
-                self.factored.piles, work.pairs, self.factored.store, DEPTH=work.shape[0], LENGTH=work.shape[1]
+    def _fold(self, piles: Sequence[Pile]) -> None:
+        for (pairs, (depth, length)), dtype in piles:
+            statistics.fold[(len(pairs),)](
+                self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
         for work in factored.of_all:
-            planes.renew[(len(work.pairs),)](
-                factored.sides, work.pairs, self.tables.numbers, factored.store, call.skip, SKIPS=call.skips,
+            statistics.renew[(len(work.pairs),)](
+                factored.sides, work.pairs, self.tables.numbers, call.skip, SKIPS=call.skips,
                 BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 

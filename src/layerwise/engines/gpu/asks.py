@@ -21,17 +21,26 @@ class Asks:
 
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
-        self._sums, self._store, self._device = call.tables.sums.view(-1), factored.store, factored.store.device
+        self._sums, self._device = call.tables.sums.view(-1), factored.store.device
         self._first: list[Question] = []
         self._last: list[Question] = []
-        statistics: list[np.ndarray] = []
+        statistics: list[tuple[torch.dtype, np.ndarray]] = []
         for j, laid in factored.laid.items():
             rows, cols = jobs[j].h.factored
             found = places_of(jobs[j], laid)
-            for dims, places in zip((cols, rows, rows + cols, rows), found, strict=True):
+            for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
                 self._first.append(call.question(j, Mean(None, dims), len(places)))
             statistics += found
-        self._statistics = self._on_device(statistics)
+        none = np.zeros(0, np.int64)
+        kinds = np.concatenate([none, *(np.full(len(places), dtype.itemsize) for dtype, places in statistics)])
+        places = np.concatenate([none, *(places for _, places in statistics)])
+        self._statistics = [
+            (factored.store.view(dtype), self._on_device([of]), self._on_device([places[of]]))
+            for dtype in (torch.float32, torch.float64)
+            for of in (np.flatnonzero(kinds == dtype.itemsize),)
+        ]
+        self._all = torch.arange(len(places), device=self._device)
+        self._told = torch.zeros(0)
         weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
         whole = [j for j in range(len(jobs)) if j not in factored.laid]
         self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *whole)]
@@ -47,24 +56,33 @@ class Asks:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
 
     def first(self, call: Call, others: Others) -> None:
-        call.ask(others, self._first, (self._store, self._statistics), (self._sums, self._measured))
+        self._told = torch.zeros(len(self._all), dtype=torch.float64, device=self._device)
+        for store, of, places in self._statistics:
+            self._told[of] = store[places].double()
+        call.ask(others, self._first, (self._told, self._all), (self._sums, self._measured))
+        self.again()
+
+    def again(self) -> None:
+        """Put the answers where the statistics were."""
+        for store, of, places in self._statistics:
+            store[places] = self._told[of].to(store.dtype)
 
     def last(self, call: Call, others: Others) -> None:
         if self._last:
             call.ask(others, self._last, (self._sums, self._updates))
 
 
-def places_of(job: Job, laid: Laid) -> list[np.ndarray]:
+def places_of(job: Job, laid: Laid) -> list[tuple[torch.dtype, np.ndarray]]:
     """Where the sums of rows and of columns are, and the totals of G and of R, in the order of the tensor."""
     rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
     matrices, lines, entries = map(list, laid.plane.dims)
     of_rows, of_cols = (lines, entries) if laid.plane.lines_are_rows else (entries, lines)
     totals = _places(job, laid.totals, matrices)
     return [
-        _places(job, rows, matrices + of_rows),
-        _places(job, cols, matrices + of_cols),
-        totals,
-        totals + laid.totals.length // 2,
+        (rows.dtype, _places(job, rows, matrices + of_rows)),
+        (cols.dtype, _places(job, cols, matrices + of_cols)),
+        (laid.totals.dtype, totals),
+        (laid.totals.dtype, totals + laid.totals.length // 2),
     ]
 
 
@@ -75,7 +93,7 @@ def _places(job: Job, stretch: Stretch, walked: Sequence[int]) -> np.ndarray:
         step[d] = prod(shape[i] for i in inner)
     for d, inner in _with_inner(job.block_dims):
         step[d] = stretch.length * prod(shape[i] for i in inner)
-    places = np.array([stretch.first])
+    places = np.array([stretch.first // stretch.dtype.itemsize])
     for d, n in enumerate(shape):
         if d in walked or d in job.block_dims:
             places = np.add.outer(places, np.arange(n) * step[d]).ravel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,19 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
 from layerwise.engines.gpu.layout import Dim, Group, Kind, Layers, numbered
-from layerwise.engines.gpu.planes import MOST, C, Plane, R, apart_of, operands_of, plane_of, tile_of, vector_of
+from layerwise.engines.gpu.planes import (
+    COL_STATE,
+    MOST,
+    ROW_STATE,
+    Plane,
+    apart_of,
+    operands_of,
+    plane_of,
+    tile_of,
+    vector_of,
+)
 
 FEW = 16  # statistics of each matrix, where those of several are taken at once: of up to four times as many
 FOLDED = 64  # sums of which one program adds up the strips
@@ -29,25 +40,37 @@ CODES = {
 class Stretch(NamedTuple):
     """A row of numbers for each layer of a job, and the strips it is the sum of; where there is one, it is that one."""
 
-    first: int
+    first: int  # in bytes, as all places
     length: int
     strips: int
     strips_first: int
+    dtype: torch.dtype
+    strips_dtype: torch.dtype
+
+    def of(self, layer: Any) -> Any:
+        return self.first + layer * self.length * self.dtype.itemsize
+
+    def strips_of(self, layer: Any) -> Any:
+        return self.strips_first + layer * self.strips * self.length * self.strips_dtype.itemsize
 
 
 class Room:
-    """Numbers, given out one behind the other."""
+    """Bytes, given out eight and eight, one behind the other."""
 
     def __init__(self) -> None:
         self.taken = 0
 
     def take(self, n: int) -> int:
-        self.taken += n
-        return self.taken - n
+        first = self.taken
+        self.taken += -(-n // 8) * 8
+        return first
 
-    def stretch(self, layers: int, length: int, strips: int) -> Stretch:
-        first = self.take(layers * length)
-        return Stretch(first, length, strips, first if strips == 1 else self.take(layers * strips * length))
+    def stretch(self, layers: int, length: int, strips: int, dtype: torch.dtype) -> Stretch:
+        """What is added up is in float64; a strip loses nothing where it is in the dtype it was made in."""
+        first = strips_first = self.take(layers * strips * length * dtype.itemsize)
+        if strips > 1:
+            first = self.take(layers * length * torch.float64.itemsize)
+        return Stretch(first, length, strips, strips_first, torch.float64 if strips > 1 else dtype, dtype)
 
 
 class Cut(NamedTuple):
@@ -65,7 +88,6 @@ class Laid(NamedTuple):
     tiles: int  # of each layer
     sums: tuple[Stretch, Stretch]  # along lines, and along entries
     totals: Stretch  # of G and of R, of each matrix
-    factors: tuple[Stretch, Stretch]  # as the sums, in eight bytes each
 
 
 class Work(NamedTuple):
@@ -75,17 +97,23 @@ class Work(NamedTuple):
     shape: tuple[int, int]
 
 
+class Pile(NamedTuple):
+    """What there is to be added up, of strips of one dtype."""
+
+    work: Work
+    dtype: torch.dtype
+
+
 class Factored:
     """The layers of a list of jobs that keep R and C."""
 
     def __init__(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], layers: Layers, sizes: Sizes) -> None:
         device = layers.table.device
         self._sizes, self._device = sizes, device
-        room, factors = Room(), Room()
+        room = Room()
         of = [j for j, job in enumerate(jobs) if job.h.factored]
-        self.laid = {j: lay(plane_of(jobs[j], arrays[j]), arrays[j], sizes, room, factors) for j in of}
-        self.store = torch.zeros(room.taken, dtype=torch.float64, device=device)
-        self.factors = torch.zeros(factors.taken, dtype=torch.float64, device=device)
+        self.laid = {j: lay(jobs[j], arrays[j], sizes, room) for j in of}
+        self.store = torch.empty(room.taken // 8, dtype=torch.float64, device=device)  # all written before it is read
         planes, sides = self._planes(layers), self._sides(jobs, arrays)
         tiles = int(planes[:, at.TILES.value].sum())
         self.tiled = torch.zeros((2, tiles), dtype=torch.float64, device=device)  # Σp² and Σu² of each tile
@@ -101,7 +129,8 @@ class Factored:
         tables = [_plane_rows(j, laid, layers) for j, laid in self.laid.items()]
         rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
         rows[:, at.TILES_FIRST.value] = np.cumsum(rows[:, at.TILES.value]) - rows[:, at.TILES.value]
-        rows[:, [at.LINE_FACTORS.value, at.ENTRY_FACTORS.value]] += self.factors.data_ptr()
+        places = at.LINE_SUMS, at.ENTRY_SUMS, at.LINE_FACTORS, at.ENTRY_FACTORS
+        rows[:, [place.value for place in places]] += self.store.data_ptr()
         return rows
 
     def _sides(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]]) -> np.ndarray:
@@ -111,7 +140,8 @@ class Factored:
             for which in (0, 1)
         ]
         rows = np.concatenate([np.zeros((0, at.SIDE.value), np.int64), *tables])
-        rows[:, at.FACTORS.value] += self.factors.data_ptr()
+        places = at.FACTORS, at.SUMS, at.TOTALS, at.TOTAL_STRIPS
+        rows[:, [place.value for place in places]] += self.store.data_ptr()
         return rows
 
     def _groups(
@@ -142,24 +172,28 @@ class Factored:
             if parts.sum():
                 yield Work(numbered(own, parts, self._device), shape)
 
-    def _piles(self) -> tuple[Tensor, Work, Work]:
+    def _piles(self) -> tuple[Tensor, list[Pile], list[Pile]]:
         """What has more than one strip; and what programs are told of those of sums, and of those of totals."""
         piles: list[tuple[int, ...]] = []
-        works = []
-        for totals in (False, True):
-            start = len(piles)
-            for laid in self.laid.values():
-                for stretch in (laid.totals,) if totals else laid.sums:
-                    piles += _piles_of(stretch, len(laid.plane.bases))
-            parts = np.array([-(-pile[at.PILE_LENGTH.value] // FOLDED) for pile in piles[start:]], np.int64)
-            pairs = numbered(np.arange(start, len(piles)), parts, self._device)
-            works.append(Work(pairs, (self._sizes.strips, FOLDED)))
+        told: tuple[list[Pile], list[Pile]] = [], []
+        for which, works in enumerate(told):
+            for dtype in (torch.float32, torch.float64):
+                start = len(piles)
+                for laid in self.laid.values():
+                    for stretch in (laid.sums, (laid.totals,))[which]:
+                        if stretch.strips_dtype is dtype:
+                            piles += _piles_of(stretch, len(laid.plane.bases), self.store.data_ptr())
+                parts = np.array([-(-pile[at.PILE_LENGTH.value] // FOLDED) for pile in piles[start:]], np.int64)
+                pairs = numbered(np.arange(start, len(piles)), parts, self._device)
+                if len(pairs):
+                    works.append(Pile(Work(pairs, (self._sizes.strips, FOLDED)), dtype))
         table = torch.tensor(piles or [(0,) * at.PILE.value], dtype=torch.int64, device=self._device)
-        return table, works[0], works[1]
+        return table, *told
 
 
-def lay(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes, room: Room, factors: Room) -> Laid:
-    """A plane cut into tiles, with room for what is summed of it."""
+def lay(job: Job, arrays: Sequence[Tensor], sizes: Sizes, room: Room) -> Laid:
+    """A job's plane cut into tiles, with room for what is summed of it."""
+    plane = plane_of(job, arrays)
     (matrices, lines, entries), layers = plane.sizes, len(plane.bases)
     vector = vector_of(plane, arrays)
     # Element by element, addresses take as many registers as what is there.
@@ -168,13 +202,16 @@ def lay(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes, room: Room, factor
     over, under = max(1, -(-entries // across)), max(1, -(-lines // (down * sizes.tiles)))
     lengths = matrices * lines, matrices * entries
     rows = lines if plane.lines_are_rows else entries
+    compute = torch.float64 if job.p.dtype is torch.float64 else torch.float32
+    one = rows == 1 and operands_of(job, arrays)[ROW_STATE].dtype is not torch.float64
     return Laid(
         plane,
         cut,
         over * under * max(1, -(-matrices // m)),
-        (room.stretch(layers, lengths[0], over), room.stretch(layers, lengths[1], under)),
-        room.stretch(layers, 2 * matrices, max(1, -(-rows // share_of(rows, sizes)[1]))),
-        (factors.stretch(layers, lengths[0], 1), factors.stretch(layers, lengths[1], 1)),
+        (room.stretch(layers, lengths[0], over, compute), room.stretch(layers, lengths[1], under, compute)),
+        room.stretch(
+            layers, 2 * matrices, max(1, -(-rows // share_of(rows, sizes)[1])), compute if one else torch.float64
+        ),
     )
 
 
@@ -188,10 +225,10 @@ def _plane_rows(j: int, laid: Laid, layers: Layers) -> np.ndarray:
     rows, n = np.zeros((len(of), at.PLANE.value), np.int64), np.arange(len(of))
     rows[:, at.PLANE_LAYER.value], rows[:, at.PLANE_JOB.value], rows[:, at.TILES.value] = of, j, laid.tiles
     rows[:, at.MATRICES.value : at.MATRICES.value + 3] = laid.plane.sizes
-    for column, stretch in zip((at.LINE_SUMS, at.ENTRY_SUMS), laid.sums, strict=True):
-        rows[:, column.value] = stretch.strips_first + n * stretch.strips * stretch.length
-    for column, stretch in zip((at.LINE_FACTORS, at.ENTRY_FACTORS), laid.factors, strict=True):
-        rows[:, column.value] = 8 * (stretch.first + n * stretch.length)
+    both = (at.LINE_SUMS, at.LINE_FACTORS), (at.ENTRY_SUMS, at.ENTRY_FACTORS)
+    for columns, stretch in zip(both, laid.sums, strict=True):
+        for column in columns:
+            rows[:, column.value] = stretch.strips_of(n)
     own = slice(at.OPERANDS.value)
     for i, base in enumerate(laid.plane.bases):
         rows[i, at.PLANE_BASE.value : at.PLANE_BASE.value + at.OPERANDS.value] = base[own]
@@ -206,26 +243,27 @@ def _side_rows(j: int, job: Job, laid: Laid, arrays: Sequence[Tensor], which: in
     rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
     whole = job.p.shape if job.shape is None else job.shape
     counts = [max(1, prod(whole[d] for d in group)) for group in job.h.factored]
-    k = R if of_rows else C
-    stored, totals, matrices = arrays[k], laid.totals, plane.sizes[0]
+    k = ROW_STATE if of_rows else COL_STATE
+    stored, sums, totals, matrices = arrays[k], laid.sums[which], laid.totals, plane.sizes[0]
+    dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)
     told = {
-        at.SIDE_JOB: j,
-        at.OF_ROWS: of_rows,
-        at.SIDE_MATRICES: matrices,
-        at.SIDE_ENTRIES: plane.sizes[1 + which],
-        at.WIDE: job.p.dtype is torch.float64,
-        at.STORED: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
-        at.STORED_AS: CODES[stored.dtype],
-        at.FACTORS: 8 * (laid.factors[which].first + n * laid.factors[which].length),
-        at.SUMS: laid.sums[which].first + n * laid.sums[which].length,
-        at.TOTALS: totals.first + n * totals.length,
-        at.TOTAL_STRIPS: totals.strips_first + n * totals.strips * totals.length,
-        at.SUMMED: counts[1] if of_rows else counts[0],
-        at.ROWS: counts[0],
-        at.COLUMNS: counts[1],
+        at.SIDE_JOB.value: j,
+        at.OF_ROWS.value: of_rows,
+        at.SIDE_MATRICES.value: matrices,
+        at.SIDE_ENTRIES.value: plane.sizes[1 + which],
+        at.WIDE.value: sum(bit.value for bit, dtype in dtypes if dtype is torch.float64),
+        at.STORED.value: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
+        at.STORED_AS.value: CODES[stored.dtype],
+        at.FACTORS.value: sums.strips_of(n),
+        at.SUMS.value: sums.of(n),
+        at.TOTALS.value: totals.of(n),
+        at.TOTAL_STRIPS.value: totals.strips_of(n),
+        at.SUMMED.value: counts[1] if of_rows else counts[0],
+        at.ROWS.value: counts[0],
+        at.COLUMNS.value: counts[1],
     }
     for column, values in told.items():
-        rows[:, column.value] = values
+        rows[:, column] = values
     for column, axis in ((at.SIDE_MATRIX_AXIS, plane.axes[0]), (at.SIDE_AXIS, plane.axes[1 + which])):
         rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, slice(k, k + 1))
     return rows
@@ -242,8 +280,7 @@ def _axis(dims: Sequence[Dim], operands: slice) -> np.ndarray:
     return row
 
 
-def _piles_of(stretch: Stretch, layers: int) -> Iterator[tuple[int, ...]]:
+def _piles_of(stretch: Stretch, layers: int, base: int) -> Iterator[tuple[int, ...]]:
     if stretch.strips > 1:
         for i in range(layers):
-            first = stretch.strips_first + i * stretch.strips * stretch.length
-            yield first, stretch.strips, stretch.first + i * stretch.length, stretch.length
+            yield base + stretch.strips_of(i), stretch.strips, base + stretch.of(i), stretch.length

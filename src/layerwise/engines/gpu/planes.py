@@ -13,7 +13,7 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Dim, Offsets, P, aligned, merged, way_of
 
-R, C = at.OPERANDS.value, at.OPERANDS.value + 1  # operands that only planes have
+ROW_STATE, COL_STATE = at.OPERANDS.value, at.OPERANDS.value + 1  # operands that only planes have
 LENGTHS = (1, 4, 8, 16, 32, 64, 128)  # of the sides of tiles; beyond, one is as long as there is room for
 WIDEST_STACK = 16
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -58,7 +58,7 @@ def plane_of(job: Job, arrays: Sequence[Tensor]) -> Plane:
 
     def of(d: int) -> Dim:
         strides = [a.stride(d) for a in arrays]
-        for which, gone in ((R, cols), (C, rows)):
+        for which, gone in ((ROW_STATE, cols), (COL_STATE, rows)):
             strides[which] = 0 if d in gone else strides[which]
         return Dim(job.p.shape[d], tuple(strides))
 

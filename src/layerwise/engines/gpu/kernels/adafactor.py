@@ -7,8 +7,6 @@
 planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-
 from __future__ import annotations
 
 from math import inf
@@ -63,9 +61,9 @@ B2, A2, RHO, LR_DECAY = (number(SPECIFIC + 13 + i) for i in range(4))
 BY_LR, BY_STEP, BY_ITSELF = number(0.0), number(1.0), number(2.0)
 
 
-def settings(h: Any) -> dict[Any, float]:
+def settings(h: Any) -> dict[int, float]:
     """The numbers that do not change from step to step."""
-    return {
+    told = {
         EPS: h.eps[0],
         EPS2: h.eps[1],
         EPS_ADDED: h.eps[0] if h.eps_mode == "add" else 0.0,
@@ -82,9 +80,10 @@ def settings(h: Any) -> dict[Any, float]:
         WARMUP: float(h.warmup_init),
         DECAY: {"lr": BY_LR, "step": BY_STEP, "none": BY_ITSELF}[h.decay_scale].value,
     }
+    return {key.value: value for key, value in told.items()}
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["jobs"])
 def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -144,7 +143,7 @@ def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
     write(p_at, kept * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["apart", "jobs"])
 def measure(
     letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -202,7 +201,7 @@ def measure_at(
     return pp, u * u
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["apart", "tiles_apart", "n"])
 def settle(
     numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n,
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr,
@@ -245,7 +244,7 @@ def answer(told, to, entries, pp, uu):
     tl.store(to + KEPT, 1 - by * tl.load(told + LAM))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["jobs"])
 def apply(
     letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,

@@ -1,6 +1,6 @@
 """Adafactor where V is factored (rules/adafactor.py), cut where the rule yields.
 
-    measure: Σ(g²) along lines and along entries, Σp²      → fold, total
+    measure: Σ(g²) along lines and along entries, Σp²      → fold, total (statistics.py)
     renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
     squares: Σu²,  u = g·line·entry                        → adafactor.settle
     apply:   p, e
@@ -11,28 +11,20 @@ matrices, lines and entries, and then those of the lines below it. What it sums 
 of that line's sum, which are added afterwards, always in the same order.
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.adafactor import A2, B2, EPS_ADDED, move, steps_of
+from layerwise.engines.gpu.kernels.adafactor import move, steps_of
 from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, wants
 from layerwise.engines.gpu.kernels.tables import (
     AXIS_DIM,
-    BFLOAT16,
-    COLUMNS,
     ENTRIES_OF_LINE,
     ENTRY_AXIS,
     ENTRY_FACTORS,
     ENTRY_SUMS,
     EPS,
-    FACTORS,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
     GRADIENT,
     LAYER,
     LINE_AXIS,
@@ -42,33 +34,13 @@ from layerwise.engines.gpu.kernels.tables import (
     MATRICES,
     MATRIX_AXIS,
     NUMBERS,
-    OF_ROWS,
     OPERANDS,
-    PILE,
-    PILE_LENGTH,
-    PILE_SUM,
     PLANE,
     PLANE_BASE,
     PLANE_JOB,
     PLANE_LAYER,
-    ROWS,
     S0,
-    SIDE,
-    SIDE_AXIS,
-    SIDE_ENTRIES,
-    SIDE_JOB,
-    SIDE_MATRICES,
-    SIDE_MATRIX_AXIS,
-    STORED,
-    STORED_AS,
-    STRIPS,
-    STRIPS_FIRST,
-    SUMMED,
-    SUMS,
     TILES_FIRST,
-    TOTAL_STRIPS,
-    TOTALS,
-    WIDE,
     G,
     P,
 )
@@ -134,9 +106,9 @@ def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 # ---- tiles
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["jobs"])
 def measure(
-    letter, numbers, pointers, layers, planes, tiles, clips, store, tiled, apart, skip, jobs,
+    letter, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -150,8 +122,10 @@ def measure(
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
     g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     matrices = tl.load(plane + MATRICES)
-    of_lines = store + tl.load(plane + LINE_SUMS) + (over * matrices + m.to(tl.int64)) * lines
-    of_entries = store + tl.load(plane + ENTRY_SUMS) + (under * matrices + m.to(tl.int64)) * entries
+    of_lines = tl.load(plane + LINE_SUMS).to(tl.pointer_type(COMPUTE)) + (over * matrices + m.to(tl.int64)) * lines
+    of_entries = (
+        tl.load(plane + ENTRY_SUMS).to(tl.pointer_type(COMPUTE)) + (under * matrices + m.to(tl.int64)) * entries
+    )
     in_m, in_e, goes_on = m < matrices, e < entries, goes(skip, SKIPS)
     pp, by_entry = tl.zeros((BM, BL, BE), COMPUTE), tl.zeros((BM, BL, BE), COMPUTE)
     first = under * BL * DEPTH
@@ -161,12 +135,12 @@ def measure(
         here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
         g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, READY)
         gg = g * g
-        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2).to(tl.float64), in_lines)
+        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2), in_lines)
         by_entry += gg
         if SCALES:
             p = read(p_at + lines_of(plane, line, P, VECTOR), here, COMPUTE, False)
             pp += p * p
-    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1).to(tl.float64), in_m[:, None] & in_e[None, :])
+    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1), in_m[:, None] & in_e[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp).to(tl.float64))
 
@@ -178,9 +152,9 @@ def update(g, line, entry, eps1, CLAMP: tl.constexpr):
     return g * line * entry
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["apart", "jobs"])
 def squares(
-    letter, numbers, pointers, layers, planes, tiles, clips, store, tiled, apart, skip, jobs,
+    letter, numbers, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -208,7 +182,7 @@ def squares(
     tl.store(to, tl.sum(uu).to(tl.float64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["jobs"])
 def apply(
     letter, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -237,98 +211,3 @@ def apply(
             to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
             move(to, averaged, u, steps, here, COMPUTE, MOMENTUM, False)
         count(letter, numbers, jobs, layers + layer * LAYER, job, number)
-
-
-# ---- statistics
-
-
-@triton.jit
-def fold(piles, work, store, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
-    """The sum of a pile's strips."""
-    c = tl.program_id(0)
-    pile = piles + tl.load(work + 2 * c).to(tl.int64) * PILE
-    i = tl.load(work + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
-    n, strips, at = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32), tl.load(pile + STRIPS_FIRST)
-    total = tl.zeros((DEPTH, LENGTH), tl.float64)
-    for first in range(0, strips, DEPTH):
-        strip = first + tl.arange(0, DEPTH)
-        here = (strip < strips)[:, None] & (i < n)[None, :]
-        total += tl.load(store + at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0)
-    tl.store(store + tl.load(pile + PILE_SUM) + i, tl.sum(total, 0), i < n)
-
-
-@triton.jit
-def fetch(address, kind, at, here, OTHER: tl.constexpr):
-    """A number of whichever dtype, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (kind == FLOAT32), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (kind == FLOAT64), other=OTHER)
-    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, here & (kind == BFLOAT16), other=OTHER)
-    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, here & (kind == FLOAT16), other=OTHER)
-    low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
-    return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
-
-
-@triton.jit
-def put(address, kind, at, x, here):
-    """Store a number as whichever dtype. What is too large for a dtype is not converted to another than its own."""
-    single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
-    half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (kind == FLOAT32))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (kind == FLOAT64))
-    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), here & (kind == BFLOAT16))
-    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, here & (kind == FLOAT16))
-
-
-@triton.jit
-def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
-    """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
-    c = tl.program_id(0)
-    side = sides + tl.load(work + 2 * c).to(tl.int64) * SIDE
-    number, n = tl.load(work + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
-    across = tl.maximum(tl.cdiv(n, BE), 1)
-    m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
-    in_m = m < tl.load(side + SIDE_MATRICES)
-    here = in_m[:, None] & (i < n)[None, :]
-    stored = along(side + SIDE_MATRIX_AXIS, m, 0, 1)[:, None] + along(side + SIDE_AXIS, i, 0, 1)[None, :]
-    return side, number % across, m, in_m, here, m.to(tl.int64)[:, None] * n + i[None, :], stored
-
-
-@triton.jit
-def total(sides, work, store, BM: tl.constexpr, BE: tl.constexpr):
-    """Of each matrix, the sum of its rows' sums, and of the R that there was."""
-    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
-    G_rows = tl.load(store + tl.load(side + SUMS) + at, here, other=0.0)
-    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, here, 0.0)
-    to = store + tl.load(side + TOTAL_STRIPS) + 2 * strip * tl.load(side + SIDE_MATRICES) + m
-    tl.store(to, tl.sum(G_rows, 1), in_m)
-    tl.store(to + tl.load(side + SIDE_MATRICES), tl.sum(R, 1), in_m)
-
-
-@triton.jit
-def renew(
-    sides, work, numbers, store, skip,
-    KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
-):  # fmt: skip
-    """R and C of this step: stored, or what u is made with, or both."""
-    side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
-    told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
-    b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
-    mean = tl.load(store + tl.load(side + SUMS) + at, here, other=1.0) / tl.load(side + SUMMED).to(tl.float64)
-    address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
-    x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
-    if USE:
-        clamps = added == 0
-        # By the recurrence that R obeys, and so known as soon as the sums are.
-        rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
-        of_rows = tl.load(side + OF_ROWS) != 0
-        totals, known = store + tl.load(side + TOTALS) + m, in_m & of_rows
-        G_mean = tl.load(totals, known, other=1.0) / (rows * columns)
-        R_mean = tl.load(totals + tl.load(side + SIDE_MATRICES), known, other=1.0) / rows
-        R_mean = b2 * R_mean + a2 * (G_mean + added)
-        R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
-        root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
-        factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        wide, to = tl.load(side + WIDE) != 0, tl.load(side + FACTORS)
-        put(to, tl.where(wide, FLOAT64, FLOAT32), at, factor, here)
-    if KEEP:
-        put(address, kind, stored, x, here & goes(skip, SKIPS))
