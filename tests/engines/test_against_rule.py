@@ -92,6 +92,6 @@ def tolerance(dtypes: Any, array: Any) -> float:
 def stats_agree(stats: Any, wanted: Any, dtypes: Any) -> None:
     assert stats.keys() == wanted.keys()
     for key, value in wanted.items():
-        mine, its = np.ravel(stats[key]), np.ravel(np.asarray(value, np.float64))
+        mine, its = np.ravel(numbers(stats[key])), np.ravel(numbers(value))
         its = np.broadcast_to(its, mine.shape) if its.size == 1 else its
         np.testing.assert_allclose(mine, its, rtol=1e-11 if dtypes[0] == "float64" else 1e-4, atol=1e-30, err_msg=key)

@@ -38,6 +38,7 @@ from layerwise.rules.asks import ModelSum
 pytestmark = needed
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 STEPS = 2
+PATIENCE = 300 if torch.cuda.is_available() else 20  # seconds, in which kernels may have to be compiled first
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Meeting:
 
     def __init__(self, n: int, cuts: list[Cut]) -> None:
         self.cuts, self.rounds = cuts, 0
-        self._barrier, self._told = Barrier(n, timeout=20), [None] * n
+        self._barrier, self._told = Barrier(n, timeout=PATIENCE), [None] * n
 
     def seat(self, i: int) -> Any:
         return Seat(self, i)
@@ -99,7 +100,7 @@ class Seat:
 
     def add_up(self, questions: Any, sums: Any) -> Any:
         total = self.meeting.total(self.i, questions, sums)
-        return torch.from_numpy(total) if isinstance(sums, torch.Tensor) else total
+        return torch.from_numpy(total).to(sums.device) if isinstance(sums, torch.Tensor) else total
 
 
 def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
@@ -128,11 +129,20 @@ def step_parts(engine: Any, per_seat: list[list[Job]], shapes: list[Any], cuts: 
         ]
         prepared = engine.prepare(made)
         prepared.step([job.g for job in jobs], [job.now for job in jobs], None, meeting.seat(i))
+        for job, stepped in zip(per_seat[i], jobs, strict=True):
+            fetch(job, stepped)
 
     with ThreadPoolExecutor(len(per_seat)) as pool:
         for done in [pool.submit(seated, i) for i in range(len(per_seat))]:
-            done.result(timeout=30)
+            done.result(timeout=PATIENCE + 10)
     return meeting
+
+
+def fetch(job: Job, stepped: Job) -> None:
+    """What has become of a job whose arrays may have been copied to a device."""
+    for array, one in zip(stored(job), stored(stepped), strict=True):
+        if isinstance(one, torch.Tensor) and one.device.type != "cpu":
+            array[...] = numbers(one)
 
 
 @st.composite

@@ -148,7 +148,8 @@ def stored(job: Job) -> list[Any]:
 
 
 def numbers(array: Any) -> np.ndarray:
-    return np.array(array.double().cpu().numpy() if isinstance(array, torch.Tensor) else array.astype(np.float64))
+    """A copy of anything that holds numbers, wherever it is."""
+    return np.array(array.double().cpu().numpy() if isinstance(array, torch.Tensor) else array, np.float64)
 
 
 def bits(jobs: Any) -> list[bytes]:

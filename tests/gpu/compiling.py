@@ -31,6 +31,7 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+STATED = ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
 OPTIONS: list[dict[str, Any]] = [{}, {"max_grad_norm": 0.5}]
 DTYPES = [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float64",) * 3, ("float16", "float16", "bfloat16")]
 SIZES = [Sizes(), Sizes(persistent=True)]
@@ -77,7 +78,15 @@ def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
             one["ordered"] = Counter(re.findall(r"\b((?:atom|red|fence|membar|bar)\.[.\w]+)", kernel.asm["ptx"]))
             one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
             one |= resources(kernel.asm["cubin"])
+        if "amdgcn" in kernel.asm:
+            one |= {name: stated(name, kernel.asm["amdgcn"]) for name in STATED}
         yield one
+
+
+def stated(name: str, assembly: str) -> int:
+    """What its metadata says."""
+    [number] = re.findall(rf"^\s*\.{name}:\s*(\d+)$", assembly, re.MULTILINE)
+    return int(number)
 
 
 def resources(cubin: bytes) -> dict[str, int]:

@@ -17,3 +17,17 @@ def _faithful_interpreter():
 
     with faithfully():
         yield
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """The engine that tensors on a GPU get, with work cut small; also where they are in the machine's memory."""
+    from gpu.world import RULE, SMALL
+
+    from layerwise.engines import Candidate
+    from layerwise.engines.gpu.engine import GpuEngine
+    from layerwise.torch import _engines
+
+    engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
+    table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))
+    monkeypatch.setattr(_engines, "ENGINES", table)

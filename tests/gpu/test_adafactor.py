@@ -54,8 +54,8 @@ def there(job):
 
 
 def stepped(job, sizes=SMALL):
-    """A copy of the job after a step, and what was measured."""
-    mine = mapped(job, GPU.copy)
+    """A copy of the job after a step, and what was measured. The gradient is no copy, which might lie elsewhere."""
+    mine = replace(mapped(job, GPU.copy), g=job.g)
     [stats] = Stepping(GpuEngine(None, sizes)).step([mine])
     return mine, stats
 

@@ -78,8 +78,8 @@ def test_who_holds_nothing_is_asked_as_well(case):
 @cases
 def test_rounds_are_as_few_as_the_rule_has(case):
     jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate([(30, 17), (5,), (), (4, 3, 2)])]
-    alone, parted = [copied(job) for job in jobs], [copied(job) for job in jobs]
-    GPU.engine().step([mapped(job, GPU.array) for job in alone])
+    alone, parted = [mapped(copied(job), GPU.array) for job in jobs], [copied(job) for job in jobs]
+    GPU.engine().step(alone)
     meeting = step_parts(ENGINE, [parted], [job.p.shape for job in jobs], [Cut(None)] * len(jobs), GPU.array)
     assert meeting.rounds == (2 if case.name == "Adafactor" else 1)
     for one, other in zip(alone, parted, strict=True):

@@ -109,6 +109,21 @@ def test_counters_are_counted(case):
 
 
 @cases
+def test_a_default_device_is_none_of_its_business(case):
+    """As where a model is made without memory."""
+    jobs = jobs_of(case, max_grad_norm=1.0)
+    others = copies(jobs)
+    with torch.device("meta"):
+        ready = prepared(jobs)
+        for t in (1, 2):
+            step(ready, jobs, [now_of(jobs[0].h, t)] * len(jobs))
+    theirs = prepared(others)
+    for t in (1, 2):
+        step(theirs, others, [now_of(jobs[0].h, t)] * len(jobs))
+    assert bits(jobs) == bits(others)
+
+
+@cases
 def test_a_skipped_step_changes_nothing(case):
     jobs = jobs_of(case, max_grad_norm=1.0)
     ready = prepared(jobs)
@@ -236,15 +251,15 @@ def test_what_is_measured_can_be_kept():
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("made", "reason"),
     [
-        (lambda a: torch.zeros(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, dtype=torch.float32)[::1], ""),
-        (lambda a: torch.zeros((4,) * 10, dtype=torch.float32)[::2, ::2, ::2, ::2, ::2], "in more than 4 dimensions"),
+        (lambda: torch.zeros(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, device=DEVICE), ""),
+        (lambda: torch.zeros((4,) * 10, device=DEVICE)[::2, ::2, ::2, ::2, ::2], "in more than 4 dimensions"),
     ],
 )
-def test_what_is_declined(change, reason):
+def test_what_is_declined(made, reason):
     case = CASES[0]
-    p = change(None).to(DEVICE)
+    p = made()
     job = engines.Job(case.rule, case.hyper(), p, case.rule.State(torch.zeros_like(p), torch.zeros_like(p)))
     if not reason:
         assert engine.declined(job) == ""

@@ -4,60 +4,16 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
-from gpu.world import DEVICE, RULE, SMALL
-from torch.nn import Parameter
-from torch_front.front import BUSY, FRONTS, bits, close
+from gpu.front import alike, both, fronts, give, parameters, walk
+from gpu.world import DEVICE
+from torch_front.front import BUSY, bits, close
 
-from layerwise.engines import Candidate
-from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
-from layerwise.torch import Lamb, _engines
+from layerwise.torch import Lamb
 
-fronts = pytest.mark.parametrize("front", FRONTS)
-SHAPES = [(12, 7), (5,), (), (2, 3, 4)]
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True)
-def _on_gpu(monkeypatch):
-    """The engine that tensors on a GPU get, with work cut small; also where they are in the machine's memory."""
-    engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
-    table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))
-    monkeypatch.setattr(_engines, "ENGINES", table)
-
-
-def parameters(dtype=torch.float32, shapes=SHAPES):
-    torch.manual_seed(0)
-    return [Parameter(torch.randn(shape).to(DEVICE, dtype)) for shape in shapes]
-
-
-def give(params, seed, but=()):
-    torch.manual_seed(seed)
-    for i, p in enumerate(params):
-        p.grad = None if i in but else torch.randn(p.shape).to(p)
-
-
-def both(front, dtype=torch.float32, **options):
-    """The optimizer on the engine, and the same on the rule."""
-    ours, theirs = parameters(dtype), parameters(dtype)
-    options = {**BUSY[front], **options}
-    apart = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
-    return (ours, front(ours, fused=True, **options)), (theirs, front(theirs, fused=False, **apart))
-
-
-def alike(ours, theirs, tolerance=4e-6):
-    named = [{str(i): p.detach().double().cpu().numpy() for i, p in enumerate(params)} for params in (ours, theirs)]
-    close(*named, tolerance)
-
-
-def walk(pairs, seeds, but=()):
-    for params, opt in pairs:
-        for seed in seeds:
-            give(params, seed, but)
-            opt.step()
+pytestmark = pytest.mark.usefixtures("on_gpu")
 
 
 @fronts
@@ -166,45 +122,3 @@ def test_autograd_knows_that_parameters_were_written():
     opt.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.sum().backward()
-
-
-@needs_gpu
-@fronts
-def test_captured_and_replayed(front):
-    """Replays take steps of their own: counts go on, and a learning rate on the device may change."""
-    rates = [0.5, 0.25, 0.125]
-    (ours, opt), (theirs, other) = both(front, capturable=True, lr=torch.tensor(0.5, device=DEVICE))
-    fixed = parameters()
-    give(fixed, 7)
-    for params, one in ((ours, opt), (theirs, other)):
-        for p, g in zip(params, fixed, strict=True):
-            p.grad = g.grad.clone()
-        for _ in range(3):
-            one.step()
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        opt.step()
-    for rate in rates:
-        opt.param_groups[0]["lr"].fill_(rate)
-        other.param_groups[0]["lr"].fill_(rate)
-        graph.replay()
-        other.step()
-    alike(ours, theirs)
-    assert {int(opt.state[p]["step"]) for p in ours} == {6}
-
-
-@needs_gpu
-@fronts
-def test_nothing_waits(front):
-    params = parameters()
-    opt = front(params, fused=True, capturable=True, max_grad_norm=1.0, **BUSY[front])
-    for seed in range(3):
-        give(params, seed)
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error" if seed == 2 else "default")
-        try:
-            opt.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert np.isfinite([float(p.sum()) for p in params]).all()

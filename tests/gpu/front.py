@@ -1,0 +1,43 @@
+"""What the tests of the PyTorch optimizers on the GPU engine share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gpu.world import DEVICE
+from torch.nn import Parameter
+from torch_front.front import BUSY, FRONTS, close
+
+fronts = pytest.mark.parametrize("front", FRONTS)
+SHAPES = [(12, 7), (5,), (), (2, 3, 4)]
+
+
+def parameters(dtype=torch.float32, shapes=SHAPES):
+    torch.manual_seed(0)
+    return [Parameter(torch.randn(shape).to(DEVICE, dtype)) for shape in shapes]
+
+
+def give(params, seed, but=()):
+    torch.manual_seed(seed)
+    for i, p in enumerate(params):
+        p.grad = None if i in but else torch.randn(p.shape).to(p)
+
+
+def both(front, dtype=torch.float32, **options):
+    """The optimizer on the engine, and the same on the rule."""
+    ours, theirs = parameters(dtype), parameters(dtype)
+    options = {**BUSY[front], **options}
+    apart = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    return (ours, front(ours, fused=True, **options)), (theirs, front(theirs, fused=False, **apart))
+
+
+def alike(ours, theirs, tolerance=4e-6):
+    named = [{str(i): p.detach().double().cpu().numpy() for i, p in enumerate(params)} for params in (ours, theirs)]
+    close(*named, tolerance)
+
+
+def walk(pairs, seeds, but=()):
+    for params, opt in pairs:
+        for seed in seeds:
+            give(params, seed, but)
+            opt.step()
