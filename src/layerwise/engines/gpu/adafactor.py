@@ -109,7 +109,7 @@ class Adafactor(Method):
         adafactor.settle[(tables.layers.n,)](
             tables.numbers, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
-            tables.layers.n, LANES=tables.sizes.lanes, **flags,
+            tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,
         )  # fmt: skip
 
     def _apply(self, call: Call) -> None:

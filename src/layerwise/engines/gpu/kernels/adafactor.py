@@ -50,6 +50,7 @@ from layerwise.engines.gpu.kernels.tables import (
     SPECIFIC,
     TILES,
     TILES_FIRST,
+    VARYING,
     G,
     P,
     number,
@@ -83,7 +84,7 @@ def settings(h: Any) -> dict[int, float]:
     return {key.value: value for key, value in told.items()}
 
 
-@triton.jit(do_not_specialize=["jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -143,7 +144,7 @@ def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
     write(p_at, kept * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
 
 
-@triton.jit(do_not_specialize=["apart", "jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def measure(
     letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -201,10 +202,11 @@ def measure_at(
     return pp, u * u
 
 
-@triton.jit(do_not_specialize=["apart", "tiles_apart", "n"])
+@triton.jit(do_not_specialize=VARYING)
 def settle(
-    numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n,
-    FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, LANES: tl.constexpr,
+    numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
+    FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """The sums of each layer, and what the rule makes of them. Where V is factored, Σu² is of the last round."""
     layer = tl.program_id(0)
@@ -221,7 +223,7 @@ def settle(
             uu = added_up(left + tiles_apart, parts.to(tl.int32), LANES)
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
-    if ANSWER:
+    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
         told = numbers + tl.load(row + JOB) * NUMBERS
         answer(told, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
 
@@ -244,7 +246,7 @@ def answer(told, to, entries, pp, uu):
     tl.store(to + KEPT, 1 - by * tl.load(told + LAM))
 
 
-@triton.jit(do_not_specialize=["jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def apply(
     letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,

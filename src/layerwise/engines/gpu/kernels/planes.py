@@ -41,6 +41,7 @@ from layerwise.engines.gpu.kernels.tables import (
     PLANE_LAYER,
     S0,
     TILES_FIRST,
+    VARYING,
     G,
     P,
 )
@@ -106,7 +107,7 @@ def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 # ---- tiles
 
 
-@triton.jit(do_not_specialize=["jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def measure(
     letter, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -152,7 +153,7 @@ def update(g, line, entry, eps1, CLAMP: tl.constexpr):
     return g * line * entry
 
 
-@triton.jit(do_not_specialize=["apart", "jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def squares(
     letter, numbers, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
@@ -182,7 +183,7 @@ def squares(
     tl.store(to, tl.sum(uu).to(tl.float64))
 
 
-@triton.jit(do_not_specialize=["jobs"])
+@triton.jit(do_not_specialize=VARYING)
 def apply(
     letter, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
