@@ -21,7 +21,7 @@ ENGINE = GpuEngine(None, SMALL)
 
 
 @cases
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_jobs())
 def test_any_job(case, drawn):
     seed, g_scale, tensors = drawn
@@ -47,7 +47,7 @@ def smaller(shape):
 
 
 @cases
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn_jobs())
 def test_parts_make_the_whole(case, drawn):
     seed, n, tensors = drawn

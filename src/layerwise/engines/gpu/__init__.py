@@ -24,11 +24,18 @@ def candidate(otherwise: Engine) -> Candidate:
 
 def why_not() -> str:
     """Why there are no kernels here, or an empty string."""
-    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
+    missing = [name for name in ("torch", "triton") if not _there(name)]
     if missing:
         return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along"
     found = _version()
     return f"Triton {found} is too old, it has to be {OLDEST} or newer" if _numbers(found) < _numbers(OLDEST) else ""
+
+
+def _there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # imported, in a way that says nothing of where from
+        return True
 
 
 def _version() -> str:
