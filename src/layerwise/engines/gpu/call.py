@@ -131,24 +131,25 @@ class Call:
             CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
         )  # fmt: skip
 
-    def settle(self, kernel: Any, ask: Any) -> None:
+    def settle(self, answer: Any, ask: Any) -> None:
         """Have the rule answered: its sums over each layer, and over what others hold of it."""
-        self._settle(kernel, add=True, answer=self.others is None)
+        self._settle(answer, add=True, last=self.others is None)
         if self.others is not None:
             self._asked(self.others, ask, self.tables.sums)
-            self._settle(kernel, add=False, answer=True)
+            self._settle(answer, add=False, last=True)
 
-    def unasked(self, kernel: Any) -> None:
+    def unasked(self, answer: Any) -> None:
         """The same where nothing was measured; the others are met all the same."""
         if self.others is not None:
             self.others.add_up((), self.tables.sums.new_zeros(0))
-        self._settle(kernel, add=False, answer=True)
+        self._settle(answer, add=False, last=True)
 
-    def _settle(self, kernel: Any, add: bool, answer: bool) -> None:
+    def _settle(self, answer: Any, add: bool, last: bool) -> None:
         tables = self.tables
-        kernel[(tables.layers.n,)](
+        parts.settle[(tables.layers.n,)](
             tables.numbers, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
-            tables.partials.shape[1], self.skip, ADD=add, ANSWER=answer, SKIPS=self.skips, LANES=tables.sizes.lanes,
+            tables.partials.shape[1], self.skip, ANSWER=answer, ADD=add, LAST=last, SKIPS=self.skips,
+            LANES=tables.sizes.lanes,
         )  # fmt: skip
 
     def dtypes(self, kind: Kind) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from torch.autograd.graph import increment_version
 from layerwise.drive import Others
 from layerwise.engines import Counter, Engine, Job, Prepared, Stats
 from layerwise.engines.gpu.adafactor import Adafactor
-from layerwise.engines.gpu.call import Call, Sizes, Tables
+from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import DTYPES, Layers, in_place_of, kind_of, operands, way_of
+from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, operands, way_of
 from layerwise.engines.gpu.letter import Letter, capturing
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.ratio import Lamb, Lars
@@ -81,7 +81,7 @@ def declined(job: Job) -> str:
         return f"the parameter is on {job.p.device}, where there is no Triton"
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
-        if x.dtype not in DTYPES:
+        if x.dtype not in OF_TORCH:
             return f"there are no kernels for {x.dtype}"
     method = METHODS[type(job.h)]
     if method.dims(job, operands(job, job.p, method.states(job))) > at.DIMS.value:

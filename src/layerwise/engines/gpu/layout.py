@@ -15,7 +15,6 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 Offsets = tuple[int, ...]  # of the operands, in their own elements
 P, G = at.P.value, at.G.value
 

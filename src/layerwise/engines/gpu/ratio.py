@@ -58,7 +58,7 @@ class Ratio(Method):
         for group in groups:
             if group.kind.apart[0]:
                 self._each(call, kernels.measure, group, tables.partials, tables.partials.shape[1])
-        call.settle(kernels.settle, Squares(None)) if self.asks else call.unasked(kernels.settle)
+        call.settle(kernels.answer, Squares(None)) if self.asks else call.unasked(kernels.answer)
         for group in groups:
             self._each(call, kernels.apply, group, tables.answers)
 

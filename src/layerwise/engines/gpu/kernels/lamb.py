@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.parts import (
-    added,
     array,
     at_least,
     at_most,
@@ -40,9 +39,7 @@ from layerwise.engines.gpu.kernels.tables import (
     EPS,
     FIRST,
     HIGH,
-    JOB,
     LAM,
-    LAYER,
     LOW,
     NEVER,
     NUMBERS,
@@ -206,24 +203,6 @@ def measure_at(
     if not FULL:
         r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
     return p * p, r * r
-
-
-@triton.jit(do_not_specialize=VARYING)
-def settle(
-    numbers, layers, partials, sums, answers, n, apart, skip,
-    ADD: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """The sums of each layer, and what the rule makes of them."""
-    layer = tl.program_id(0)
-    row = layers + layer.to(tl.int64) * LAYER
-    if ADD:
-        pp, rr = added(row, partials, LANES), added(row, partials + apart, LANES)
-        tl.store(sums + layer, pp)
-        tl.store(sums + n + layer, rr)
-    else:
-        pp, rr = tl.load(sums + layer), tl.load(sums + n + layer)
-    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, rr)
 
 
 @triton.jit

@@ -12,7 +12,6 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.parts import (
-    added,
     array,
     at_least,
     at_most,
@@ -34,9 +33,7 @@ from layerwise.engines.gpu.kernels.tables import (
     EPS,
     FIRST,
     HIGH,
-    JOB,
     LAM,
-    LAYER,
     LOW,
     LR,
     NEVER,
@@ -134,24 +131,6 @@ def measure_at(
     p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
     x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, READY) + lam * p
     return p * p, x * x
-
-
-@triton.jit(do_not_specialize=VARYING)
-def settle(
-    numbers, layers, partials, sums, answers, n, apart, skip,
-    ADD: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """The sums of each layer, and what the rule makes of them."""
-    layer = tl.program_id(0)
-    row = layers + layer.to(tl.int64) * LAYER
-    if ADD:
-        pp, xx = added(row, partials, LANES), added(row, partials + apart, LANES)
-        tl.store(sums + layer, pp)
-        tl.store(sums + n + layer, xx)
-    else:
-        pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
-    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        answer(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
 
 
 @triton.jit

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.tables import (
+    ANSWERS,
     BASE,
     CHUNKS,
     COUNT,
@@ -213,6 +214,24 @@ def add(layers, partials, sums, LANES: tl.constexpr):
     """The sum of each layer."""
     layer = tl.program_id(0)
     tl.store(sums + layer, added(layers + layer.to(tl.int64) * LAYER, partials, LANES))
+
+
+@triton.jit(do_not_specialize=VARYING)
+def settle(
+    numbers, layers, partials, sums, answers, n, apart, skip,
+    ANSWER: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
+    layer = tl.program_id(0)
+    row = layers + layer.to(tl.int64) * LAYER
+    if ADD:
+        pp, xx = added(row, partials, LANES), added(row, partials + apart, LANES)
+        tl.store(sums + layer, pp)
+        tl.store(sums + n + layer, xx)
+    else:
+        pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
+    if LAST and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
+        ANSWER(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -32,9 +32,9 @@ NUMBER, FLOAT32, FLOAT64, INT64, COUNTER = number(0), number(1), number(2), numb
 BFLOAT16, FLOAT16 = number(5), number(6)
 
 # numbers: those four first, and then what all rules have in common.
-SIGN, MAX_VALUE, OWN, MODEL = number(4), number(5), number(6), number(7)
-ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(8), number(9), number(10), number(11), number(12)
-SPECIFIC = 13  # where a rule's own begin
+SIGN, MAX_VALUE = number(4), number(5)
+ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(6), number(7), number(8), number(9), number(10)
+SPECIFIC = 11  # where a rule's own begin
 NUMBERS = number(32)
 NEVER, ALWAYS, DECAYED = number(0.0), number(1.0), number(2.0)
 
