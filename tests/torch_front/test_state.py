@@ -116,7 +116,7 @@ def test_resumes_with_groups_added_later(front):
     state = saved(opt.state_dict())
     b = twins(a)
     fresh = busy(front, [("matrix", b["matrix"])])
-    with pytest.raises(StateError, match="groups of"):
+    with pytest.raises(StateError, match="besides 'stack', 'vector'"):
         fresh.load_state_dict(state)
     fresh.add_param_group({**late, "params": [(name, b[name]) for name in ("vector", "stack")]})
     again = CosineAnnealingLR(fresh, 9)
@@ -288,7 +288,7 @@ def test_another_optimizers_checkpoint(front):
     peer = torch.optim.Adam(params.values(), amsgrad=True)
     set_grads(params, 1)
     peer.step()
-    with pytest.raises(StateError, match="unknown"):
+    with pytest.raises(StateError, match=r"'amsgrad', .*torch.Adam"):
         busy(front, params.values()).load_state_dict(peer.state_dict())
 
 

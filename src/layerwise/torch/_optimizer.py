@@ -23,11 +23,12 @@ from layerwise.errors import (
 from layerwise.hyper import Settings
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
-from layerwise.torch import _loading, _state, _tensors
+from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._names import Names
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -58,6 +59,8 @@ class Optimizer(torch.optim.Optimizer):
         self._agreed = Agreement((), (), self._model_group)
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
+        self._names = Names()
+        self._begun_elsewhere = False  # whether initial_lr is of a schedule that only the checkpoint had
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         super().__init__(params, defaults)
@@ -69,16 +72,18 @@ class Optimizer(torch.optim.Optimizer):
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
-        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group")}
+        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
+        self._put_names_in_step()
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._when_zeroed = []
         self._forget_plans()
         self._axes = None
         # torch comes here with every checkpoint, which changes nothing about these.
         self.__dict__.setdefault("_captured", [])
+        self.__dict__.setdefault("_when_zeroed", [])
+        self.__dict__.setdefault("_names", Names())
         self.__dict__.setdefault("_agreed", Agreement((), (), self._model_group))
         for group in self.param_groups:
             for name, value in self.defaults.items():
@@ -105,13 +110,21 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
-        for p, name in named(group, number):
+        for p, name in self.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
             )
+
+    def named(self, number: int) -> list[tuple[Tensor, str]]:
+        """Return the parameters of this group, each with its name or else with its place."""
+        return self._names.of(self.param_groups[number], number)
+
+    def _put_names_in_step(self) -> None:
+        for i in range(len(self.param_groups)):
+            self.named(i)
 
     # ---- the step
 
@@ -139,7 +152,8 @@ class Optimizer(torch.optim.Optimizer):
         """The group's hyperparameters, if all it says is right."""
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
-        check_capture(group)
+        if capturing():
+            check_capture(group, _schedule.moves(self, group))
         if self._model_group is not None and h.asks_of_model and h.max_grad_norm_per_tensor:
             raise ContradictionError(
                 sentence(
@@ -218,7 +232,7 @@ class Optimizer(torch.optim.Optimizer):
     def agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._axes is None:
-            members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
+            members = [each for i in range(len(self.param_groups)) for each in self.named(i)]
             found = [cuts.cut_of(name, p) for p, name in members]
             axes, replicas = cuts.axes_of(found)
             self._wrapped = any(cut is not None for cut in found)
@@ -237,7 +251,7 @@ class Optimizer(torch.optim.Optimizer):
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
         for due in dues:
-            names = dict(named(due.group, due.number))
+            names = dict(self.named(due.number))
             for p, g in zip(due.params, due.grads, strict=True):
                 yield self._checked(p, g, due, names[p])
 
@@ -299,7 +313,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def set_lr(self, lr: float | Tensor) -> None:
         """Set the learning rate of every group."""
-        if any("initial_lr" in group for group in self.param_groups):
+        if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
                 "or drop it and make the optimizer anew."
@@ -307,10 +321,12 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})
         for group in self.param_groups:
+            group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
             if group["capturable"] and isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr.reshape(()) if isinstance(lr, Tensor) else lr)  # where a captured step sees it
             else:
                 group["lr"] = lr
+        self._begun_elsewhere = False
 
     @property
     def num_parameters(self) -> int:
@@ -335,13 +351,21 @@ class Optimizer(torch.optim.Optimizer):
             found.append(f"{name} ({copies + 1})" if copies else name)
             yield p, found[-1], measured
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state and the groups, with parameters as numbers, as every optimizer of PyTorch does."""
+        self._put_names_in_step()
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.
 
+        Parameters go by name where both sides have names, and otherwise by their places.
         State keeps the dtype it was saved with. Rates that schedulers move (lr, weight_decay, betas, momentum) come
         from the checkpoint; every other option stays as it was given here, and a warning names those that differ.
         """
+        begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)
+        self._begun_elsewhere = not begun_here and any("initial_lr" in group for group in self.param_groups)
         self._forget_plans()
 
 
