@@ -34,7 +34,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
         taken.append(_checked(optimizer, loaded))
         for said in taken[0].said:  # before anything is changed, since a warning may be an error
-            warnings.warn(said, stacklevel=6)
+            warnings.warn(said, stacklevel=7)
         groups = [
             {"params": keys, "capturable": group["capturable"]}
             for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)

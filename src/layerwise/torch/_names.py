@@ -5,10 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ParameterError
+
+
+class Named(torch.optim.Optimizer):
+    """An optimizer whose parameters keep their names, also where its groups are changed by hand."""
+
+    _names: Names
+
+    def named(self, number: int) -> list[tuple[Tensor, str]]:
+        """Return the parameters of this group, each with its name or else with its place."""
+        return self._names.of(self.param_groups[number], number)
+
+    def put_names_in_step(self) -> None:
+        """Give every group the names of the parameters that it has now."""
+        for i in range(len(self.param_groups)):
+            self.named(i)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return groups and state, with parameters as numbers; state of what is in no group any more is left out."""
+        self.put_names_in_step()
+        members = {id(p) for group in self.param_groups for p in group["params"]}
+        others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
+        for p in others:
+            del self.state[p]
+        try:
+            return super().state_dict()
+        finally:
+            self.state.update(others)
 
 
 class Names:

@@ -25,7 +25,7 @@ from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
-from layerwise.torch._names import Names
+from layerwise.torch._names import Named, Names
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
@@ -38,7 +38,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Named):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -73,7 +73,7 @@ class Optimizer(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
         own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
-        self._put_names_in_step()
+        self.put_names_in_step()
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -117,14 +117,6 @@ class Optimizer(torch.optim.Optimizer):
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
             )
-
-    def named(self, number: int) -> list[tuple[Tensor, str]]:
-        """Return the parameters of this group, each with its name or else with its place."""
-        return self._names.of(self.param_groups[number], number)
-
-    def _put_names_in_step(self) -> None:
-        for i in range(len(self.param_groups)):
-            self.named(i)
 
     # ---- the step
 
@@ -263,6 +255,11 @@ class Optimizer(torch.optim.Optimizer):
                 f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
             )
         cuts.check_alike(name, p, g)
+        if cuts.is_dtensor(p) and not self._wrapped:
+            raise ParameterError(
+                f"{name} has become a DTensor since the first step, and the state belongs to what it was. Shard the "
+                "model before making the optimizer, or make the optimizer again."
+            )
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(
@@ -350,11 +347,6 @@ class Optimizer(torch.optim.Optimizer):
             copies = sum(other == name or other.startswith(f"{name} (") for other in found)
             found.append(f"{name} ({copies + 1})" if copies else name)
             yield p, found[-1], measured
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups, with parameters as numbers, as every optimizer of PyTorch does."""
-        self._put_names_in_step()
-        return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.

@@ -51,6 +51,8 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
+    elif not isinstance(state["step"], Tensor):
+        state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
     dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
@@ -83,12 +85,21 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 
 def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Raise unless what is kept of a parameter, as far as there is any, has the shapes and lies where it has to."""
-    check_shapes(plan.name, state, plan.state_shapes)
+    """Raise unless a step can go on from what is kept of a parameter, as far as there is any."""
+    step = state.get("step", 0)
+    if isinstance(step, Tensor):
+        _check_readable(plan.name, "step", step)  # its number may be on a device, and is not waited for
+    else:
+        as_step(plan.name, step)
     for key in plan.state_shapes.keys() & state.keys():
+        _check_values(plan.name, key, state[key])
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
-            raise StateError(f"{key!r} of {plan.name} must be {kind} as its parameter is. {WAY_OUT}")
+            raise StateError(
+                f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
+                "they are now, and load its state through torch.distributed.checkpoint, which moves it."
+            )
+    check_shapes(plan.name, state, plan.state_shapes)
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
