@@ -23,7 +23,7 @@ from torch_front.front import (
     walk,
 )
 
-from layerwise.errors import HyperparameterError, StateError
+from layerwise.errors import StateError
 from layerwise.torch import Adafactor, Lamb, Lars
 
 
@@ -244,6 +244,7 @@ with warnings.catch_warnings():  # they say that they are prototypes, and deprec
     warnings.simplefilter("ignore")
     NESTED = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)])
     CSR = torch.eye(4, 3, dtype=torch.float64).to_sparse_csr()
+    QUANTIZED = torch.quantize_per_tensor(torch.ones(4, 3), 0.1, 0, torch.quint8)
 
 SPOILT = {
     "no state": (["state"], KeyError),
@@ -284,7 +285,7 @@ SPOILT = {
     "complex": (["state", 0, None], torch.ones(4, 3, dtype=torch.complex64)),
     "on the meta device": (["state", 0, None], torch.ones(4, 3, device="meta")),
     "nested": (["state", 0, None], NESTED),
-    "quantized": (["state", 0, None], torch.quantize_per_tensor(torch.ones(4, 3), 0.1, 0, torch.quint8)),
+    "quantized": (["state", 0, None], QUANTIZED),
     "eight bits": (["state", 0, None], torch.ones(4, 3).to(torch.float8_e4m3fn)),
     "a tensor for a state": (["state", 0], torch.ones(4, 3)),
     "no state": (["state", 0], None),
@@ -360,7 +361,7 @@ def test_a_step_set_by_hand(front, step):
     params = parameters(1)
     opt = busy(front, params.items())
     walk(opt, params, [0])
-    opt.state[params["matrix"]]["step"] = step
+    opt.state[params["matrix"]]["step"] = copy.deepcopy(step)
     walk(opt, params, [1])
     assert int(opt.state[params["matrix"]]["step"]) == 4
 

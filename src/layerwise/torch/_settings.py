@@ -123,8 +123,9 @@ def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
 
 def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
-        if value.numel() != 1:
-            raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
+        odd = value.is_nested or value.layout is not torch.strided or value.is_complex() or value.is_meta
+        if odd or value.numel() != 1:
+            raise HyperparameterError(sentence(name, "a number or a tensor of one real element", value, way_out))
         if value.device.type == "cpu":  # where it costs nothing to look
             RATE(name, float(value.detach()), way_out)
     elif not (optional and value is None):
