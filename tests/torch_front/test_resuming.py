@@ -221,3 +221,177 @@ def test_copies_know_whose_schedule_it_was():
     for again in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
         again.set_lr(0.7)
         assert again.get_lr() == 0.7
+
+
+# ---- checkpoints of others that nobody converted
+
+FOREIGN = {
+    "torch.Adam": (lambda ps: torch.optim.Adam(ps), Lamb),
+    "torch.Adam ": (lambda ps: torch.optim.AdamW(ps), Lamb),
+    "torch.SGD": (lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9), Lars),
+    "torch.Adafactor": (lambda ps: torch.optim.Adafactor(ps), Adafactor),
+    "transformers.Adafactor": (lambda ps: pytest.importorskip("transformers.optimization").Adafactor(ps), Adafactor),
+}
+# What the groups of packages that may not be installed hold.
+FOREIGN_GROUPS = {
+    "apex.FusedLAMB": ({"bias_correction", "betas", "eps", "grad_averaging", "max_grad_norm"}, Lamb),
+    "timm.Lamb": ({"bias_correction", "betas", "eps", "grad_averaging", "always_adapt", "decoupled_decay"}, Lamb),
+    "timm.Lars": ({"momentum", "dampening", "nesterov", "trust_coeff", "eps", "trust_clip", "always_adapt"}, Lars),
+}
+VALUES = {"betas": (0.5, 0.6), "momentum": 0.5}
+
+
+@heavy
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("source", FOREIGN)
+def test_a_foreign_checkpoint_is_named(source, stepped):
+    build, front = FOREIGN[source]
+    params = parameters()
+    theirs = build(params.values())
+    if stepped:
+        go(theirs, [], params, [0])
+    for one in (Lamb, Lars, Adafactor):
+        ours = one(params.values(), lr=0.7)
+        with pytest.raises(StateError, match=source.strip()) as found:
+            ours.load_state_dict(theirs.state_dict())
+        assert ("convert(" in str(found.value)) == (one is front)
+        assert (ours.get_lr(), len(ours.state)) == (0.7, 0)
+    if stepped:
+        ours = front(params.values(), lr=None if front is Adafactor else 0.7)
+        ours.load_state_dict(convert(theirs.state_dict(), source.strip()))
+
+
+@pytest.mark.parametrize("source", FOREIGN_GROUPS)
+def test_the_groups_of_what_is_not_installed(source):
+    keys, front = FOREIGN_GROUPS[source]
+    group = {"params": [0, 1], "lr": 0.1, "weight_decay": 0.0, **{key: VALUES.get(key, 1.0) for key in keys}}
+    with pytest.raises(StateError, match=source):
+        front(parameters().values()).load_state_dict({"state": {}, "param_groups": [group]})
+
+
+def test_a_checkpoint_that_no_converter_reads():
+    params = parameters()
+    theirs = torch.optim.RAdam(params.values())
+    go(theirs, [], params, [0])
+    with pytest.raises(StateError, match="No converter"):
+        Lamb(params.values()).load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+@pytest.mark.parametrize("written", [Lamb, Lars, Adafactor])
+@pytest.mark.parametrize("read", [Lamb, Lars, Adafactor])
+def test_our_own_are_told_apart(written, read, stepped):
+    params = parameters()
+    one, other = written(params.values(), lr=0.1), read(params.values(), lr=0.7)
+    if stepped:
+        go(one, [], params, [0])
+    if read is written:
+        other.load_state_dict(one.state_dict())
+        return
+    with pytest.raises(StateError, match=f"written by {written.__name__}, and this is {read.__name__}"):
+        other.load_state_dict(one.state_dict())
+    assert other.get_lr() == 0.7
+
+
+def test_groups_of_the_callers_own_keep_what_they_say():
+    params = parameters()
+    one = Lamb([{"params": list(params.values()), "team": "blue", "floor": 3}])
+    other = Lamb([{"params": list(params.values()), "team": "red", "ceiling": 4}])
+    other.load_state_dict(one.state_dict())
+    assert {key: other.param_groups[0][key] for key in ("team", "floor", "ceiling")} == {
+        "team": "blue",
+        "floor": 3,
+        "ceiling": 4,
+    }
+
+
+# ---- what a state means
+
+
+@pytest.mark.parametrize("asked", [{}, {"lr_in_momentum": True}, {"lr_in_momentum": False}], ids=str)
+@pytest.mark.parametrize("kept", [True, False], ids=["lr in ours", "lr outside ours"])
+@pytest.mark.parametrize("source", ["torch.SGD", "timm.Lars"])
+def test_momentum_goes_on_in_the_form_of_the_optimizer_that_loads_it(source, kept, asked):
+    params = parameters()
+    theirs = torch.optim.SGD(params.values(), lr=0.1, momentum=0.9)
+    go(theirs, [], params, range(3))
+    again = copies(params)
+    ours = Lars(again.values(), adapt=False, lr_in_momentum=kept)
+    ours.load_state_dict(convert(theirs.state_dict(), source, **asked))
+    start = [[p.detach().clone() for p in params.values()]]
+    a, b = go(theirs, [], params, range(3, 6)), go(ours, [], again, range(3, 6))
+    assert apart(a, b) < 1e-12 * apart(start, a[-1:])
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_so_does_momentum_of_our_own(saved):
+    params = parameters()
+    one = Lars(params.values(), lr=0.1, adapt=False, lr_in_momentum=saved)
+    go(one, [], params, range(3))
+    again = copies(params)
+    other = Lars(again.values(), lr=0.1, adapt=False, lr_in_momentum=not saved)
+    other.load_state_dict(one.state_dict())
+    assert apart(go(one, [], params, [3, 4]), go(other, [], again, [3, 4])) < 1e-14
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_momentum_saved_at_an_lr_of_0_has_one_form(saved):
+    params = parameters()
+    one = Lars(params.values(), lr=0.1, lr_in_momentum=saved)
+    go(one, [], params, range(2))
+    one.set_lr(0.0)
+    other = Lars(params.values(), lr=0.1, lr_in_momentum=not saved)
+    with pytest.raises(StateError, match=f"Make the optimizer with lr_in_momentum={saved}"):
+        other.load_state_dict(one.state_dict())
+    assert not other.state
+
+
+def test_lr_in_momentum_is_for_lars():
+    with pytest.raises(StateError, match="lr_in_momentum"):
+        convert(torch.optim.Adam(parameters().values()).state_dict(), "torch.Adam", lr_in_momentum=True)
+
+
+MEANINGS = {
+    "the other way": ("torch.Adam", {"maximize": True}, Lamb, {}, "maximize"),
+    "sums": ("torch.Adam", {}, Lamb, {"grad_averaging": False}, "grad_averaging"),
+    "apex's sums": ("apex.FusedLAMB", {"grad_averaging": False}, Lamb, {}, "grad_averaging"),
+    "no lr": (
+        "transformers.Adafactor",
+        {},
+        Adafactor,
+        {"lr": 0.1, "beta1": 0.9, "lr_in_momentum": False},
+        "lr_in",
+    ),
+    "another cap": ("torch.Adafactor", {}, Adafactor, {"lr_cap": 0.5}, "lr_cap"),
+}
+
+
+@heavy
+@pytest.mark.parametrize("what", MEANINGS)
+def test_options_that_change_what_a_state_means_are_said(what):
+    source, theirs, front, ours, said = MEANINGS[what]
+    build = {
+        "torch.Adam": torch.optim.Adam,
+        "apex.FusedLAMB": torch.optim.Adam,
+        "torch.Adafactor": torch.optim.Adafactor,
+        "transformers.Adafactor": lambda ps: pytest.importorskip("transformers.optimization").Adafactor(
+            ps, lr=0.1, relative_step=False, beta1=0.9
+        ),
+    }[source]
+    params = parameters()
+    opt = build(params.values())
+    for name, value in theirs.items():
+        opt.param_groups[0][name] = value
+    go(opt, [], params, [0])
+    with pytest.warns(UserWarning, match=said):
+        front(params.values(), **ours).load_state_dict(convert(opt.state_dict(), source))
+
+
+def test_state_of_nobody_is_not_dropped():
+    params = parameters()
+    theirs = torch.optim.Adam(params.values())
+    go(theirs, [], params, [0])
+    state = theirs.state_dict()
+    state["state"][7] = state["state"][0]
+    with pytest.raises(StateError, match="7"):
+        convert(state, "torch.Adam")
