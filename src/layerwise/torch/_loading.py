@@ -119,6 +119,9 @@ def _check_form(loaded: Mapping[str, Any]) -> None:
     for group in loaded["param_groups"]:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
             raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+        for name in MOVED:
+            if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
+                raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
 
 
 def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

@@ -123,7 +123,7 @@ def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
 
 def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
-        odd = value.is_nested or value.layout is not torch.strided or value.is_complex() or value.is_meta
+        odd = value.is_nested or value.layout is not torch.strided or value.is_complex()
         if odd or value.numel() != 1:
             raise HyperparameterError(sentence(name, "a number or a tensor of one real element", value, way_out))
         if value.device.type == "cpu":  # where it costs nothing to look

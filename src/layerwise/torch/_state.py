@@ -25,6 +25,7 @@ def as_step(name: str, value: Any) -> Tensor:
     number = value
     if isinstance(value, Tensor):
         _check_readable(name, "step", value)
+        _check_there(name, "step", value)
         if value.numel() != 1:
             raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
         number = value.item()
@@ -38,12 +39,16 @@ def as_step(name: str, value: Any) -> Tensor:
 
 
 def _check_readable(name: str, key: str, value: Tensor) -> None:
-    """Raise unless these are plain numbers that lie somewhere."""
-    odd = value.is_nested or value.layout is not torch.strided or value.is_quantized
-    if odd or value.is_complex() or value.is_meta:
-        kind = "nested" if value.is_nested else "on the meta device" if value.is_meta else f"{value.layout}"
-        kind = f"{value.dtype}" if value.is_complex() or value.is_quantized else kind
-        raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {kind}. {WAY_OUT}")
+    """Raise unless these are plain real numbers."""
+    odd: Any = value.dtype if value.is_complex() or value.is_quantized else None
+    odd = "nested" if value.is_nested else value.layout if value.layout is not torch.strided else odd
+    if odd is not None:
+        raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {WAY_OUT}")
+
+
+def _check_there(name: str, key: str, value: Tensor) -> None:
+    if value.is_meta:
+        raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
 def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: bool) -> None:
@@ -144,6 +149,7 @@ def checked(plan: Plan, state: Any) -> State:
         )
     for key in state.keys() - {"step"}:
         _check_values(name, key, state[key])
+        _check_there(name, key, state[key])
     check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
     placed = {key: plan.placed(key, value) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}
