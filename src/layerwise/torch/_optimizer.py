@@ -27,7 +27,7 @@ from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
 from layerwise.torch._names import Named, Names
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
-from layerwise.torch._plan import Plan, plan_of
+from layerwise.torch._plan import Plan, check_step, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
@@ -162,7 +162,7 @@ class Optimizer(Named):
         settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [_with_gradients(group["params"]) for _, group in groups]
+        given = [_tensors.with_gradients(group["params"]) for _, group in groups]
         return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
@@ -248,18 +248,7 @@ class Optimizer(Named):
                 yield self._checked(p, g, due, names[p])
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
-        _tensors.check_parameter(name, p)
-        _tensors.check_gradient(name, p, g)
-        if due.group["differentiable"] and p.is_leaf and p.requires_grad:
-            raise ParameterError(
-                f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
-            )
-        cuts.check_alike(name, p, g)
-        if cuts.is_dtensor(p) and not self._wrapped:
-            raise ParameterError(
-                f"{name} has become a DTensor since the first step, and the state belongs to what it was. Shard the "
-                "model before making the optimizer, or make the optimizer again."
-            )
+        check_step(name, p, g, due.group["differentiable"], self._wrapped)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(
@@ -359,9 +348,3 @@ class Optimizer(Named):
         _loading.load(self, super().load_state_dict, state_dict)
         self._begun_elsewhere = not begun_here and any("initial_lr" in group for group in self.param_groups)
         self._forget_plans()
-
-
-def _with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    grads = [p.grad for p in params]
-    found = [g for g in grads if g is not None]
-    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
