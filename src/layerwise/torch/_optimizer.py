@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from struct import pack
 from typing import Any
 
@@ -24,8 +23,11 @@ from layerwise.hyper import Settings
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _state, _tensors
+from layerwise.torch._agreeing import Agreeing
+from layerwise.torch._agreement import Skipped
 from layerwise.torch._engines import engine_name, engine_of
-from layerwise.torch._peers import Agreement, Skipped, check_model_group
+from layerwise.torch._model_group import as_model_group
+from layerwise.torch._peers import Skips
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
@@ -37,7 +39,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Agreeing):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -51,12 +53,11 @@ class Optimizer(torch.optim.Optimizer):
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"])
-        self._model_group = check_model_group(given["model_group"])
-        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
+        self._model_group = as_model_group(given["model_group"])
+        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
         self._captured: list[Turn] = []  # what CUDA graphs replay
-        self._agreed = Agreement((), (), self._model_group)
-        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._meet_nobody()
         self._when_zeroed: list[Callable[[], None]] = []
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
@@ -76,10 +77,11 @@ class Optimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._when_zeroed = []
         self._forget_plans()
-        self._axes = None
         # torch comes here with every checkpoint, which changes nothing about these.
-        self.__dict__.setdefault("_captured", [])
-        self.__dict__.setdefault("_agreed", Agreement((), (), self._model_group))
+        if "_agreed" not in self.__dict__:
+            self._captured = []
+            self._meet_nobody()
+        self._axes = None
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -91,17 +93,24 @@ class Optimizer(torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
-        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group.
-        group = {key: x for key, x in param_group.items() if key not in self._of_all or x is not self._of_all[key]}
+        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
+        # it from ours into what they save, where a process group could not be.
+        group = {key: x for key, x in param_group.items() if not self._repeats(key, x)}
         self._groups.check_keys(group)
         self._groups.check({**self.defaults, **group})
-        super().add_param_group(group)
+        told = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
+        super().add_param_group({**group, **dict.fromkeys(told)})
         self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
+
+    def _repeats(self, key: str, value: Any) -> bool:
+        """Whether this is what the whole optimizer was given."""
+        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else {}
+        return key in own and own[key] is value
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
@@ -117,17 +126,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        agreement = self.agreement()
-        with nullcontext() if agreement is None else agreement.told_of_errors(self._might_skip()):
-            self.step_due(self._due())
+        loss = self._loss_of(closure)
+        dues = self._due()
+        self._check_model(sum(len(due.params) for due in dues))
+        self.step_due(dues)
         return loss
-
-    def _might_skip(self) -> bool:
-        return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -173,7 +176,7 @@ class Optimizer(torch.optim.Optimizer):
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
-                skips = bool(skip) if self._might_skip() else None
+                skips = self._skips(skip)
                 skip = None  # what the others say decides as well, and they are waited for anyway
             elif isinstance(skip, bool):
                 self._skipped += 1
@@ -194,7 +197,7 @@ class Optimizer(torch.optim.Optimizer):
             if skip is not None:
                 self._skipped += skip  # in place, so that a captured step counts on
 
-    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: bool | None) -> Turn:
+    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, by another turn where the engine finds that this one holds no longer."""
         given = here[1], skip, getattr(self, "grad_scale", None), skips
         try:
@@ -214,25 +217,6 @@ class Optimizer(torch.optim.Optimizer):
         if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
             return key, turn, turn.plans
         return key, None, list(self._planned(dues))
-
-    def agreement(self) -> Agreement | None:
-        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
-        if self._axes is None:
-            members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
-            found = [cuts.cut_of(name, p) for p, name in members]
-            axes, replicas = cuts.axes_of(found)
-            self._wrapped = any(cut is not None for cut in found)
-            shared = bool(axes) or self._model_group is not None
-            if shared and self._groups.differentiable:
-                raise ContradictionError(
-                    sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
-                )
-            self._axes, self._shares = axes, shared
-            # Kept if it can be: else the others would be told in a layout that they do not know.
-            if (self._agreed.axes, self._agreed.replicas) != (axes, replicas):
-                self._agreed = Agreement(axes, replicas, self._model_group)
-                self._turns.clear()
-        return self._agreed if self._shares else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""

@@ -1,0 +1,100 @@
+"""An optimizer on several processes: whom it asks before a step, and what it tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import ContradictionError, sentence
+from layerwise.torch import _cuts as cuts
+from layerwise.torch import _replaced
+from layerwise.torch._agreement import Agreement
+from layerwise.torch._model_group import ModelGroup, as_model_group
+from layerwise.torch._peers import Skips
+from layerwise.torch._settings import Groups, named
+from layerwise.torch._turn import Turn
+
+
+class Agreeing(torch.optim.Optimizer):
+    """A `torch.optim.Optimizer` whose parameters may lie on several processes."""
+
+    _groups: Groups
+    _model_group: ModelGroup | None
+    _skip_nonfinite: bool
+    _turns: dict[bytes, Turn]
+
+    def _meet_nobody(self) -> None:
+        self._agreed = Agreement(())
+        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._searched, self._idle = False, 0
+
+    @property
+    def model_group(self) -> Any:
+        """The process group of all who hold tensors of the model, or None."""
+        return None if self._model_group is None else self._model_group.group
+
+    @model_group.setter
+    def model_group(self, group: Any) -> None:
+        self._model_group, self._axes = as_model_group(group), None
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Let the others know of an error in a hook or a closure as of one in the step; PyTorch wraps steps by this."""
+        hooked = torch.optim.Optimizer.profile_hook_step(func)
+
+        @wraps(hooked)
+        def step(self: Agreeing, *args: Any, **kwargs: Any) -> Any:
+            agreement = self.agreement()
+            with nullcontext() if agreement is None else agreement.told_of_errors():
+                return hooked(self, *args, **kwargs)
+
+        return step
+
+    def _loss_of(self, closure: Callable[[], Any] | None) -> Any:
+        if closure is None:
+            return None
+        agreement = self.agreement()
+        with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
+            return closure()
+
+    def _might_skip(self) -> bool:
+        return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
+
+    def _skips(self, now: Any) -> Skips:
+        return Skips(bool(now), self._skip_nonfinite, getattr(self, "found_inf", None) is not None)
+
+    def _members(self) -> list[tuple[Tensor, str]]:
+        return [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
+
+    def _check_model(self, due: int) -> None:
+        """Raise if parameters without gradients are no longer the model's; looked at where their number is another."""
+        idle = sum(len(group["params"]) for group in self.param_groups) - due
+        if due and idle == self._idle:
+            return
+        self._idle = idle
+        several = cuts.several_processes() and not self._searched
+        self._searched = _replaced.check(self._members(), several) or self._searched
+
+    def agreement(self) -> Agreement | None:
+        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
+        if self._axes is None:
+            found = [cuts.cut_of(name, p) for p, name in self._members()]
+            axes, replicas, joint = cuts.axes_of(found)
+            self._wrapped = any(cut is not None for cut in found)
+            shared = bool(axes) or self._model_group is not None
+            if shared and self._groups.differentiable:
+                raise ContradictionError(
+                    sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
+                )
+            group = self.model_group
+            # Kept if it can be: its list of sums need not be sent for.
+            if (self._agreed.axes, self._agreed.replicas, self._agreed.model_group) != (axes, replicas, group):
+                self._agreed = Agreement(axes, replicas, joint, group)
+                self._turns.clear()
+            self._axes, self._shares = axes, shared
+        return self._agreed if self._shares else None

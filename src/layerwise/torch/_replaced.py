@@ -1,0 +1,46 @@
+"""Parameters in whose place a wrapper has put others since the optimizer was made."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from layerwise.errors import ParameterError
+from layerwise.torch._cuts import is_dtensor
+
+MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
+
+
+def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
+    """Raise if one of these has no gradient because the model has a DTensor in its place; whether it was searched.
+
+    fully_shard marks what it replaces. For other wrappers, and older releases of PyTorch, the modules that are alive
+    are searched by name, if asked for `thoroughly`: that takes some milliseconds.
+    """
+    waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad]
+    lost = next((name for p, name in waiting if hasattr(p, MARK)), None)
+    search = thoroughly and lost is None and bool(waiting) and "torch.distributed.tensor" in sys.modules
+    if search:
+        lost = _lost([(p, name) for p, name in waiting if not is_dtensor(p)])
+    if lost is not None:
+        raise ParameterError(
+            f"{lost} is no longer a parameter of its model, which was sharded after the optimizer was made and has a "
+            "DTensor in its place; steps would not reach the model. Make the optimizer after fully_shard or "
+            "parallelize_module."
+        )
+    return search
+
+
+def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
+    """The name of the first that no module has, where a module has a DTensor of that name and shape."""
+    modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
+    held = [
+        each for module in modules for each in module.__dict__.get("_parameters", {}).items() if each[1] is not None
+    ]
+    known = {id(p) for _, p in held}
+    cut = {(name, p.shape, p.dtype) for name, p in held if is_dtensor(p)}
+    keys = ((name, id(p), (name.rpartition(".")[2], p.shape, p.dtype)) for p, name in waiting)
+    return next((name for name, number, key in keys if number not in known and key in cut), None)
