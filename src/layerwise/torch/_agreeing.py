@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from typing import Any
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
 
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _replaced
 from layerwise.torch._agreement import Agreement
@@ -31,6 +32,7 @@ class Agreeing(torch.optim.Optimizer):
     def _meet_nobody(self) -> None:
         self._agreed = Agreement(())
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which it was settled
         self._searched, self._idle = False, 0
 
     @property
@@ -77,13 +79,34 @@ class Agreeing(torch.optim.Optimizer):
         if due and idle == self._idle:
             return
         self._idle = idle
-        several = cuts.several_processes() and not self._searched
-        self._searched = _replaced.check(self._members(), several) or self._searched
+        search = cuts.in_group() and not self._searched
+        self._searched = _replaced.check(self._members(), search) or self._searched
+
+    def _are_members(self, params: Sequence[Tensor]) -> bool:
+        """Whether these were in the groups when it was settled who holds parts of what."""
+        return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
+
+    def _cuts(self) -> list[cuts.Cut | None]:
+        """How each parameter is cut, if none has left its state behind."""
+        members = self._members()
+        found = [cuts.cut_of(name, p) for p, name in members]
+        own = {id(p) for p, _ in members}
+        left = {p.shape for p in self.state if id(p) not in own and not cuts.is_dtensor(p)}
+        each = zip(members, found, strict=True) if left else ()
+        bare = (name for (p, name), cut in each if cut is not None and p.shape in left and p not in self.state)
+        if name := next(bare, None):
+            raise ParameterError(
+                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
+                "stayed. Make the optimizer after the model is sharded and load the state through "
+                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+            )
+        self._known = {id(p): ref(p) for p, _ in members}
+        return found
 
     def agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._axes is None:
-            found = [cuts.cut_of(name, p) for p, name in self._members()]
+            found = self._cuts()
             axes, replicas, joint = cuts.axes_of(found)
             self._wrapped = any(cut is not None for cut in found)
             shared = bool(axes) or self._model_group is not None

@@ -6,7 +6,6 @@ import gc
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,7 +38,7 @@ class InBackward:
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
             self._check_alone()  # once more, because the model may have been wrapped since the hooks were made
-            self._searched = torch.distributed.is_available() and torch.distributed.is_initialized()
+            self._searched = cuts.in_group()
             self._passes[p] += 1
             if self._passes[p] < self._every or (g := p.grad) is None:
                 return
@@ -54,7 +53,7 @@ class InBackward:
 
     def _check_alone(self) -> None:
         """Raise where gradients may be those of this process alone, before others' are added to them."""
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if not cuts.in_group():
             return
         if not self._alone and cuts.several_processes():
             raise ContradictionError(

@@ -241,10 +241,14 @@ def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, .
     return tuple(axes), replicas, _joint(found, tuple(axes), replicas)
 
 
+def in_group() -> bool:
+    """Whether this process belongs to a process group, if only by itself."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def several_processes() -> bool:
     """Whether this process is one of several."""
-    there = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return there and torch.distributed.get_world_size() > 1
+    return in_group() and torch.distributed.get_world_size() > 1
 
 
 def _joint(cuts: Sequence[Cut], axes: Sequence[Axis], replicas: Sequence[Axis]) -> Axis | None:

@@ -173,6 +173,10 @@ class Optimizer(Agreeing):
             params, grads = params_of(dues), grads_of(dues)
             here = cuts.here(params, grads) if self._wrapped else (params, grads)
             key, turn, plans = self._kept_turn(dues, params, grads)
+            if turn is None and not self._are_members(params):  # somebody has changed a group's list
+                self._axes = None
+                self.step_due(dues)
+                return
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
