@@ -59,9 +59,8 @@ def copied(front: Any, how: str, default: bool) -> tuple[str, bool]:
     twin, said = None, ""
     for given in grads:
         for one in (opt, twin) if twin else (opt,):
-            runs.give(
-                dict(zip(params, one.param_groups[0]["params"], strict=True)), named(Irregular(1 + t, torch.float64))
-            )
+            twins = dict(zip(params, one.param_groups[0]["params"], strict=True))
+            runs.give(twins, given)
             try:
                 one.step()
             except ContradictionError as problem:
