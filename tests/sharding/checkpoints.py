@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from sharding.models import Irregular, everything, named
+from sharding.models import Irregular, Small, everything, named
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -18,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.nn.parallel import DistributedDataParallel
 
 from sharding import runs
 
@@ -58,6 +60,42 @@ def load(how: str, path: str, model: nn.Module, opt: torch.optim.Optimizer) -> N
         dcp.load(parts, checkpoint_id=path)
     set_model_state_dict(model, parts["model"], options=options)
     set_optimizer_state_dict(model, opt, parts["optim"], options=options)
+
+
+def by_zero_redundancy(front: Any) -> tuple[bool, int]:
+    """Save what ranks have that step some whole parameters each, and go on from there.
+
+    Return whether that makes the weights of those who never stopped, and for how many parameters there was state.
+    """
+    opts, models = [], []
+    for _ in range(2):
+        models.append(DistributedDataParallel(Small(torch.float64)))
+        opts.append(runs.optimizer_of(front, models[-1], {"max_grad_norm": 0.1}, zero=True))
+
+    def train(which: int, batches: Any) -> None:
+        for batch in batches:
+            opts[which].zero_grad()
+            models[which](batch).backward()
+            opts[which].step()
+
+    batches = runs.batches(BEFORE + AFTER)
+    opts[0].consolidate_state_dict(0)  # also before there is any state
+    train(0, batches[:BEFORE])
+    opts[0].consolidate_state_dict(0)
+    file, saved = BytesIO(), [None]
+    if dist.get_rank() == 0:
+        torch.save(opts[0].state_dict(), file)
+        file.seek(0)
+        saved = [torch.load(file, weights_only=True)]
+    dist.broadcast_object_list(saved, 0)
+    state: Any = saved[0]
+    found = len(state["state"])
+    models[1].load_state_dict(models[0].state_dict())
+    opts[1].load_state_dict(state)
+    for which in range(2):
+        train(which, batches[BEFORE:])
+    pairs = zip(models[0].parameters(), models[1].parameters(), strict=True)
+    return all(torch.equal(*pair) for pair in pairs), found
 
 
 def trained(

@@ -64,7 +64,26 @@ def missing_option(opt: Any, params: dict[str, Any]) -> None:
     del opt.param_groups[0]["maximize"]
 
 
+def may_skip(opt: Any, params: dict[str, Any]) -> None:
+    opt._skip_nonfinite = True
+
+
+def scaler(opt: Any, params: dict[str, Any]) -> None:
+    """As if there were a GradScaler, which has found nothing."""
+    opt.found_inf = torch.tensor(0.0)
+
+
+def failing_hook(opt: Any, params: dict[str, Any]) -> None:
+    def fail(*_: Any) -> None:
+        1 / 0  # noqa: B018
+
+    opt.hook = opt.register_step_pre_hook(fail)
+
+
 CHANGES: dict[str, Change] = {
+    "skip_nonfinite": may_skip,
+    "found_inf": scaler,
+    "failing hook": failing_hook,
     "no gradient": no_gradient,
     "no gradients": no_gradients,
     "lr": another("lr", 0.5),
@@ -85,6 +104,10 @@ def changed(change: Change, opt: Any, params: dict[str, Any]) -> Iterator[None]:
     state = {key: x.clone() for key, x in opt.state[params[NAME]].items()}
     change(opt, params)
     yield
+    opt._skip_nonfinite = False
+    opt.__dict__.pop("found_inf", None)
+    if hook := opt.__dict__.pop("hook", None):
+        hook.remove()
     opt.param_groups[0].update(group)
     opt.state[params[NAME]] = state
     for name, p in params.items():
@@ -108,7 +131,7 @@ def disagreeing(front: Any, layout: str, change: str) -> tuple[str, str, bool, A
                 before = copies(opt, params)
                 try:
                     opt.step()
-                except (LayerwiseError, KeyError) as problem:
+                except (LayerwiseError, KeyError, ZeroDivisionError) as problem:
                     error = problem
                 after = copies(opt, params)
         opt.step()
@@ -160,6 +183,54 @@ def reloading(front: Any, layout: str) -> Any:
             opt.load_state_dict(opt.state_dict())
         opt.step()
     return everything(opt, params)
+
+
+def made_again(front: Any, layout: str, *, loaded: bool) -> tuple[str, bool, Any]:
+    """The error of a step for which one rank has made its optimizer again, and what the steps after it make.
+
+    If that is `loaded` with what the old one had, all of them can go on at once, and else with the old one.
+    """
+    params, grads = runs.prepared(layout, torch.float64)
+    old, error, untouched = runs.made(front, params, {}), None, True
+    opt = old
+    for i, one in enumerate(grads):
+        runs.give(params, one)
+        if i == 2:
+            if dist.get_rank() == ODD:
+                opt = runs.made(front, params, {})
+                if loaded:
+                    opt.load_state_dict(old.state_dict())
+            before = copies(old, params)
+            try:
+                opt.step()
+                continue
+            except LayerwiseError as problem:
+                error = problem
+            untouched = all(torch.equal(x, before[name]) for name, x in copies(old, params).items())
+            opt = old
+        opt.step()
+    return type(error).__name__, untouched, everything(opt, params)
+
+
+def with_closures(front: Any, layout: str, *, sending: bool) -> None:
+    """Take a step whose closure fails on one rank, where closures send something or not.
+
+    Those that send something have done so before, as the passes of a sharded model do.
+    """
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {})
+
+    def loss(fails: bool = False) -> float:
+        if fails:
+            raise ArithmeticError
+        if sending:
+            dist.all_reduce(torch.ones(3))
+        return 1.0
+
+    for one in grads[:2]:
+        runs.give(params, one)
+        opt.step(loss)
+    opt.step(lambda: loss(dist.get_rank() == ODD))
 
 
 def scaled(front: Any, layout: str) -> str:

@@ -57,6 +57,17 @@ def hybrid(models: Models) -> None:
     fsdp(models, mesh_of(2, dist.get_world_size() // 2))
 
 
+def hybrid_in_part(models: Models) -> None:
+    """Beside parameters that are cut and replicated some that are cut on the inner dimension's mesh alone."""
+    mesh = mesh_of(2, dist.get_world_size() // 2)
+    for model in models:
+        for i, (name, p) in enumerate(list(model.named_parameters())):
+            if i % 3 == 2:
+                place(model, name, mesh["inner"], [_along(0, p)])
+            else:
+                place(model, name, mesh, [Replicate(), _along(0, p)])
+
+
 def place(model: nn.Module, name: str, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
     """Put one parameter on a mesh. All ranks have the same numbers, so none need be sent."""
     owner, _, key = name.rpartition(".")
@@ -140,6 +151,7 @@ LAYOUTS: dict[str, tuple[int, Layout]] = {
     "by columns": (2, by_columns),
     "by columns of 4": (4, by_columns),
     "hybrid": (4, hybrid),
+    "hybrid in part": (4, hybrid_in_part),
     "tensor parallel on 2": (2, tensor_parallel),
     "tensor parallel on 4": (4, tensor_parallel),
     "two-dimensional": (4, two_dimensional),

@@ -117,7 +117,7 @@ class Ranks:
         found = self.outcomes(world, function, *arguments, timeout=timeout)
         bad = [f"rank {i}: {one.traceback}" for i, one in enumerate(found) if one.error]
         if bad:
-            raise RanksFailed(f"{function.__name__}{arguments} on {world} ranks\n" + "\n".join(bad))
+            raise RanksFailed(f"{function}{arguments} on {world} ranks\n" + "\n".join(bad))
         return [one.value for one in found]
 
     def outcomes(

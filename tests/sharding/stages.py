@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from sharding.models import BUSY, Irregular, everything, named
 
+from layerwise.errors import ContradictionError
 from layerwise.torch import Lamb
 from sharding import runs
 
@@ -44,6 +47,32 @@ def own(
         except Exception as problem:
             errors.append((t, type(problem).__name__))
     return everything(opt, params), opt.skipped, errors
+
+
+def copied(front: Any, how: str, default: bool) -> tuple[str, bool]:
+    """What a copy of an optimizer says of its group, and whether it then steps as the first does."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    group = dist.group.WORLD if default else dist.new_group()
+    params = {k: p for k, p in named(Irregular(0, torch.float64)).items() if stage(k, rank, world)}
+    opt = front(list(params.items()), **{**BUSY[front], "max_grad_norm": 0.5, "model_group": group})
+    grads = [named(Irregular(1 + t, torch.float64)) for t in range(STEPS)]
+    twin, said = None, ""
+    for given in grads:
+        for one in (opt, twin) if twin else (opt,):
+            twins = dict(zip(params, one.param_groups[0]["params"], strict=True))
+            runs.give(twins, given)
+            try:
+                one.step()
+            except ContradictionError as problem:
+                said, one.model_group = str(problem), group
+                one.step()
+        twin = twin or (copy.deepcopy(opt) if how == "copy" else pickle.loads(pickle.dumps(opt)))
+    same = all(map(torch.equal, opt.param_groups[0]["params"], twin.param_groups[0]["params"]))
+    return said, same and twin.model_group is group
+
+
+def pickled() -> bytes:
+    return pickle.dumps(Lamb([torch.nn.Parameter(torch.ones(2))], lr=0.1, model_group=dist.group.WORLD))
 
 
 def contradiction() -> str:

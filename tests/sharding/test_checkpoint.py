@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sharding.models import FRONTS, TOLERANCE, close, same
+from sharding.models import FRONTS, TOLERANCE, Small, close, same
 
 from layerwise.torch import Adafactor
 from sharding import checkpoints, runs
@@ -83,3 +83,10 @@ def test_a_relative_step(ranks, saved):
     """To have a state to load into, PyTorch takes a step at lr=0: options that do not go with an lr must bear it."""
     options = {"lr": None, "warmup_init": True, "factored": "largest"}
     same(*resumed(ranks, saved, Adafactor, ("fsdp on 3", "fsdp on 3"), torch.float32, **options))
+
+
+@fronts
+def test_zero_redundancy_optimizer_with_a_model_group(ranks, front):
+    """A process group is nothing that a checkpoint could hold, and none has to."""
+    found = ranks.run(2, checkpoints.by_zero_redundancy, front)
+    assert found == [(True, len(list(Small(torch.float64).parameters())))] * 2

@@ -40,6 +40,11 @@ def test_one_for_each_round(ranks, front, layout):
 
 
 @fronts
+def test_one_more_over_replicas_that_are_no_group_with_the_others(ranks, front):
+    assert len(steady(ranks, front, "hybrid in part")) == ROUNDS[front] + 1
+
+
+@fronts
 def test_by_the_rule_too(ranks, front):
     assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]
 

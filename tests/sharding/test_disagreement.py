@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, close, same
@@ -18,12 +20,17 @@ OWN = {
     "broken state": "StateError",
     "forbidden lr": "HyperparameterError",
     "missing option": "KeyError",
+    "failing hook": "ZeroDivisionError",
 }  # what the odd rank has to say of itself; the others say it was that rank
+OVER_REPLICAS = ["hybrid", "hybrid in part"]  # the replicas of ranks that hold parts agree as those do
 SOON = 30.0  # seconds
 
 
 @pytest.mark.parametrize("change", disagreements.CHANGES)
-@pytest.mark.parametrize(("front", "layout"), [*((front, "fsdp on 2") for front in FRONTS), (Lamb, "two-dimensional")])
+@pytest.mark.parametrize(
+    ("front", "layout"),
+    [*((front, "fsdp on 2") for front in FRONTS), *((Lamb, one) for one in OVER_REPLICAS), (Lamb, "two-dimensional")],
+)
 def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
     world = runs.layout_of(layout)[0]
     found = ranks.run(world, disagreements.disagreeing, front, layout, change, timeout=SOON)
@@ -77,8 +84,41 @@ def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
         close(outcome, runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
 
 
+@pytest.mark.parametrize("layout", ["fsdp on 2", "several meshes", *OVER_REPLICAS])
+@fronts
+def test_an_optimizer_that_one_rank_makes_again(ranks, front, layout):
+    """It has no state, and has sent nothing yet, while the others send sums."""
+    found = ranks.run(
+        runs.layout_of(layout)[0], partial(disagreements.made_again, loaded=False), front, layout, timeout=SOON
+    )
+    agreed = runs.stepped(front, None, torch.float64, {})
+    for error, untouched, outcome in found:
+        assert (error, untouched) == (TOGETHER, True)
+        close(outcome, agreed, TOLERANCE[torch.float64])
+
+
+@fronts
+def test_it_goes_on_with_the_others_once_it_has_its_state(ranks, front):
+    found = ranks.run(2, partial(disagreements.made_again, loaded=True), front, "fsdp on 2", timeout=SOON)
+    agreed = runs.stepped(front, None, torch.float64, {})
+    for error, _, outcome in found:
+        assert error == "NoneType"
+        close(outcome, agreed, TOLERANCE[torch.float64])
+
+
+def test_a_closure_that_fails_on_one_rank(ranks):
+    found = ranks.outcomes(2, partial(disagreements.with_closures, sending=False), Lamb, "fsdp on 2", timeout=SOON)
+    assert [one.error for one in found] == [TOGETHER, "ArithmeticError"]
+
+
+def test_a_closure_that_fails_where_the_others_are_within_theirs(ranks):
+    """They wait for a collective of its, not of ours; so the rank that fails says so at once, and alone."""
+    found = ranks.outcomes(2, partial(disagreements.with_closures, sending=True), Lamb, "fsdp on 2", timeout=8.0)
+    assert [one.error for one in found] == ["RuntimeError", "ArithmeticError"]
+
+
 @pytest.mark.parametrize("spoil", [disagreements.with_nan, disagreements.with_inf_found])
-@pytest.mark.parametrize("layout", ["fsdp on 2", "hybrid", "two-dimensional", "several meshes"])
+@pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional", "several meshes", *OVER_REPLICAS])
 @fronts
 def test_all_skip(ranks, front, layout, spoil):
     world = runs.layout_of(layout)[0]

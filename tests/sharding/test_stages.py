@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -72,3 +74,27 @@ def test_what_a_wrapper_says_again_is_heard_once(front):
 
 def test_two_rounds_are_too_many(ranks):
     assert ranks.run(1, stages.contradiction) == [ContradictionError.__name__]
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["all ranks", "a group of its own"])
+@pytest.mark.parametrize("how", ["copy", "pickle"])
+@fronts
+def test_copies_have_the_group(ranks, front, how, default):
+    """Those in memory have the same one; a pickle knows the default group, and says that it lacks any other."""
+    for said, same in ranks.run(2, stages.copied, front, how, default):
+        assert same
+        assert bool(said) == (how == "pickle" and not default)
+        assert not said or "optimizer.model_group" in said
+
+
+def test_an_optimizer_read_where_there_are_no_processes(ranks):
+    """It says what it lacks, and goes on once it is told that the model is whole."""
+    opt = pickle.loads(ranks.run(1, stages.pickled)[0])
+    p = opt.param_groups[0]["params"][0]
+    p.grad = torch.ones(2)
+    with pytest.raises(ContradictionError, match=r"model_group.*all processes"):
+        opt.step()
+    assert p.tolist() == [1, 1]
+    opt.model_group = None
+    opt.step()
+    assert p.tolist() != [1, 1]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from typing import Any
 
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from layerwise import checks
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Settings
+from layerwise.torch import _cuts as cuts
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._turn import Due
 
@@ -17,8 +20,10 @@ from layerwise.torch._turn import Due
 class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, every: int) -> None:
-        self._optimizer, self._every = optimizer, every
+    def __init__(self, optimizer: Optimizer, every: int, alone: bool) -> None:
+        self._optimizer, self._every, self._alone = optimizer, every, alone
+        self._searched = False
+        self._check_alone()
         self._passes: Counter[Tensor] = Counter()
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))
@@ -32,6 +37,8 @@ class InBackward:
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
+            self._check_alone()  # once more, because the model may have been wrapped since the hooks were made
+            self._searched = cuts.in_group()
             self._passes[p] += 1
             if self._passes[p] < self._every or (g := p.grad) is None:
                 return
@@ -44,6 +51,22 @@ class InBackward:
 
         return step
 
+    def _check_alone(self) -> None:
+        """Raise where gradients may be those of this process alone, before others' are added to them."""
+        if not cuts.in_group():
+            return
+        if not self._alone and cuts.several_processes():
+            raise ContradictionError(
+                "step_in_backward would step with the gradients of this process alone, and this is one of several: "
+                "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
+                "optimizer.step() after it; pass alone=True where no other process has these parameters."
+            )
+        if not self._searched and _in_ddp(self._optimizer):
+            raise ContradictionError(
+                "step_in_backward steps before DistributedDataParallel has added up the gradients, which it keeps in "
+                "its buckets, so that nothing would be freed either. Call optimizer.step() after the backward pass."
+            )
+
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
         for hook in self._hooks:
@@ -53,13 +76,21 @@ class InBackward:
         self._hooks.clear()
 
 
-def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
+def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
     """Step each parameter in the backward pass and free its gradient at once.
 
     Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
     `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
     training loop, its learning rate schedulers and its checkpoints stay as they are.
+
+    Where gradients are added up over processes, that happens after the step would be taken. So a process that is one
+    of several is refused, unless it has a model to itself: `alone=True`. A model in DistributedDataParallel is refused.
     """
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(
+            sentence("optimizer", "a Lamb, Lars or Adafactor itself", optimizer, "What wraps one steps by itself.")
+        )
+    checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
         _refuse(optimizer.settings_of(group))
@@ -68,7 +99,14 @@ def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:
             "step_in_backward is for parameters that are whole on one process: sharded ones would need a collective "
             "each. Call optimizer.step() after the backward pass, which needs one or two for all of them."
         )
-    return InBackward(optimizer, every)
+    return InBackward(optimizer, every, alone)
+
+
+def _in_ddp(optimizer: Optimizer) -> bool:
+    """Whether a DistributedDataParallel that is alive holds one of the parameters."""
+    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
+    return any(id(p) in own for ddp in found for p in ddp.parameters())
 
 
 def _refuse(h: Settings) -> None:

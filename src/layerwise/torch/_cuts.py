@@ -230,8 +230,35 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     return tuple(found)
 
 
-def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
-    """All who hold other parts of something, and all others who hold the same, in an order that all of them have."""
+def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:
+    """All who hold other parts of something, and all others who hold the same, in an order that all of them have.
+
+    The third are both together, if they are a process group already and every sum is the same on all replicas.
+    """
     found = [cut for cut in cuts if cut is not None]
     axes = dict.fromkeys(axis for cut in found for axis, _ in cut.axes)
-    return tuple(axes), tuple(dict.fromkeys(x for cut in found for x in cut.replicas if x not in axes))
+    replicas = tuple(dict.fromkeys(x for cut in found for x in cut.replicas if x not in axes))
+    return tuple(axes), replicas, _joint(found, tuple(axes), replicas)
+
+
+def in_group() -> bool:
+    """Whether this process belongs to a process group, if only by itself."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def several_processes() -> bool:
+    """Whether this process is one of several."""
+    return in_group() and torch.distributed.get_world_size() > 1
+
+
+def _joint(cuts: Sequence[Cut], axes: Sequence[Axis], replicas: Sequence[Axis]) -> Axis | None:
+    world = torch.distributed.group.WORLD
+    if len(axes) != 1 or len(replicas) != 1 or world is None:
+        return None
+    ranks = torch.distributed.get_process_group_ranks(world)
+    each = [cut for cut in cuts if cut.axes]
+    alike = all(cut.replicas == replicas and cut.mesh.size() == len(ranks) for cut in each)
+    if not alike or len(axes[0].ranks) * len(replicas[0].ranks) != len(ranks):
+        return None
+    known = f"{axes[0].device_type}:" in torch.distributed.get_backend_config(world)
+    return Axis(tuple(ranks), world, axes[0].device_type) if known else None

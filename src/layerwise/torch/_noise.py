@@ -32,8 +32,8 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.torch import _tensors
+from layerwise.torch._agreement import all_reduced, axis_of
 from layerwise.torch._cuts import Axis, is_dtensor, local
-from layerwise.torch._peers import all_reduced, axis_of
 
 Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
 BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from struct import pack
 from typing import Any
 
@@ -24,9 +23,12 @@ from layerwise.hyper import Settings
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
+from layerwise.torch._agreeing import Agreeing
+from layerwise.torch._agreement import Skipped
 from layerwise.torch._engines import engine_name, engine_of
-from layerwise.torch._names import Named, Names
-from layerwise.torch._peers import Agreement, Skipped, check_model_group
+from layerwise.torch._model_group import as_model_group
+from layerwise.torch._names import Names
+from layerwise.torch._peers import Skips
 from layerwise.torch._plan import Plan, check_step, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
@@ -38,7 +40,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(Named):
+class Optimizer(Agreeing):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -52,12 +54,11 @@ class Optimizer(Named):
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"])
-        self._model_group = check_model_group(given["model_group"])
-        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP}
+        self._model_group = as_model_group(given["model_group"])
+        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
         self._captured: list[Turn] = []  # what CUDA graphs replay
-        self._agreed = Agreement((), (), self._model_group)
-        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._meet_nobody()
         self._when_zeroed: list[Callable[[], None]] = []
         self._names = Names()
         self._begun_elsewhere = False  # whether initial_lr is of a schedule that only the checkpoint had
@@ -79,12 +80,13 @@ class Optimizer(Named):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._forget_plans()
-        self._axes = None
         # torch comes here with every checkpoint, which changes nothing about these.
-        self.__dict__.setdefault("_captured", [])
+        if "_agreed" not in self.__dict__:
+            self._captured = []
+            self._meet_nobody()
         self.__dict__.setdefault("_when_zeroed", [])
         self.__dict__.setdefault("_names", Names())
-        self.__dict__.setdefault("_agreed", Agreement((), (), self._model_group))
+        self._axes = None
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
@@ -96,17 +98,24 @@ class Optimizer(Named):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
-        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group.
-        group = {key: x for key, x in param_group.items() if key not in self._of_all or x is not self._of_all[key]}
+        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
+        # it from ours into what they save, where a process group could not be.
+        group = {key: x for key, x in param_group.items() if not self._repeats(key, x)}
         self._groups.check_keys(group)
         self._groups.check({**self.defaults, **group})
-        super().add_param_group(group)
+        told = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
+        super().add_param_group({**group, **dict.fromkeys(told)})
         self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
         except Exception:
             self.param_groups.pop()
             raise
+
+    def _repeats(self, key: str, value: Any) -> bool:
+        """Whether this is what the whole optimizer was given."""
+        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else {}
+        return key in own and own[key] is value
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
@@ -122,17 +131,11 @@ class Optimizer(Named):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        agreement = self.agreement()
-        with nullcontext() if agreement is None else agreement.told_of_errors(self._might_skip()):
-            self.step_due(self._due())
+        loss = self._loss_of(closure)
+        dues = self._due()
+        self._check_model(sum(len(due.params) for due in dues))
+        self.step_due(dues)
         return loss
-
-    def _might_skip(self) -> bool:
-        return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -176,10 +179,14 @@ class Optimizer(Named):
             params, grads = params_of(dues), grads_of(dues)
             here = cuts.here(params, grads) if self._wrapped else (params, grads)
             key, turn, plans = self._kept_turn(dues, params, grads)
+            if turn is None and not self._are_members(params):  # somebody has changed a group's list
+                self._axes = None
+                self.step_due(dues)
+                return
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
-                skips = bool(skip) if self._might_skip() else None
+                skips = self._skips(skip)
                 skip = None  # what the others say decides as well, and they are waited for anyway
             elif isinstance(skip, bool):
                 self._skipped += 1
@@ -200,7 +207,7 @@ class Optimizer(Named):
             if skip is not None:
                 self._skipped += skip  # in place, so that a captured step counts on
 
-    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: bool | None) -> Turn:
+    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, by another turn where the engine finds that this one holds no longer."""
         given = here[1], skip, getattr(self, "grad_scale", None), skips
         try:
@@ -220,25 +227,6 @@ class Optimizer(Named):
         if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
             return key, turn, turn.plans
         return key, None, list(self._planned(dues))
-
-    def agreement(self) -> Agreement | None:
-        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
-        if self._axes is None:
-            members = [each for i in range(len(self.param_groups)) for each in self.named(i)]
-            found = [cuts.cut_of(name, p) for p, name in members]
-            axes, replicas = cuts.axes_of(found)
-            self._wrapped = any(cut is not None for cut in found)
-            shared = bool(axes) or self._model_group is not None
-            if shared and self._groups.differentiable:
-                raise ContradictionError(
-                    sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
-                )
-            self._axes, self._shares = axes, shared
-            # Kept if it can be: else the others would be told in a layout that they do not know.
-            if (self._agreed.axes, self._agreed.replicas) != (axes, replicas):
-                self._agreed = Agreement(axes, replicas, self._model_group)
-                self._turns.clear()
-        return self._agreed if self._shares else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""

@@ -15,9 +15,10 @@ from layerwise.hyper import Settings
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
+from layerwise.torch._agreement import Agreement
 from layerwise.torch._counts import Counts
 from layerwise.torch._cuts import local
-from layerwise.torch._peers import Agreement, Peers
+from layerwise.torch._peers import Peers, Skips
 from layerwise.torch._plan import Plan
 from layerwise.torch._tensors import alike, written
 from layerwise.torch._watch import States, watch
@@ -101,15 +102,15 @@ class Turn:
         return self._options == _options(dues) and self._watch.same(self.params, grads, states, who)
 
     def step(
-        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool | None = None
+        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: Skips | None = None
     ) -> None:
         """Carry it out, count it, and round master weights into their parameters.
 
-        `skip` is known on the device alone; whether this process `skips` is told to its peers, if anybody might.
+        `skip` is known on the device alone; peers are told by `skips`.
         """
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
-        if self._peers is not None:
+        if self._peers is not None and skips is not None:
             self._peers.begin(nows, skips, partial(self._words, nows))
         self._prepared.step(*given, skip, self._peers)
         if self._uncounted:

@@ -1,0 +1,124 @@
+"""An optimizer on several processes: whom it asks before a step, and what it tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.torch import _cuts as cuts
+from layerwise.torch import _replaced
+from layerwise.torch._agreement import Agreement
+from layerwise.torch._model_group import ModelGroup, as_model_group
+from layerwise.torch._names import Named
+from layerwise.torch._peers import Skips
+from layerwise.torch._settings import Groups
+from layerwise.torch._turn import Turn
+
+
+class Agreeing(Named):
+    """A `torch.optim.Optimizer` whose parameters may lie on several processes."""
+
+    _groups: Groups
+    _model_group: ModelGroup | None
+    _skip_nonfinite: bool
+    _turns: dict[bytes, Turn]
+
+    def _meet_nobody(self) -> None:
+        self._agreed = Agreement(())
+        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which it was settled
+        self._searched, self._idle = False, 0
+
+    @property
+    def model_group(self) -> Any:
+        """The process group of all who hold tensors of the model, or None."""
+        return None if self._model_group is None else self._model_group.group
+
+    @model_group.setter
+    def model_group(self, group: Any) -> None:
+        self._model_group, self._axes = as_model_group(group), None
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Let the others know of an error in a hook or a closure as of one in the step; PyTorch wraps steps by this."""
+        hooked = torch.optim.Optimizer.profile_hook_step(func)
+
+        @wraps(hooked)
+        def step(self: Agreeing, *args: Any, **kwargs: Any) -> Any:
+            agreement = self.agreement()
+            with nullcontext() if agreement is None else agreement.told_of_errors():
+                return hooked(self, *args, **kwargs)
+
+        return step
+
+    def _loss_of(self, closure: Callable[[], Any] | None) -> Any:
+        if closure is None:
+            return None
+        agreement = self.agreement()
+        with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
+            return closure()
+
+    def _might_skip(self) -> bool:
+        return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
+
+    def _skips(self, now: Any) -> Skips:
+        return Skips(bool(now), self._skip_nonfinite, getattr(self, "found_inf", None) is not None)
+
+    def _members(self) -> list[tuple[Tensor, str]]:
+        return [each for i in range(len(self.param_groups)) for each in self.named(i)]
+
+    def _check_model(self, due: int) -> None:
+        """Raise if parameters without gradients are no longer the model's; looked at where their number is another."""
+        idle = sum(len(group["params"]) for group in self.param_groups) - due
+        if due and idle == self._idle:
+            return
+        self._idle = idle
+        search = cuts.in_group() and not self._searched
+        self._searched = _replaced.check(self._members(), search) or self._searched
+
+    def _are_members(self, params: Sequence[Tensor]) -> bool:
+        """Whether these were in the groups when it was settled who holds parts of what."""
+        return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
+
+    def _cuts(self) -> list[cuts.Cut | None]:
+        """How each parameter is cut, if none has left its state behind."""
+        members = self._members()
+        found = [cuts.cut_of(name, p) for p, name in members]
+        own = {id(p) for p, _ in members}
+        left = {p.shape for p in self.state if id(p) not in own and not cuts.is_dtensor(p)}
+        each = zip(members, found, strict=True) if left else ()
+        bare = (name for (p, name), cut in each if cut is not None and p.shape in left and p not in self.state)
+        if name := next(bare, None):
+            raise ParameterError(
+                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
+                "stayed. Make the optimizer after the model is sharded and load the state through "
+                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+            )
+        self._known = {id(p): ref(p) for p, _ in members}
+        return found
+
+    def agreement(self) -> Agreement | None:
+        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
+        if self._axes is None:
+            found = self._cuts()
+            axes, replicas, joint = cuts.axes_of(found)
+            self._wrapped = any(cut is not None for cut in found)
+            shared = bool(axes) or self._model_group is not None
+            if shared and self._groups.differentiable:
+                raise ContradictionError(
+                    sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
+                )
+            group = self.model_group
+            # Kept if it can be: its list of sums need not be sent for.
+            if (self._agreed.axes, self._agreed.replicas, self._agreed.model_group) != (axes, replicas, group):
+                self._agreed = Agreement(axes, replicas, joint, group)
+                self._turns.clear()
+            self._axes, self._shares = axes, shared
+        return self._agreed if self._shares else None

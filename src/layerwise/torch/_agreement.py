@@ -1,0 +1,215 @@
+"""What the processes of one optimizer agree on before any of them writes: what the step is, and whether to take it.
+
+What they step must be the same: parameters, settings, step counts, and whether to step at all. A fingerprint of that
+goes with the first sums of every step, so that it costs no collective of its own and is known before anything is
+written. Messages are added up only if they have the same length. So the first message of a step has a length that
+depends on the processes alone, and not on the optimizer: a header, and as much room for sums as any step on these
+processes has had that all of them agreed on. A process whose list of sums is new to it says so in the header and
+sends none; if the fingerprints are equal, all make room for the list and send their sums in a second message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from layerwise.errors import SynchronizationError
+from layerwise.torch._cuts import Axis
+
+BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
+HEADER = 2 * CHUNKS + 3
+CPU = torch.device("cpu")
+NOTHING = torch.zeros(0, dtype=torch.long)
+ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
+PROBLEM = "problem"  # the word for what keeps a process from taking the step
+PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a closure, and not in the step
+rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
+
+
+class Skipped(Exception):  # an answer, not an error
+    """Somebody's gradients are not finite: nobody takes the step."""
+
+
+class Said(NamedTuple):
+    """What one process says of a step."""
+
+    fingerprint: bytes
+    skip: bool
+    words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
+
+
+class Heard(NamedTuple):
+    """What has become known of a step."""
+
+    skip: bool  # somebody wants to
+    problem: str = ""
+    new: bool = False  # somebody has sent no sums, since the list of them is new there
+
+
+class Agreement:
+    """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of.
+
+    `axes` are those over which sums are added, `replicas` those whose processes hold the same parts; `joint` is both
+    together, where it is a process group already, and takes the place of both in the first message. `model_group` are
+    processes with other tensors of the model: they need not take the same steps, but skip together.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        replicas: Sequence[Axis] = (),
+        joint: Axis | None = None,
+        model_group: Any = None,
+    ) -> None:
+        self.axes, self.replicas = tuple(axes), tuple(replicas)
+        self._asked = (*self.axes, *self.replicas) if joint is None else (joint,)
+        self._copies = 1 if joint is None else len(joint.ranks) // len(self.axes[0].ranks)
+        self.model_group = model_group
+        self._model = None if model_group is None else axis_of(model_group)
+        self._layout, self._silent = b"", True
+        self._patience: timedelta | None = None
+        self._closures_send = False  # whether closures take collectives of their own
+
+    @contextmanager
+    def told_of_errors(self) -> Iterator[None]:
+        """Tell the others why this process cannot take the step, so that they do not take it either."""
+        self._silent, self._patience = True, None
+        try:
+            yield
+        except Exception as problem:
+            if self._silent:
+                words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
+                said = Said(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
+                with suppress(Exception):  # what came first says more
+                    heard = self._exchange(said, torch.zeros(0, dtype=torch.float64, device=CPU), None)
+                    self._of_model(heard._replace(problem=words[PROBLEM]), torch.zeros(0), NOTHING)
+            raise
+        finally:
+            self._patience = None
+
+    @contextmanager
+    def during_closure(self) -> Iterator[None]:
+        """Tell of a closure's error only if the others can be listening.
+
+        Where closures take collectives on the same processes, as the passes of a sharded model do, the others wait in
+        one of those, and a message of another kind would reach nobody.
+        """
+        before = self._sent()
+        try:
+            yield
+        except Exception:
+            self._silent = self._silent and not self._closures_send and self._sent() == before
+            self._patience = PATIENCE
+            raise
+        self._closures_send = self._closures_send or self._sent() != before
+
+    def _sent(self) -> list[int]:
+        """How many collectives this process has taken part in, for each group."""
+        groups = [axis.group for axis in (*self._asked, *self.axes, *(() if self._model is None else (self._model,)))]
+        try:
+            return [group._get_sequence_number_for_group() for group in groups]
+        except RuntimeError:  # a backend that does not count
+            return []
+
+    def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
+        """Complete the first sums of a step, if everybody takes it."""
+        mine = sums.clone()
+        known = layout == self._layout and self._have_room(places)
+        heard = self._exchange(said, sums, places if known else None)
+        if heard.new and not heard.skip and not heard.problem:
+            self._make_room(places)
+            self._layout = layout
+            sums.copy_(mine)
+            heard = self._exchange(said, sums, places)
+        heard = self._of_model(heard, sums, model)
+        if heard.problem:
+            raise SynchronizationError(
+                f"{heard.problem}. Give all of them the same parameters, settings and backward passes; nothing was "
+                "stepped."
+            )
+        if heard.skip:
+            raise Skipped
+
+    def _have_room(self, places: Sequence[Tensor]) -> bool:
+        each = zip(self._asked, places, strict=False)
+        return all(len(where) <= rooms.get(axis.group, 0) for axis, where in each)
+
+    def _make_room(self, places: Sequence[Tensor]) -> None:
+        for axis, where in zip(self._asked, places, strict=False):
+            rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
+
+    def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor] | None) -> Heard:
+        # On every axis goes what was heard on those before it, so that in the end all have heard of all.
+        skip, problem, new, self._silent = float(said.skip), "", float(places is None), False
+        chunks = _chunks(said.fingerprint)
+        for i, axis in enumerate(self._asked):
+            where = NOTHING if places is None or i >= len(places) else places[i]
+            header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, float(bool(problem)), new])
+            padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
+            found = all_reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
+            if len(where):
+                totals = found[HEADER : HEADER + len(where)]
+                sums[where] = totals if self._copies == 1 else totals / self._copies
+            *prints, skip, heard, new = found[:HEADER].tolist()
+            n = len(axis.ranks)
+            if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
+                problem = _difference(axis, said.words())
+            elif heard and not problem:
+                problem = ELSEWHERE
+        return Heard(skip > 0, problem, new > 0)
+
+    def _of_model(self, heard: Heard, sums: Tensor, places: Tensor) -> Heard:
+        """The sum over the model, with what is heard from those who hold other tensors of it."""
+        total = sums[places].sum()
+        if self._model is not None:
+            said = [float(heard.skip), float(bool(heard.problem)), total.item()]
+            found = all_reduced(self._model, torch.tensor(said, dtype=torch.float64), self._patience)
+            skip, problem, total = found
+            heard = Heard(bool(skip), heard.problem or (ELSEWHERE if problem else ""))
+        if len(places):
+            sums[places] = total.to(sums)
+        return heard
+
+
+def axis_of(group: Any) -> Axis:
+    device_type = dist.get_backend_config(group).partition(":")[0]
+    return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
+
+
+def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
+    """The sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
+    sent = sums.to(axis.device_type)
+    if patience is None:
+        dist.all_reduce(sent, group=axis.group)
+    else:
+        dist.all_reduce(sent, group=axis.group, async_op=True).wait(patience)
+    return sent.to(sums.device)
+
+
+def _chunks(fingerprint: bytes) -> list[float]:
+    number = int.from_bytes(fingerprint[: BITS * CHUNKS // 8], "little")
+    return [float(number >> (BITS * i) & ((1 << BITS) - 1)) for i in range(CHUNKS)]
+
+
+def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
+    """In words, what is not the same on two processes of an axis that disagree."""
+    said: list[Any] = [None] * len(axis.ranks)
+    dist.all_gather_object(said, words, group=axis.group)
+    for rank, other in zip(axis.ranks, said, strict=True):
+        if PROBLEM in other:
+            return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
+    for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
+        for what in dict.fromkeys((*said[0], *other)):
+            ours, theirs = said[0].get(what, "missing"), other.get(what, "missing")
+            if ours != theirs:
+                ranks = f"ranks {axis.ranks[0]} and {rank}"
+                return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
+    return f"ranks {axis.ranks} hold parts that do not belong together, or in another order"

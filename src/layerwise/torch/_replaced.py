@@ -1,0 +1,52 @@
+"""Parameters in whose place a wrapper has put others since the optimizer was made."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerwise.errors import ParameterError
+from layerwise.torch._cuts import is_dtensor
+
+MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
+
+
+def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
+    """Raise if one of these has no gradient because the model has a part in its place; whether that was searched for.
+
+    fully_shard marks what it replaces. For other wrappers, and older releases of PyTorch, the modules that are alive
+    are searched by name, if asked for `thoroughly`: that takes some milliseconds.
+    """
+    waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad]
+    lost = next((name for p, name in waiting if hasattr(p, MARK)), None)
+    search = thoroughly and lost is None and bool(waiting) and "torch.distributed.tensor" in sys.modules
+    if search:
+        lost = _lost([(p, name) for p, name in waiting if not is_dtensor(p)])
+    if lost is not None:
+        raise ParameterError(
+            f"{lost} is no longer a parameter of its model, which was sharded after the optimizer was made and has a "
+            "part in its place; steps would not reach the model. Make the optimizer after fully_shard or "
+            "parallelize_module."
+        )
+    return search
+
+
+def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
+    """The name of the first that no module has, where a module has a part of a tensor of that name and shape."""
+    modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
+    dicts = [module.__dict__.get("_parameters", {}) for module in modules]
+    held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
+    known, cut = {id(p) for _, p in held}, {each for name, p in held for each in _parts(name, p)}
+    keys = ((name, id(p), (name.rpartition(".")[2], p.shape)) for p, name in waiting)
+    return next((name for name, number, key in keys if number not in known and key in cut), None)
+
+
+def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
+    """The names and shapes of the whole tensors of which this has parts; FSDP1 puts several in one."""
+    if hasattr(p, "_is_flat_param"):
+        return [(info.param_name, shape) for info, shape in zip(p._param_infos, p._shapes, strict=True)]
+    return [(name, p.shape)] if is_dtensor(p) else []
