@@ -236,7 +236,7 @@ class Optimizer(Agreeing):
                 yield self._checked(p, g, due, names[p])
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p, g, due.group["differentiable"], self._wrapped)
+        check_step(name, p, g, due.group["differentiable"])
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(

@@ -87,8 +87,8 @@ class Plan:
             yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts, cut)
 
 
-def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool, wrapped: bool) -> None:
-    """Raise unless the parameter can be stepped with this gradient; `wrapped`: whether any was a DTensor before."""
+def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
+    """Raise unless the parameter can be stepped with this gradient."""
     check_parameter(name, p)
     check_gradient(name, p, g)
     if differentiable and p.is_leaf and p.requires_grad:
@@ -96,11 +96,6 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool, wrapped: b
             f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
         )
     check_alike(name, p, g)
-    if is_dtensor(p) and not wrapped:
-        raise ParameterError(
-            f"{name} has become a DTensor since the first step, and the state belongs to what it was. Shard the model "
-            "before making the optimizer, or make the optimizer again."
-        )
 
 
 def plan_of(rule: Any, p: Tensor, h: Settings, name: str, blocks: Blocks | None) -> Plan:
