@@ -217,7 +217,7 @@ def _in_slices(world: Any, settings: Any, shape: Any, block_dims: Any, seed: int
     state = type(shapes)(*(None if s is None else np.zeros(s) for s in shapes))
     prepared = engine.prepare([Job(rule, h, p, state, block_dims)])
     for t in (1, 2, 3):
-        now = Now(t, settings.lr or 1.0, settings.weight_decay)
+        now = Now(t, settings.lr or 1.0, settings.weight_decay, beta2=settings.beta2_of(t))
         prepared.step([draw.normal(size=shape)], [now])
     [stats] = prepared.stats()
     return [p, *(s for s in state if s is not None), *(stats[key] for key in sorted(stats))]
