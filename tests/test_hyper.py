@@ -403,6 +403,29 @@ def test_defaults_agree_with_their_checks(cls):
 BAD_ANSWERS = [float("nan"), float("inf"), -1.0, "0.1", [0.1], 1j, True, halve, np.array([0.1])]
 
 
+@pytest.mark.parametrize("answer", [*BAD_ANSWERS, None, 1.0, 1], ids=repr)
+def test_a_function_for_beta2_answers_for_itself(answer):
+    opt = front.Adafactor(beta2=lambda step: 0.1 if step != 2 else answer)
+    weights, g = {"w": np.array([3.0, 4.0])}, np.array([1.0, 2.0])
+    for _ in range(2):
+        opt.step_all(weights, {"w": g})
+    before = weights["w"].tobytes(), {key: value.tobytes() for key, value in opt.state_dict().items()}
+    weights["late"] = np.ones(2)  # whose own step is the first, which is answered well
+    with pytest.raises(HyperparameterError) as caught:
+        opt.step_all(weights, {"late": g, "w": g})
+    assert str(caught.value).startswith("`beta2(2)` must be a number in [0, 1), but is ")
+    assert f"but is {answer!r}. A function must return" in str(caught.value)
+    assert (weights["w"].tobytes(), {key: value.tobytes() for key, value in opt.state_dict().items()}) == before
+    assert weights["late"].tolist() == [1, 1]
+
+
+def test_what_two_processes_compare_has_no_function_in_it():
+    assert "beta2=" not in repr(Adafactor(beta2=halve))
+    assert hyper.in_words(halve) == "<function halve>"
+    assert hyper.in_words(SCHEDULE) == "<function Scheduled>"
+    assert hyper.in_words(0.5) == 0.5
+
+
 @each
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @pytest.mark.parametrize("answer", [*BAD_ANSWERS, None], ids=repr)
