@@ -24,7 +24,7 @@ GRADIENT = {
 
 def ramp(step: Any) -> Any:
     """A decay of the second moment that nobody else has: 0, 1/3, 1/2, 3/5, …"""
-    return step / (step + 2)
+    return step / (step + 2.0)  # of which JAX makes a float64 where there are such
 
 
 LAMB = {

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, checked, integer, number, one_of, option, pair, schedule
 from layerwise.errors import ContradictionError, sentence
-from layerwise.rules.parts import is_number, is_on
+from layerwise.rules.parts import is_number, is_on, is_zero
 
 Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
@@ -254,7 +254,7 @@ class Adafactor(Hyper):
                 sentence("warmup_init", "False when lr is given", True, "Drop lr, or warm it up by a schedule.")
             )
 
-        if self.beta2 is not None and self.beta2_decay != -0.8:
+        if self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6:  # it may have been a float32
             raise ContradictionError(
                 sentence(
                     "beta2",
@@ -284,9 +284,9 @@ class Adafactor(Hyper):
     def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
         if not callable(self.beta2):
             return self.beta2
-        step = (at_least(t - self.decay_offset, 1) if self.decay_offset else t) - 1
+        step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
         found = self.beta2(step)
-        if not (is_number(t) or is_number(found)):  # it is on a device or traced, where nobody looks at it
+        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
             return found
         return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
 

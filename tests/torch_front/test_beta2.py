@@ -146,11 +146,11 @@ def test_where_steps_are_counted_on_the_device_it_computes_with_tensors(offset):
     assert all(isinstance(step, torch.Tensor) and step.dtype == torch.float64 for step in beta2.asked)
     close(numbers(copies), numbers(params), 1e-14)
     # A number it may return as well, and a number is checked.
-    constant = Adafactor(twins(params).items(), beta2=lambda step: 2.0, capturable=True, **options)
-    given = {"matrix": arrays(1)["matrix"]}
-    constant.param_groups[0]["params"][0].grad = torch.tensor(given["matrix"])
-    with pytest.raises(HyperparameterError, match="beta2"):
-        constant.step()
+    for answer in (2.0, "0.5", torch.ones(2)):
+        bad = Adafactor(twins(params).items(), beta2=lambda step, answer=answer: answer, capturable=True, **options)
+        bad.param_groups[0]["params"][0].grad = torch.tensor(arrays(1)["matrix"])
+        with pytest.raises(HyperparameterError, match="beta2"):
+            bad.step()
 
 
 def test_a_number_is_the_same_as_a_function_of_no_step():

@@ -51,7 +51,7 @@ class Options:
 
     def beta2(self, t: Any, dtype: Any) -> Any:
         """The decay of the second moment at step t, where a function or a number was given for it."""
-        value = self.traced["beta2"] if "beta2" in self.traced else self.h.beta2_of(t, jnp.maximum)
+        value = self.fitted_to(dtype).beta2_of(t, jnp.maximum)
         _check_one("beta2(count)", value)
         return _as(value, dtype)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Counter
+from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Settings
 from layerwise.rules.asks import Now
 from layerwise.torch import _state
@@ -49,4 +50,8 @@ def _beta2(h: Settings, t: Tensor) -> Any:
     if not h.follows_step:
         return h.beta2_of(1)
     exact = torch.float32 if t.device.type == "mps" else torch.float64
-    return h.beta2_of(t.to(exact), torch.clamp_min)
+    found = h.beta2_of(t.to(exact), torch.clamp_min)
+    if isinstance(found, Tensor) and found.numel() != 1:
+        way_out = "A function must return one for every step."
+        raise HyperparameterError(sentence("beta2(step)", "one number", found, way_out))
+    return found.reshape(()) if isinstance(found, Tensor) else found
