@@ -15,7 +15,7 @@ from layerwise import hyper, numpy, rules
 Options = dict[str, Any]
 
 GRADIENT = {
-    "max_grad_norm": (None, 0.5),
+    "max_grad_norm": (None, 0.5, 8.0),
     "max_grad_norm_per_tensor": (None, 0.3),
     "max_grad_value": (None, 0.4, (-0.1, 0.5), (None, 0.3), (0.05, None)),
     "maximize": (False, True),

@@ -118,7 +118,7 @@ MUTANTS = [
         ("L2 ignored", "if not is_zero(h.l2):", "if False:", "reference"),
         ("floor under the weights alone", "floored(xp, x, h)", "x", "reference"),
         ("floor under the gradient alone", "floored(xp, norm_p, h)", "norm_p", "reference"),
-        ("no floor in the length", "f + lam * w if", "f + lam * norm_p if", "reference"),
+        ("no floor in the length", "f + lam * w if", "f + lam * norm_p if", "vectors"),
         ("norm of the decayed gradient always", "measured = g if split else r", "measured = r", "reference vectors"),
         (
             "lr outside the momentum",
