@@ -26,8 +26,8 @@ class Counts:
         self._rates: tuple[Any, ...] = ()
         self._nows: list[Now] = []
 
-    def nows(self, h: Settings, *rates: float | Tensor) -> list[Now]:
-        """What each parameter's step is told, with these settings and rates."""
+    def nows(self, h: Settings, rates: tuple[Any, Any, Any]) -> list[Now]:
+        """What each parameter's step is told, with these settings, and lr, weight decay and scale of the gradient."""
         if not self._on_device:
             taken = _state.counts(self.steps)
             if taken.count(taken[0]) == len(taken):  # as good as always

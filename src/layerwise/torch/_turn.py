@@ -144,8 +144,8 @@ class Turn:
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            rates = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
-            nows += counts.nows(due.h, *rates, g_scale)
+            lr, lam = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
+            nows += counts.nows(due.h, (lr, lam, g_scale))
         return nows
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
