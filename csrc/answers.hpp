@@ -12,9 +12,9 @@ inline double at_least(double x, double low) { return x < low ? low : x; }
 inline double at_most(double x, double high) { return x > high ? high : x; }
 
 // rules/lamb.py, rules/lars.py and rules/adafactor.py, before anything is measured.
-inline Step settle(const Options& o, double t, double lr, double lam, double g_scale) {
+inline Step settle(const Options& o, double t, double lr, double lam, double g_scale, double beta2) {
   Step s{};
-  s.t = t, s.lr = lr, s.lam = lam, s.g_scale = g_scale;
+  s.t = t, s.lr = lr, s.lam = lam, s.g_scale = g_scale, s.beta2 = beta2;
   s.keep = 1, s.lr_apply = lr;
   if (o.method == LAMB) {
     const double c1 = 1 - std::pow(o.b1, t), c2 = 1 - std::pow(o.b2, t);
@@ -25,12 +25,16 @@ inline Step settle(const Options& o, double t, double lr, double lam, double g_s
     if (o.correction == CORRECTED_LR) s.lr_apply = lr * (std::sqrt(c2) / c1);
     if (o.decay == IN_RATIO) s.lam_r = lam;
     if (o.decay == DECOUPLED) s.keep = 1 - lr * lam;
-    if (o.decay == L2) s.lam_g = lam;
+    s.lam_g = o.decay == L2 ? o.l2 + lam : o.l2;
   }
-  if (o.method == LARS) s.lr_apply = o.lr_in_momentum ? lr : 1;
+  if (o.method == LARS) {
+    s.lr_apply = o.lr_in_momentum ? lr : 1;
+    s.lam_r = o.l2 + lam;
+    s.lam_x = o.norm_decayed ? s.lam_r : o.l2;
+  }
   if (o.method == ADAFACTOR) {
     const double shifted = o.decay_offset ? at_least(t - double(o.decay_offset), 1) : t;
-    s.b2 = 1 - std::pow(shifted, o.beta2_decay);
+    s.b2 = std::isnan(beta2) ? 1 - std::pow(shifted, o.beta2_decay) : beta2;
     if (o.beta2_cap >= 0) s.b2 = at_most(s.b2, o.beta2_cap);
     s.a2 = 1 - s.b2;
     s.rho = lr;
@@ -43,8 +47,7 @@ inline Step settle(const Options& o, double t, double lr, double lam, double g_s
 }
 
 inline double between(double x, double low, double high) {
-  if (!std::isnan(low)) x = at_least(x, low);
-  return std::isnan(high) ? x : at_most(x, high);
+  return at_most(at_least(x, low), high);
 }
 
 inline double shorter(double gg, double bound) { return at_least(std::sqrt(gg) / bound, 1); }
@@ -52,21 +55,22 @@ inline double shorter(double gg, double bound) { return at_least(std::sqrt(gg) /
 // LAMB's and LARS's ratio; what was measured goes into `stats`.
 inline void answer_ratio(Layer& l, double* stats) {
   const Options& o = *l.o;
-  const double pp = l.sums[0], xx = l.sums[1], norm_p = std::sqrt(pp), x = std::sqrt(xx);
+  const double norm_p = std::sqrt(l.sums[0]), norm_x = std::sqrt(l.sums[1]);
+  const double w = at_least(norm_p, o.min_norm), x = at_least(norm_x, o.min_norm);
   double ratio;
   if (o.method == LAMB) {
-    const double phi = o.max_weight_norm > 0 ? at_most(norm_p, o.max_weight_norm) : norm_p;
-    ratio = between(phi / (xx == 0 ? 1 : x), o.low, o.high);
+    const double phi = o.max_weight_norm > 0 ? at_most(w, o.max_weight_norm) : w;
+    ratio = between(phi / ((x == 0 ? 1 : x) + o.trust_eps), o.low, o.high);
   } else {
-    const double d = (o.norm_decayed ? x : x + l.s->lam * norm_p) + o.eps;
-    ratio = o.eta * norm_p / (xx == 0 ? 1 : d);
-    if (!std::isnan(o.low) || !std::isnan(o.high)) ratio = between(ratio / l.s->lr, o.low, o.high);
+    const double d = (o.norm_decayed ? x : x + l.s->lam * w) + o.eps;
+    ratio = o.eta * w / (x == 0 ? 1 : d);
+    if (std::isfinite(o.low) || std::isfinite(o.high)) ratio = between(ratio / l.s->lr, o.low, o.high);
   }
-  if (pp == 0 || xx == 0) ratio = o.zero_norm_ratio;
+  if (w == 0 || x == 0) ratio = o.zero_norm_ratio;
   if (o.adapt == DECAYED && l.s->lam == 0) ratio = 1;
   if (o.adapt == NEVER) ratio = 1;
   l.scale = l.s->lr_apply * ratio;
-  stats[0] = norm_p, stats[1] = x, stats[2] = ratio;
+  stats[0] = norm_p, stats[1] = norm_x, stats[2] = ratio;
 }
 
 // Adafactor's alpha and clip. sums: Σp², Σu².

@@ -276,16 +276,16 @@ void Batch::place(int tensor, Role role, char* address) {
   }
 }
 
-void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale) {
+void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2) {
   const Options& o = tensors_[size_t(tensor)].options;
   Step& s = steps_[size_t(tensor)];
   const Step* before = tensor ? &steps_[size_t(tensor) - 1] : nullptr;
   if (before && before->t == t && before->lr == lr && before->lam == weight_decay && before->g_scale == g_scale &&
-      same_options_[size_t(tensor)])
+      (before->beta2 == beta2 || (std::isnan(before->beta2) && std::isnan(beta2))) && same_options_[size_t(tensor)])
     s = *before;  // as often, and powers take their time
   else
-    s = settle(o, t, lr, weight_decay, g_scale);
-  const bool prepared = g_scale != 1 || o.maximize || o.max_grad_value > 0 || o.max_grad_norm > 0 ||
+    s = settle(o, t, lr, weight_decay, g_scale, beta2);
+  const bool prepared = g_scale != 1 || o.maximize || o.grad_low > -NO_BOUND || o.grad_high < NO_BOUND || o.max_grad_norm > 0 ||
                         o.max_grad_norm_per_tensor > 0 || s.lam_g != 0;
   for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];

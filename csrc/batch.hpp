@@ -51,7 +51,7 @@ class Batch {
 
   int tensors() const { return int(tensors_.size()); }
   void place(int tensor, Role role, char* address);
-  void now(int tensor, double t, double lr, double weight_decay, double g_scale);
+  void now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2);
   void step();
 
   // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked

@@ -74,16 +74,19 @@ bool as_number(PyObject* x, double& to) {
   return false;
 }
 
-// What is told of a step: t, lr, weight decay, scale of the gradient.
+// What is told of a step: t, lr, weight decay, scale of the gradient, and β₂ or nan.
 struct Numbers {
-  double of[4];
+  double of[5];
   PyObject* from = nullptr;
 
   bool read(PyObject* now) {
     if (now == from) return true;  // as often: many tensors, one step
-    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 4) return false;
+    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 5) return false;
     for (Py_ssize_t i = 0; i < 4; i++)
       if (!as_number(PyTuple_GET_ITEM(now, i), of[i])) return false;
+    PyObject* beta2 = PyTuple_GET_ITEM(now, 4);
+    if (beta2 == Py_None) of[4] = std::nan("");
+    else if (!as_number(beta2, of[4])) return false;
     from = now;
     return true;
   }
@@ -234,7 +237,7 @@ class Jobs {
     if (!same(i, like.arrays[0], field(job, JOB_P).ptr()) || !same(i, like.arrays[1], g)) return false;
     for (size_t k = 2; k < like.arrays.size(); k++)
       if (!same(i, like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
-    batch_->now(i, now.of[0], now.of[1], now.of[2], now.of[3]);
+    batch_->now(i, now.of[0], now.of[1], now.of[2], now.of[3], now.of[4]);
     return true;
   }
 
@@ -299,7 +302,8 @@ void bind_options(nb::module_& m) {
   options.def_prop_rw(                            \
       #name, [](const Given& o) { return o.options.name; }, \
       [](Given& o, decltype(Options::name) value) { o.options.name = value; })
-  OPTION(method), OPTION(maximize), OPTION(max_grad_norm), OPTION(max_grad_norm_per_tensor), OPTION(max_grad_value);
+  OPTION(method), OPTION(maximize), OPTION(max_grad_norm), OPTION(max_grad_norm_per_tensor);
+  OPTION(grad_low), OPTION(grad_high), OPTION(min_norm), OPTION(trust_eps), OPTION(l2);
   OPTION(adapt), OPTION(low), OPTION(high), OPTION(zero_norm_ratio), OPTION(eps), OPTION(lr_in_momentum);
   OPTION(b1), OPTION(b2), OPTION(eps_root), OPTION(max_weight_norm), OPTION(correction), OPTION(decay);
   OPTION(grad_averaging), OPTION(momentum), OPTION(eta), OPTION(dampening), OPTION(nesterov), OPTION(norm_decayed);

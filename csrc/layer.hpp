@@ -5,6 +5,8 @@
 
 namespace layerwise {
 
+inline constexpr double NO_BOUND = __builtin_inf();
+
 enum Dtype : uint8_t { F32, F64, BF16, F16 };
 enum Method : uint8_t { LAMB, LARS, ADAFACTOR };
 enum Adapt : uint8_t { NEVER, ALWAYS, DECAYED };
@@ -24,15 +26,17 @@ inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
 struct Options {
   Method method = LAMB;
   bool maximize = false;
-  double max_grad_norm = 0, max_grad_norm_per_tensor = 0, max_grad_value = 0;
+  double max_grad_norm = 0, max_grad_norm_per_tensor = 0;
+  double grad_low = -NO_BOUND, grad_high = NO_BOUND;  // of each element
 
   Adapt adapt = ALWAYS;
-  double low, high;  // of the trust ratio; nan where there is no bound
+  double low = -NO_BOUND, high = NO_BOUND;  // of the trust ratio
+  double min_norm = 0, l2 = 0;
   double zero_norm_ratio = 1;
   double eps = 0;
   bool lr_in_momentum = true;
 
-  double b1 = 0, b2 = 0, eps_root = 0, max_weight_norm = 0;
+  double b1 = 0, b2 = 0, eps_root = 0, max_weight_norm = 0, trust_eps = 0;
   Correction correction = CORRECTED;
   Decay decay = IN_RATIO;
   bool grad_averaging = true;
@@ -48,10 +52,11 @@ struct Options {
 
 // What a rule is told as `now`, and what follows from it before anything is measured.
 struct Step {
-  double t, lr, lam, g_scale;
+  double t, lr, lam, g_scale, beta2;  // beta2 is nan where it follows t
   double keep;      // p ← keep·p before anything else: decoupled decay
   double lam_g;     // g ← g + lam_g·p: L2 decay
-  double lam_r;     // r = u + lam_r·p
+  double lam_r;     // LAMB r = u + lam_r·p, LARS r = g + lam_r·p
+  double lam_x;     // LARS x = g + lam_x·p, which is measured
   double b1, a1;    // m ← b1·m + a1·g
   double b2, a2;    // v ← b2·v + a2·g²
   double c1, c2;    // what m and v are multiplied with

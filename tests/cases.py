@@ -15,11 +15,18 @@ from layerwise import hyper, numpy, rules
 Options = dict[str, Any]
 
 GRADIENT = {
-    "max_grad_norm": (None, 0.5),
+    "max_grad_norm": (None, 0.5, 8.0),
     "max_grad_norm_per_tensor": (None, 0.3),
-    "max_grad_value": (None, 0.4),
+    "max_grad_value": (None, 0.4, (-0.1, 0.5), (None, 0.3), (0.05, None)),
     "maximize": (False, True),
 }
+
+
+def ramp(step: Any) -> Any:
+    """A decay of the second moment that nobody else has: 0, 1/3, 1/2, 3/5, …"""
+    return step / (step + 2.0)  # of which JAX makes a float64 where there are such
+
+
 LAMB = {
     "lr": (0.1, 0.01),
     "betas": ((0.9, 0.999), (0.0, 0.5), (0.5, 0.0)),
@@ -33,6 +40,9 @@ LAMB = {
     "max_weight_norm": (None, 0.5),
     "grad_averaging": (True, False),
     "zero_norm_ratio": (1.0, 0.3),
+    "min_norm": (0.0, 1.2),
+    "trust_eps": (0.0, 0.5),
+    "l2": (0.0, 0.3),
     **GRADIENT,
 }
 LARS = {
@@ -48,6 +58,8 @@ LARS = {
     "adapt": (True, False, "decayed"),
     "trust_clip": (None, (0.5, 1.5), (None, 0.9)),
     "zero_norm_ratio": (1.0, 0.3),
+    "min_norm": (0.0, 1.2),
+    "l2": (0.0, 0.3),
     **GRADIENT,
 }
 ADAFACTOR = {
@@ -56,6 +68,7 @@ ADAFACTOR = {
     "eps_mode": ("add", "clamp"),
     "clip_threshold": (1.0, None, 0.5, 2.0),
     "beta2_decay": (-0.8, -0.5),
+    "beta2": (None, ramp, 0.6),
     "beta2_cap": (None, 0.3),
     "decay_offset": (0, 2),
     "beta1": (None, 0.9),
@@ -73,8 +86,9 @@ ADAFACTOR = {
 }
 
 
-def _as_is(options: Options) -> Options:
-    return options
+def _consistent_lamb(options: Options) -> Options:
+    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
+    return {**options, "min_norm": 0.0} if too_high else options
 
 
 def _consistent_lars(options: Options) -> Options:
@@ -84,7 +98,12 @@ def _consistent_lars(options: Options) -> Options:
 
 
 def _consistent_adafactor(options: Options) -> Options:
-    return {**options, "warmup_init": options["warmup_init"] and options["lr"] is None}
+    options = {**options, "warmup_init": options["warmup_init"] and options["lr"] is None}
+    if options["beta2"] is not None:  # which says all that these would
+        options["beta2_decay"] = -0.8
+    if isinstance(options["beta2"], float):
+        options["decay_offset"] = 0
+    return options
 
 
 @dataclass(frozen=True)
@@ -96,7 +115,7 @@ class Case:
     reference: type[Any]
     numpy: type[Any]
     options: dict[str, tuple[Any, ...]]
-    consistent: Callable[[Options], Options] = _as_is
+    consistent: Callable[[Options], Options]
     smooth: Options = field(default_factory=dict)  # options under which a step has a derivative also at zero
 
     @property
@@ -115,7 +134,7 @@ class Case:
 
 
 CASES = [
-    Case(hyper.Lamb, rules.lamb, reference.Lamb, numpy.Lamb, LAMB, smooth={"eps_root": 1e-8}),
+    Case(hyper.Lamb, rules.lamb, reference.Lamb, numpy.Lamb, LAMB, _consistent_lamb, smooth={"eps_root": 1e-8}),
     Case(hyper.Lars, rules.lars, reference.Lars, numpy.Lars, LARS, _consistent_lars),
     Case(
         hyper.Adafactor,

@@ -72,8 +72,8 @@ def trajectory(
     """Step `params` together with each of `grads` in turn; the parameters after every step."""
     fitted = [settings.fit(np.shape(p), (), float(np.finfo(dtype).eps)) for p in params]
 
-    def step(ps: Any, gs: Any, states: Any, t: Any, lr: Any, lam: Any) -> Any:
-        now = Now(t, lr, lam)
+    def step(ps: Any, gs: Any, states: Any, b2: Any, t: Any, lr: Any, lam: Any) -> Any:
+        now = Now(t, lr, lam, beta2=b2)
         runs = [
             run((rule.step(space.xp, p, g, state, h, now),), np.shape(p), (), h.asks_of_model)
             for p, g, state, h in zip(ps, gs, states, fitted, strict=True)
@@ -89,7 +89,9 @@ def trajectory(
         lr = settings.lr if lrs is None else lrs[t - 1]
         scalars = (space.scalar(x, dtype) for x in (t, 1.0 if lr is None else lr, settings.weight_decay))
         with np.errstate(all="ignore"):
-            ps, states = step(ps, [space.array(g, dtype) for g in gs], states, *scalars)
+            b2 = settings.beta2_of(t)
+            b2 = None if b2 is None else space.scalar(b2, dtype)
+            ps, states = step(ps, [space.array(g, dtype) for g in gs], states, b2, *scalars)
         path.append([np.asarray(p, dtype=np.float64) for p in ps])
     return path
 

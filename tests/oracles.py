@@ -76,6 +76,7 @@ def vectors(world: Any) -> None:
         ({"weight_decay": 0.01}, tenth, [0.786100893123, 1.783982000314, 2.781863813436]),
         ({"eps_root": 1e-2}, tenth, [0.821623936805, 1.774369557706, 2.760682462847]),
         ({"adapt": "decayed"}, tenth, [0.900001, 1.9000005, 2.90000033]),
+        ({"min_norm": 10.0}, tenth, [0.900001, 1.9000005, 2.90000033]),  # both norms are below: the ratio is 1
         ({"weight_decay": 0.01, "trust_clip": (None, 1)}, tenth, [0.899001, 1.8980005, 2.89700033]),
         ({"bias_correction": "lr", "eps": 1e-8}, tenth, [0.931687079, 1.931686971, 2.931686935]),
         ({"weight_decay": 0.5}, 0 * tenth, [0.9, 1.8, 2.7]),
@@ -91,6 +92,7 @@ def vectors(world: Any) -> None:
         ({"weight_decay": 0.1, "norm": "decayed"}, [0.999986583592, 2.000017888544]),
         ({"adapt": "decayed", "lr_in_momentum": False}, [0.995, 2.01]),
         ({"weight_decay": 0.1, "trust_clip": (None, 1)}, [0.999, 2.00133333]),
+        ({"weight_decay": 0.1, "min_norm": 10.0}, [1 - 6e-5 / 11, 2 + 8e-5 / 11]),
     ):
         [[p]] = path(world, hyper.Lars(lr=0.01, momentum=0, **options), [w], [[g]])
         close([p], [expected], 1e-8, options)
@@ -217,7 +219,7 @@ def _in_slices(world: Any, settings: Any, shape: Any, block_dims: Any, seed: int
     state = type(shapes)(*(None if s is None else np.zeros(s) for s in shapes))
     prepared = engine.prepare([Job(rule, h, p, state, block_dims)])
     for t in (1, 2, 3):
-        now = Now(t, settings.lr or 1.0, settings.weight_decay)
+        now = Now(t, settings.lr or 1.0, settings.weight_decay, beta2=settings.beta2_of(t))
         prepared.step([draw.normal(size=shape)], [now])
     [stats] = prepared.stats()
     return [p, *(s for s in state if s is not None), *(stats[key] for key in sorted(stats))]

@@ -25,6 +25,7 @@ NO_NUMBER = (
     "0.1", b"1", [0.1], (0.1,), {}, 1j, np.complex64(1), True, np.True_, np.array(True), np.array([0.1]), object,
 )  # fmt: skip
 NO_CALLABLE = NO_NUMBER[:-1]
+NO_ARGUMENT = tuple(x for x in NO_CALLABLE if x != {})  # which say something by name
 NO_INTEGER = (*NO_NUMBER, 1.0, 1.5, None, np.float64(2))
 NO_FLAG = (None, 0, 1, 1.0, "True", "", [], np.array([True]))
 NO_NAME = (None, 0, 1, "", "RATIO", b"ratio", ["ratio"], np.array(["ratio"]))
@@ -32,6 +33,10 @@ NO_PAIR = (None, 0.9, "ab", b"ab", (), (0.9,), (0.9, 0.99, 0.999), {0.9: 0, 0.99
 NO_ENTRY = (float("nan"), float("inf"), -0.1, "0.5", True, 1j, [0.1])
 NO_ENTRIES = (*((x, 0.9) for x in NO_ENTRY), *((0.5, x) for x in NO_ENTRY))
 NO_BETAS = (*NO_PAIR, *NO_ENTRIES, (1, 0.5), (0.5, 1.0), (0.9, 1.5), (None, 0.5), (0.5, None))
+NO_VALUE_BOUNDS = (
+    "ab", (), (0.9,), (0.9, 0.99, 0.999), {0.9: 0, 0.99: 1}, (0.5, 0.4), (1, -1), (float("nan"), 1), (0, float("inf")),
+    (float("-inf"), 0), ("0", 1), (None, "1"), (True, 1), (0, 1j), ([0], 1),
+)  # fmt: skip
 NO_BOUNDS = (*NO_PAIR[1:], *NO_ENTRIES, (10, 0.01), (-1, None), 1.0)
 
 RATE = "a finite number ≥ 0 or a callable of the step"
@@ -40,16 +45,19 @@ NOT_NEGATIVE = "a finite number ≥ 0"
 UNIT = "a number in [0, 1)"
 FLAG = "one of True, False"
 GRAD = "None (or 0) for no clipping"
+GRAD_VALUE = "(low, high) with low ≤ high, or None (or 0) for no clipping"
 
 GRADIENT = {
     "max_grad_norm": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1)),
     "max_grad_norm_per_tensor": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1e-30)),
-    "max_grad_value": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1)),
+    "max_grad_value": (f"{NOT_NEGATIVE} or None or a pair", GRAD_VALUE, (*NO_NUMBER, -1, *NO_VALUE_BOUNDS)),
     "maximize": (FLAG, "Pass True or False", NO_FLAG),
 }
 ADAPT = ("one of True, False, 'decayed'", "only where weight_decay is not 0", (*NO_FLAG, "ratio"))
 WEIGHT_DECAY = (RATE, "maximize=True", (*NO_CALLABLE, None, -0.01))
 ZERO_NORM = (NOT_NEGATIVE, "such as 1", (*NO_NUMBER, None, -1))
+MIN_NORM = (NOT_NEGATIVE, "or 0 for no floor", (*NO_NUMBER, None, -1))
+L2 = (NOT_NEGATIVE, "weight_decay is another", (*NO_ARGUMENT, None, -1e-9))
 # option: (the allowed range, a word of the way out, values that are refused)
 TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
     Lamb: {
@@ -65,6 +73,9 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "max_weight_norm": (f"{POSITIVE} or None", "such as 10", (*NO_NUMBER, 0, -1)),
         "grad_averaging": (FLAG, "Pass True or False", NO_FLAG),
         "zero_norm_ratio": ZERO_NORM,
+        "min_norm": MIN_NORM,
+        "trust_eps": (NOT_NEGATIVE, "trust_eps=1e-8", (*NO_NUMBER, None, -1)),
+        "l2": L2,
         **GRADIENT,
     },
     Lars: {
@@ -80,6 +91,8 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "adapt": ADAPT,
         "trust_clip": ("with the first ≤ the second or None", "None for no clipping", (*NO_BOUNDS, (0.5, None))),
         "zero_norm_ratio": ZERO_NORM,
+        "min_norm": MIN_NORM,
+        "l2": L2,
         **GRADIENT,
     },
     Adafactor: {
@@ -88,6 +101,7 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "eps_mode": ("one of 'add', 'clamp'", "max(√V, eps1)", (*NO_NAME, True)),
         "clip_threshold": (f"{POSITIVE} or None", "None is off", (*NO_NUMBER, 0, 0.0, -1)),
         "beta2_decay": ("a finite number ≤ 0", "-0.8, not 0.8", (*NO_NUMBER, None, 0.8)),
+        "beta2": (f"{UNIT} or a callable of the step or None", "1 - t**beta2_decay", (*NO_CALLABLE, 1, -0.1)),
         "beta2_cap": (f"{UNIT} or None", "0.999", (*NO_NUMBER, 1, -0.1)),
         "decay_offset": ("an integer ≥ 0", "trained before", (*NO_INTEGER, -1)),
         "beta1": (f"{UNIT} or None", "beta1=0.9", (*NO_NUMBER, 1, -0.1)),
@@ -166,6 +180,9 @@ CONTRADICTIONS = [
     (Adafactor, {"lr": 0, "relative_step": True}, ("`lr`", "None", "relative_step", "lr_cap")),
     (Adafactor, {"relative_step": False}, ("`lr`", "relative_step=False", "None", "1e-3")),
     (Adafactor, {"lr": 1e-3, "warmup_init": True}, ("`warmup_init`", "lr", "schedule")),
+    (Adafactor, {"beta2": 0.9, "beta2_decay": -0.5}, ("`beta2`", "exponent -0.5", "0.9", "Drop one")),
+    (Adafactor, {"beta2": 0.9, "decay_offset": 3}, ("`decay_offset`", "0 with beta2=0.9", "3")),
+    (Lamb, {"min_norm": 2, "max_weight_norm": 1}, ("`min_norm`", "max_weight_norm=1.0", "2.0", "Lower")),
 ]
 
 
@@ -201,7 +218,15 @@ RATES = (*PLAIN, (10**9, 1e9), (5e-324, 5e-324), (halve, halve), (SCHEDULE, SCHE
 FLAGS = ((True, True), (False, False))
 INTEGERS = ((0, 0), (7, 7), (np.int64(7), 7), (np.uint8(7), 7), (10**30, 10**30))
 OPTIONAL = ((None, None),)
-GOOD_GRADIENT = {**dict.fromkeys(list(GRADIENT)[:3], PLAIN + OPTIONAL), "maximize": FLAGS}
+VALUE_BOUNDS = (
+    ((-1, 2), (-1.0, 2.0)), ([0.1, 0.1], (0.1, 0.1)), ((None, -1), (None, -1.0)), ((-3, None), (-3.0, None)),
+    ((None, None), (None, None)), ((np.float32(-0.5), np.array(1)), (-0.5, 1.0)),
+)  # fmt: skip
+GOOD_GRADIENT = {
+    **dict.fromkeys(list(GRADIENT)[:2], PLAIN + OPTIONAL),
+    "max_grad_value": PLAIN + OPTIONAL + VALUE_BOUNDS,
+    "maximize": FLAGS,
+}
 GOOD_ADAPT = (*FLAGS, ("decayed", "decayed"))
 BOUNDS = (
     (None, None), ((0, 1), (0.0, 1.0)), ([0, 0], (0.0, 0.0)), ((None, 1), (None, 1.0)), ((2, 2), (2.0, 2.0)),
@@ -224,6 +249,9 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "max_weight_norm": ABOVE_0 + OPTIONAL,
         "grad_averaging": FLAGS,
         "zero_norm_ratio": PLAIN,
+        "min_norm": PLAIN,
+        "trust_eps": PLAIN,
+        "l2": PLAIN,
         **GOOD_GRADIENT,
     },
     Lars: {
@@ -239,6 +267,8 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "adapt": GOOD_ADAPT,
         "trust_clip": BOUNDS,
         "zero_norm_ratio": PLAIN,
+        "min_norm": PLAIN,
+        "l2": PLAIN,
         **GOOD_GRADIENT,
     },
     Adafactor: {
@@ -250,6 +280,7 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "eps_mode": (("add", "add"), ("clamp", "clamp")),
         "clip_threshold": ABOVE_0 + OPTIONAL,
         "beta2_decay": ((0, 0.0), (-0.8, -0.8), (-1000, -1000.0), (np.float64(-0.5), -0.5), (np.array(-1), -1.0)),
+        "beta2": (*UNITS, (halve, halve), (SCHEDULE, SCHEDULE), *OPTIONAL),
         "beta2_cap": UNITS + OPTIONAL,
         "decay_offset": INTEGERS,
         "beta1": UNITS + OPTIONAL,
@@ -370,6 +401,29 @@ def test_defaults_agree_with_their_checks(cls):
 
 
 BAD_ANSWERS = [float("nan"), float("inf"), -1.0, "0.1", [0.1], 1j, True, halve, np.array([0.1])]
+
+
+@pytest.mark.parametrize("answer", [*BAD_ANSWERS, None, 1.0, 1], ids=repr)
+def test_a_function_for_beta2_answers_for_itself(answer):
+    opt = front.Adafactor(beta2=lambda step: 0.1 if step != 2 else answer)
+    weights, g = {"w": np.array([3.0, 4.0])}, np.array([1.0, 2.0])
+    for _ in range(2):
+        opt.step_all(weights, {"w": g})
+    before = weights["w"].tobytes(), {key: value.tobytes() for key, value in opt.state_dict().items()}
+    weights["late"] = np.ones(2)  # whose own step is the first, which is answered well
+    with pytest.raises(HyperparameterError) as caught:
+        opt.step_all(weights, {"late": g, "w": g})
+    assert str(caught.value).startswith("`beta2(2)` must be a number in [0, 1), but is ")
+    assert f"but is {answer!r}. A function must return" in str(caught.value)
+    assert (weights["w"].tobytes(), {key: value.tobytes() for key, value in opt.state_dict().items()}) == before
+    assert weights["late"].tolist() == [1, 1]
+
+
+def test_what_two_processes_compare_has_no_function_in_it():
+    assert "beta2=" not in repr(Adafactor(beta2=halve))
+    assert hyper.in_words(halve) == "<function halve>"
+    assert hyper.in_words(SCHEDULE) == "<function Scheduled>"
+    assert hyper.in_words(0.5) == 0.5
 
 
 @each

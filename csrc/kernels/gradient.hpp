@@ -1,14 +1,15 @@
 // The gradient as it is to be used (rules/parts.py, `ready`):
 //
-//     g ← g / g_scale;   g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c), its own norm and that of all
+//     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c), its own norm and that of all
 
 template <class T>
 void ready(const Layer& layer, const T* __restrict from, T* __restrict g, int64_t n) {
-  const T scale = T(layer.s->g_scale), sign = layer.o->maximize ? T(-1) : T(1), c = T(layer.o->max_grad_value);
+  const T scale = T(layer.s->g_scale), sign = layer.o->maximize ? T(-1) : T(1);
+  const T low = T(layer.o->grad_low), high = T(layer.o->grad_high);
   const T own = T(layer.clip_own), model = T(layer.clip_model);
   for (int64_t i = 0; i < n; i++) g[i] = from[i] / scale * sign;
-  if (c != 0)
-    for (int64_t i = 0; i < n; i++) g[i] = at_most(at_least(g[i], -c), c);
+  if (low > T(-NO_BOUND) || high < T(NO_BOUND))
+    for (int64_t i = 0; i < n; i++) g[i] = at_most(at_least(g[i], low), high);
   if (own != 1)
     for (int64_t i = 0; i < n; i++) g[i] = g[i] / own;
   if (model != 1)

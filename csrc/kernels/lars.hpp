@@ -1,7 +1,7 @@
 // LARS (rules/lars.py), cut where the rule yields:
 //
 //     r = g + lam·p
-//     measure: Σp², Σx², x = g or r       apply: u = lr·ratio·r;  b ← mu·b + (1 − dampening)·u;  p ← p − b
+//     measure: Σp², Σx², x = g or r, both with what l2 adds to g       apply: u = lr·ratio·r;  b ← mu·b + (1 − dampening)·u;  p ← p − b
 //
 // without lr in u, and lr·b in its place, where lr_in_momentum is off.
 
@@ -9,7 +9,7 @@ template <class T>
 struct LarsNumbers {
   T lam, mu, u, damped, lr;
   explicit LarsNumbers(const Layer& l)
-      : lam(T(l.s->lam)), mu(T(l.o->momentum)), u(T(l.scale)),
+      : lam(T(l.s->lam_r)), mu(T(l.o->momentum)), u(T(l.scale)),
         damped(T(l.s->t == 1 ? l.scale : l.scale * (1 - l.o->dampening))),
         lr(l.o->lr_in_momentum ? T(1) : T(l.s->lr)) {}
 };
@@ -41,8 +41,8 @@ void lars_apply(const LarsNumbers<T> k, S* __restrict p, const S* __restrict g, 
 template <class T, class S>
 void measure_lars(const Layer& layer, int64_t stripe, double* sums) {
   Scratch<T> scratch;
-  const T lam = T(layer.s->lam);
-  const auto body = lam != 0 && layer.o->norm_decayed ? lars_measure<T, S, true> : lars_measure<T, S, false>;
+  const T lam = T(layer.s->lam_x);
+  const auto body = lam != 0 ? lars_measure<T, S, true> : lars_measure<T, S, false>;
   sums[0] = sums[1] = 0;
   for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};

@@ -40,9 +40,9 @@ class Check:
         return Check(f"{self.allowed} or {other.allowed}", either)
 
 
-def option(default: Any, check: Check, way_out: str) -> Any:
+def option(default: Any, check: Check, way_out: str, shown: bool = True) -> Any:
     """A dataclass field that carries its check and the sentence that helps when it fails."""
-    return field(default=default, metadata={"check": check, "way_out": way_out})
+    return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out})
 
 
 def checked(spec: Field[Any], value: Any) -> Any:
@@ -101,6 +101,8 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
             raise Refused
         return x
 
+    if low == -math.inf and high == math.inf:
+        return Check("a finite number", convert)
     if low == -math.inf:
         return Check(f"a finite number ≤ {high:g}", convert)
     if high == math.inf:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields
+from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, checked, integer, number, one_of, option, pair, schedule
 from layerwise.errors import ContradictionError, sentence
-from layerwise.rules.parts import is_on
+from layerwise.rules.parts import is_number, is_on, is_zero
 
 Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
@@ -23,12 +24,17 @@ H = TypeVar("H", bound="Hyper")
 
 RATE = number(0) | schedule()
 OFF = number(0) | NONE
+BOUND = number(-inf, inf) | NONE
+VALUE_BOUNDS = pair(BOUND, BOUND, ordered=True)
 LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
 WEIGHT_DECAY = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
 SWITCH = "Pass True or False."
 ADAPT = 'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.'
 CLIP = "Pass (low, high) with low ≤ high, None for a side without bound, or None for no clipping."
 GRAD = "Pass a number > 0, or None (or 0) for no clipping."
+GRAD_VALUE = "Pass a number > 0, (low, high) with low ≤ high, or None (or 0) for no clipping."
+MIN_NORM = "Pass the norm below which none counts, such as 1e-3, or 0 for no floor."
+L2_PENALTY = "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +45,29 @@ class Hyper:
 
     max_grad_norm: float | None = option(None, OFF, GRAD)
     max_grad_norm_per_tensor: float | None = option(None, OFF, GRAD)
-    max_grad_value: float | None = option(None, OFF, GRAD)
+    max_grad_value: float | Bounds | None = option(None, OFF | VALUE_BOUNDS, GRAD_VALUE)
     maximize: bool = option(False, FLAG, SWITCH)
 
     def __post_init__(self) -> None:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
+
+    @property
+    def value_bounds(self) -> Bounds | None:
+        """Between what each element of the gradient is kept; None where it is left as it is."""
+        bound = self.max_grad_value
+        if isinstance(bound, tuple):
+            return None if bound == (None, None) else bound
+        return (-bound, bound) if bound is not None and is_on(bound) else None
+
+    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
+        """The decay of the second moment at a tensor's step t, where that does not follow t by the rule's formula."""
+        return None
+
+    @property
+    def follows_step(self) -> bool:
+        """Whether `beta2_of` differs from step to step."""
+        return False
 
     @property
     def asks_of_model(self) -> bool:
@@ -108,10 +131,19 @@ class Lamb(Hyper):
     max_weight_norm: float | None = option(None, number(0, above=True) | NONE, "Pass a bound such as 10, or None.")
     grad_averaging: bool = option(True, FLAG, SWITCH)
     zero_norm_ratio: float = option(1.0, number(0), "Pass the ratio for tensors or gradients of norm 0, such as 1.")
+    min_norm: float = option(0.0, number(0), MIN_NORM)
+    trust_eps: float = option(0.0, number(0), "Pass a small number such as trust_eps=1e-8, or 0.")
+    l2: float = option(0.0, number(0), L2_PENALTY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _not_swapped(self.betas)
+        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
+            raise ContradictionError(
+                sentence(
+                    "min_norm", f"at most max_weight_norm={self.max_weight_norm}", self.min_norm, "Lower one of them."
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -135,6 +167,8 @@ class Lars(Hyper):
     adapt: Adapt = option(True, one_of(True, False, "decayed"), ADAPT)
     trust_clip: tuple[float | None, float] | None = option(None, pair(OFF, number(0), ordered=True) | NONE, CLIP)
     zero_norm_ratio: float = option(1.0, number(0), "Pass the ratio for tensors or gradients of norm 0, such as 1.")
+    min_norm: float = option(0.0, number(0), MIN_NORM)
+    l2: float = option(0.0, number(0), L2_PENALTY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,6 +181,10 @@ class Lars(Hyper):
                     "It needs momentum > 0 and dampening=0.",
                 )
             )
+
+
+BETA2 = number(0, 1)
+BETA2_WAY_OUT = "Pass a number such as 0.999, a callable of the step (0, 1, 2, …), or None for 1 - t**beta2_decay."
 
 
 def _eps1(value: Any) -> float | None:
@@ -174,6 +212,8 @@ class Adafactor(Hyper):
     beta2_decay: float = option(
         -0.8, number(-float("inf"), 0, to=True), "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8."
     )
+    # Not in the representation, by which processes compare their settings: a function's differs from one to another.
+    beta2: Scheduled | None = option(None, BETA2 | schedule() | NONE, BETA2_WAY_OUT, shown=False)
     beta2_cap: float | None = option(None, number(0, 1) | NONE, "Pass a bound such as 0.999, or None.")
     decay_offset: int = option(0, integer(0), "Pass the number of steps trained before, or 0.")
     beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
@@ -214,6 +254,19 @@ class Adafactor(Hyper):
                 sentence("warmup_init", "False when lr is given", True, "Drop lr, or warm it up by a schedule.")
             )
 
+        if self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6:  # it may have been a float32
+            raise ContradictionError(
+                sentence(
+                    "beta2",
+                    f"None beside the exponent {self.beta2_decay}",
+                    self.beta2,
+                    "Drop one: both say what it is.",
+                )
+            )
+        if self.decay_offset and is_number(self.beta2):
+            raise ContradictionError(
+                sentence("decay_offset", f"0 with beta2={self.beta2}", self.decay_offset, "That follows no step.")
+            )
         if self.momentum_dtype is not None and self.beta1 is None:
             raise ContradictionError(
                 sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
@@ -223,6 +276,19 @@ class Adafactor(Hyper):
     def relative(self) -> bool:
         """Whether the step follows t rather than lr."""
         return self.lr is None if self.relative_step is None else self.relative_step
+
+    @property
+    def follows_step(self) -> bool:
+        return callable(self.beta2)
+
+    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
+        if not callable(self.beta2):
+            return self.beta2
+        step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
+        found = self.beta2(step)
+        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
+            return found
+        return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
 
     def state_dtypes(self) -> dict[str, str]:
         return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
@@ -238,6 +304,13 @@ class Adafactor(Hyper):
 
 
 Settings = Lamb | Lars | Adafactor
+
+
+def in_words(value: Any) -> Any:
+    """A setting as other processes and checkpoints are told of it: a function by its name alone."""
+    if not callable(value):
+        return value
+    return f"<function {getattr(value, '__qualname__', type(value).__qualname__)}>"
 
 
 def scheduled(value: Scheduled, name: str, step: int) -> float:

@@ -6,12 +6,13 @@ from copy import deepcopy
 
 import pytest
 import torch
+from cases import ramp
 from gpu.front import alike, both, fronts, give, parameters, walk
 from gpu.world import DEVICE
 from torch_front.front import BUSY, bits, close
 
 from layerwise.engines.gpu.kernels import parts
-from layerwise.torch import Lamb
+from layerwise.torch import Adafactor, Lamb
 
 pytestmark = pytest.mark.usefixtures("on_gpu")
 
@@ -31,6 +32,22 @@ def test_as_by_the_rule(front, options):
     stats, expected = opt.stats(), other.stats()
     for name, measured in expected.items():
         close(stats[name], measured, 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"capturable": True}, {"capturable": True, "decay_offset": 2}], ids=str)
+@pytest.mark.parametrize("beta2", [ramp, 0.6], ids=["function", "number"])
+def test_a_decay_of_one_s_own(beta2, options):
+    if beta2 == 0.6:
+        options = {name: value for name, value in options.items() if name != "decay_offset"}
+    pairs = both(Adafactor, beta2=beta2, **options)
+    plain = both(Adafactor, **{name: value for name, value in options.items() if name != "decay_offset"})
+    walk(pairs, range(3))
+    walk(pairs, [3], but=(1,))
+    walk(pairs, [4])
+    walk(plain, range(5))
+    (ours, _), (theirs, _) = pairs
+    alike(ours, theirs)
+    assert not any(torch.allclose(p, q, rtol=1e-4) for p, q in zip(ours, plain[0][0], strict=True))
 
 
 @fronts

@@ -265,15 +265,17 @@ BAD = {
     "Lamb": [
         ("learning_rate", -1.0), ("learning_rate", None), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps", -1),
         ("eps_root", "0"), ("weight_decay", -0.1), ("adapt", "never"), ("decay", "L2"), ("trust_clip", (2, 1)),
+        ("min_norm", -1), ("trust_eps", None), ("l2", "0"), ("max_grad_value", (1, 0)),
     ],
     "Lars": [
         ("learning_rate", "0.1"), ("momentum", 1.0), ("trust_coefficient", 0), ("eps", -1), ("nesterov", 1),
-        ("norm", "g"), ("weight_decay", -1), ("dampening", 2),
+        ("norm", "g"), ("weight_decay", -1), ("dampening", 2), ("min_norm", "1"), ("l2", -1),
     ],
     "Adafactor": [
         ("learning_rate", -1), ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
         ("decay_offset", -1), ("multiply_by_parameter_scale", 1), ("clipping_threshold", 0), ("momentum", 1.0),
         ("weight_decay_rate", -1), ("eps", 0), ("eps", (1, 2, 3)), ("factored", "first"), ("decay_scale", "all"),
+        ("beta2", 1.0), ("beta2", "0.9"),
     ],
 }  # fmt: skip
 
@@ -328,3 +330,21 @@ def test_a_schedule_answers_for_itself(name, answer):
     opt, params = made(name, learning_rate=lambda count: answer), tree(0)
     with pytest.raises(HyperparameterError, match="learning_rate"):
         jax.jit(opt.update)(params, opt.init(params), params)
+
+
+@pytest.mark.parametrize("answer", [-1.0, 1.0, float("nan"), "0.1", jnp.ones(2), 1j * jnp.ones(())], ids=str)
+def test_a_function_for_beta2_answers_for_itself(answer):
+    opt, params = made("Adafactor", beta2=lambda count: answer), tree(0)
+    with pytest.raises(HyperparameterError, match="beta2"):
+        jax.jit(opt.update)(params, opt.init(params), params)
+
+
+def test_one_of_two_bounds_may_be_traced():
+    params, g = tree(0), tree(1)
+
+    def stepped(bounds):
+        opt = made("Lamb", max_grad_value=bounds, trust_clip=(0.1, bounds[1]))
+        return opt.update(g, opt.init(params), params)[0]
+
+    close(jax.jit(lambda high: stepped((-0.5, high)))(0.2), stepped((-0.5, 0.2)))
+    close(jax.jit(lambda low: stepped((low, 0.2)))(-0.5), stepped((-0.5, 0.2)))

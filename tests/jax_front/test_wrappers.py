@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import ramp
 from jax_front.front import FRONTS, NAMES, close, gradients, made, run, same, tree
 
 from layerwise import jax as front
@@ -85,8 +86,10 @@ def test_inject_hyperparams(name):
 def test_inject_every_option_of_the_formula(name):
     """Whatever is a number becomes an array, traced under jit."""
     options = {
-        "Lamb": {"eps_root": 1e-3, "weight_decay": 0.1, "max_weight_norm": 2.0, "zero_norm_ratio": 0.5},
-        "Lars": {"dampening": 0.2, "weight_decay": 0.1, "eps": 0.1, "norm": "split", "zero_norm_ratio": 0.5},
+        "Lamb": {"eps_root": 1e-3, "weight_decay": 0.1, "max_weight_norm": 2.0, "zero_norm_ratio": 0.5, "l2": 0.1,
+                 "min_norm": 1.5, "trust_eps": 0.1},
+        "Lars": {"dampening": 0.2, "weight_decay": 0.1, "eps": 0.1, "norm": "split", "zero_norm_ratio": 0.5, "l2": 0.1,
+                 "min_norm": 1.5},
         "Adafactor": {
             "momentum": 0.9, "decay_offset": 1, "beta2_cap": 0.5, "clipping_threshold": 0.7, "weight_decay_rate": 0.1,
             "min_dim_size_to_factor": 0, "eps": 1e-8,
@@ -282,3 +285,14 @@ def _resumes(name, through):
         (ours, restored), (theirs, state) = update(g, restored, params), update(g, state, params)
         same(ours, theirs)
     same(restored, state)
+
+
+@pytest.mark.parametrize("beta2", [0.6, ramp], ids=["number", "function"])
+def test_inject_beta2(beta2):
+    """A function becomes a schedule of the wrapper's, and is told the same count."""
+    params, grads = tree(0), gradients(3)
+    options = {"learning_rate": 0.1, "beta2": beta2, "min_dim_size_to_factor": 0}
+    injected = optax.inject_hyperparams(front.adafactor, static_args=("min_dim_size_to_factor",))(**options)
+    found, state = run(injected, params, grads)
+    assert "beta2" in state.hyperparams
+    close(found, run(front.adafactor(**options), params, grads)[0], 5e-6)

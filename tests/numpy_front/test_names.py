@@ -117,6 +117,16 @@ def test_place_of_decay():
     close(trajectory(busy(Lamb, decay=given)), each_by_itself(Lamb, lambda name: {"decay": places[name]}))
 
 
+@pytest.mark.parametrize("front", [Lamb, Lars])
+def test_l2(front):
+    own = {"encoder.weight": 0.3, "encoder.bias": 0.0, "head[0]/weight": 2.0}
+    expected = each_by_itself(front, lambda name: {"l2": own[name]})
+    for given in ({"encoder.weight": 0.3, "head*": 2}, own.get):
+        close(trajectory(busy(front, l2=given)), expected)
+    with pytest.raises(HyperparameterError, match=r"`l2\['head\*'\]` must be a finite number ≥ 0, but is -1"):
+        busy(front, l2={"head*": -1})
+
+
 @fronts
 def test_nothing_said_is_the_default(front):
     plain = bits(trajectory(busy(front)))

@@ -182,3 +182,95 @@ def test_float32(case):
     params, grads = tensors("float32", FEW)
     mine = ours(our_class(lr=0.01, **preset_options), params, grads)
     assert_same(mine, theirs(their_class(0.01), params, grads), params, **FLOAT32)
+
+
+def ratio_of(draw):
+    """The numbers of optax.scale_by_trust_ratio; floors that some of the tensors' norms are below."""
+    return {
+        "min_norm": draw.of(0.0, 0.5, 3.0),
+        "trust_coefficient": draw.of(1.0, 0.5),
+        "eps": draw.of(0.0, 0.25),
+    }
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_lamb_of_the_primitives(seed, x64):
+    draw = Draw(seed)
+    ratio, lr, l2 = ratio_of(draw), draw.between(1e-3, 1e-1), draw.of(0.0, draw.between(1e-3, 1.0))
+    adam = {"b1": draw.of(0.0, 0.9), "b2": draw.of(0.5, 0.999), "eps": 1e-6}
+    decay = draw.of(0.0, draw.between(1e-3, 1.0))
+    peer = optax.chain(
+        optax.add_decayed_weights(l2),
+        optax.scale_by_adam(**adam),
+        optax.add_decayed_weights(decay),
+        optax.scale_by_trust_ratio(**ratio),
+        optax.scale_by_learning_rate(lr),
+    )
+    coefficient = ratio["trust_coefficient"]
+    options = {"min_norm": ratio["min_norm"], "trust_eps": ratio["eps"], "l2": l2, "weight_decay": decay}
+    # The coefficient multiplies the ratio, but not the 1 that stands where a norm is 0.
+    mine = Lamb(lr * coefficient, (adam["b1"], adam["b2"]), adam["eps"], zero_norm_ratio=1 / coefficient, **options)
+    params, grads = tensors()
+    assert_same(ours(mine, params, grads), theirs(peer, params, grads), params, 1e-12)
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_lars_of_the_primitives(seed, x64):
+    draw = Draw(seed)
+    ratio, lr, l2 = ratio_of(draw), draw.between(1e-2, 1.0), draw.of(0.0, draw.between(1e-3, 1.0))
+    decay, momentum = draw.of(0.0, draw.between(1e-3, 1.0)), draw.of(0.0, 0.9)
+    peer = optax.chain(
+        optax.add_decayed_weights(l2),
+        optax.add_decayed_weights(decay),
+        optax.scale_by_trust_ratio(**ratio),
+        optax.scale_by_learning_rate(lr),
+        optax.trace(momentum),
+    )
+    mine = Lars(lr, momentum, decay, **ratio, norm="decayed", l2=l2)
+    params, grads = tensors()
+    assert_same(ours(mine, params, grads), theirs(peer, params, grads), params, 1e-12)
+
+
+RATES = {
+    "adam": lambda i: 0.999 * (1 - 0.999**i) / (1 - 0.999 ** (i + 1)),
+    "slower": lambda i: 1 - (i + 1) ** -0.5,
+    "constant": lambda i: 0.9 + 0 * i,
+}
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_adafactor_with_a_decay_of_one_s_own(rate, momentum, x64):
+    peer = optax.chain(
+        optax.scale_by_factored_rms(min_dim_size_to_factor=3, decay_rate_fn=lambda i, _: RATES[rate](i)),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_learning_rate(0.05, flip_sign=False),
+        optax.scale_by_param_block_rms(),
+        *([] if momentum is None else [optax.ema(momentum, debias=False, accumulator_dtype="float64")]),
+        optax.scale(-1),
+    )
+    options = {**preset("optax.adafactor"), "min_dim_size_to_factor": 3, "beta1": momentum}
+    params, grads = tensors()
+    mine = ours(Adafactor(0.05, beta2=RATES[rate], **options), params, grads)
+    assert_same(mine, theirs(peer, params, grads), params, 1e-12)
+
+
+def test_the_jax_front_has_them_too(x64):
+    from layerwise import jax as front
+
+    params, grads = tensors(shapes=FEW)
+    given = {"min_norm": 0.5, "l2": 0.1}
+    for mine, theirs_ in (
+        (Lamb(0.1, trust_eps=0.25, **given), front.lamb(0.1, trust_eps=0.25, **given)),
+        (
+            Lars(0.1, max_grad_value=(-0.1, None), **given),
+            front.lars(0.1, norm="split", max_grad_value=(-0.1, None), **given),
+        ),
+        (
+            Adafactor(0.1, beta2=RATES["adam"], decay_offset=1),
+            front.adafactor(
+                0.1, 0, beta2=RATES["adam"], decay_offset=1, multiply_by_parameter_scale=False, factored="last"
+            ),
+        ),
+    ):
+        assert_same(ours(mine, params, grads), theirs(theirs_, params, grads), params, 1e-12)

@@ -13,13 +13,16 @@ NAMES = sorted(SHAPES)
 LRS = [0.002, 0.004, 0.016, 0.008, 0.001]
 
 
-def theirs(options, params, grads, lrs, lr_scale=None):
+def theirs(options, params, grads, lrs, lr_scale=None, l2=None):
     weights = {name: paddle.create_parameter(p.shape, str(p.dtype)) for name, p in params.items()}
     for name, w in weights.items():
         w.name = name
         w.set_value(params[name])
     groups = [{"params": [w], "learning_rate": (lr_scale or {}).get(name, 1.0)} for name, w in weights.items()]
-    optimizer = paddle.optimizer.Lamb(parameters=groups if lr_scale else list(weights.values()), **options)
+    for name, group in zip(weights, groups, strict=True):
+        group |= {"weight_decay": l2[name]} if l2 else {}
+    in_groups = groups if lr_scale or l2 else list(weights.values())
+    optimizer = paddle.optimizer.Lamb(parameters=in_groups, **options)
     for lr, g in zip(lrs, grads, strict=True):
         optimizer.set_lr(lr)
         for name, w in weights.items():
@@ -87,3 +90,25 @@ def test_clips_in_float32(clip):
     params, grads = tensors("float32")
     mine = ours(Lamb(**{**preset("paddle.Lamb"), clip: 0.5}), params, grads, LRS)
     assert_same(mine, theirs({"grad_clip": CLIPS[clip](0.5)}, params, grads, LRS), params, 3e-6, 6e-5)
+
+
+@pytest.mark.parametrize("decay", [2.0**-7, 0.0])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_l2_of_a_group_besides_the_decay(decay, clip):
+    params, grads = tensors()
+    l2 = {name: 0.25 * i for i, name in enumerate(NAMES)}
+    exact = {"beta1": 0.875, "beta2": 1 - 2.0**-10, "epsilon": 2.0**-20}
+    options = {"betas": (0.875, 1 - 2.0**-10), "eps": 2.0**-20, "weight_decay": decay, "l2": l2}
+    mine = ours(Lamb(**{**preset("paddle.Lamb"), **options, "max_grad_value": clip}), params, grads, LRS)
+    their_clip = clip and paddle.nn.ClipGradByValue(clip)
+    peer = theirs({**exact, "lamb_weight_decay": decay, "grad_clip": their_clip}, params, grads, LRS, l2=l2)
+    assert_same(mine, peer, params, 1e-12)
+
+
+@pytest.mark.parametrize("bounds", [(-0.125, 0.5), (0.0, 1.0), (0.25, 0.5)])
+def test_value_clipping_between_two_bounds(bounds):
+    low, high = bounds
+    params, grads = tensors("float32")
+    mine = ours(Lamb(**preset("paddle.Lamb"), max_grad_value=bounds), params, grads, LRS)
+    peer = theirs({"grad_clip": paddle.nn.ClipGradByValue(max=high, min=low)}, params, grads, LRS)
+    assert_same(mine, peer, params, 3e-6, 6e-5)

@@ -67,6 +67,42 @@ def test_rlx_adafactor_as_documented():
         assert_printed(stepped(optimizer, MATRIX, *SLOPES[:steps]), printed[steps - 1], 12)
 
 
+def rlx(p, grads, lr=None, weight_decay=0.0):
+    """What the crate's formula intends: matrices alone are factored, and the whole step multiplies u + λ·p."""
+    p, R, C, V = np.array(p), 0.0, 0.0, 0.0
+    for t, g in enumerate(grads, 1):
+        b2, G = 1 - t**-0.8, g**2 + 1e-30
+        if p.ndim == 2:
+            R = b2 * R + (1 - b2) * G.mean(1, keepdims=True)
+            C = b2 * C + (1 - b2) * G.mean(0, keepdims=True)
+            V = R * C / R.mean()
+        else:
+            V = b2 * V + (1 - b2) * G
+        u = g / np.sqrt(V)
+        u = u / max(1.0, np.sqrt(np.mean(u**2)))
+        step = min(1e-2, t**-0.5) * max(1e-3, np.sqrt(np.mean(p**2))) if lr is None else lr
+        p = p - step * (u + weight_decay * p)
+    return p
+
+
+RLX_SHAPES = {"vector": (5,), "matrix": (4, 3), "cube": (2, 3, 4), "four": (2, 3, 2, 4)}
+
+
+@pytest.mark.parametrize("lr", [None, 0.05])
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("shape", RLX_SHAPES.values(), ids=RLX_SHAPES)
+def test_rlx_new_is_the_preset_and_not_our_defaults(shape, decay, lr):
+    p, *grads = np.random.default_rng(0).standard_normal((4, *shape))
+    expected = rlx(p, grads, lr, decay)
+    options = {"lr": lr, "weight_decay": decay}
+    mine = stepped(Adafactor(**{**preset("rlx.Adafactor"), **options}), p, *grads)
+    np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
+    # Our defaults factor every tensor of two dimensions or more, and decay by lr, or by lr_cap where there is none.
+    alike = len(shape) < 3 and not (decay and lr is None)
+    off = np.max(np.abs(stepped(Adafactor(**options), p, *grads) - expected))
+    assert off < 1e-13 if alike else off > 1e-4
+
+
 def test_rlx_adafactor_factors_matrices_only_and_decays_by_the_step():
     rng = np.random.default_rng(0)
     p, g = rng.standard_normal((2, 2, 3, 4))

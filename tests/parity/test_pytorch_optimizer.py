@@ -1,7 +1,8 @@
 """Lamb, LARS and AdaFactor of pytorch_optimizer run beside ours, where their formulas are those of the papers.
 
 Lamb: no bias correction of v; that of m is on lr, outside the ratio, unless adam_debias=True. Its eps is also added to
-the denominator of the ratio, so it is drawn too small to matter there. rectify and adanorm are other optimizers.
+the denominator of the ratio, and to the norm that pre_norm clips by, where it is drawn too small to matter. rectify and
+adanorm are other optimizers.
 LARS: tensors of one dimension and none are plain SGD; a zero gradient with decay has the ratio η/λ where ours is 1; the
 first gradient is dampened too.
 AdaFactor: the momentum is rounded to momentum_dtype before it is used, not after; weight_decouple=False and ams_bound
@@ -28,7 +29,8 @@ def lamb(draw):
     adam, clip = draw.of(True, False), draw.of(None, 0.5, 4.0)
     # Its correction of m raises the step, but not the decay.
     decay = draw.of(0.0, 0.1, 1.0) if in_ratio or debias else 0.0
-    shared = {"betas": (b1, b2), "eps": 1e-15, "weight_decay": decay}
+    eps = draw.of(1e-15, 1e-6, 1e-2)
+    shared = {"betas": (b1, b2), "eps": 1e-15 if clip else eps, "weight_decay": decay}
     shared |= {"grad_averaging": draw.of(True, False), "maximize": draw.of(True, False)}
     return (
         {
@@ -46,6 +48,7 @@ def lamb(draw):
             "max_grad_norm": clip,
             "bias_correction": False,
             "max_weight_norm": 10.0,
+            "trust_eps": shared["eps"],
             **shared,
         },
         [1.0 if debias else 1 / (1 - b1**t) for t in range(1, 6)],
@@ -124,7 +127,7 @@ def test_drawn_options(their_class, our_class, options, seed):
 @pytest.mark.parametrize(
     ("their_class", "our_class", "their_options", "our_options"),
     [
-        (peer.Lamb, Lamb, {"adam_debias": True, "eps": 1e-15}, {"bias_correction": False, "eps": 1e-15}),
+        (peer.Lamb, Lamb, {"adam_debias": True}, {"bias_correction": False, "trust_eps": 1e-6}),
         (peer.LARS, Lars, {}, {"lr_in_momentum": False, "adapt": VECTORS, "decay": VECTORS}),
         (peer.AdaFactor, Adafactor, {"betas": (None, 0.999)}, {"lr": None, "beta2_cap": 0.999}),
     ],

@@ -19,6 +19,7 @@ class Adafactor(Stepper):
         eps_mode="add",
         clip_threshold=1.0,
         beta2_decay=-0.8,
+        beta2=None,
         beta2_cap=None,
         decay_offset=0,
         beta1=None,
@@ -46,6 +47,7 @@ class Adafactor(Stepper):
         self.eps_mode = eps_mode
         self.clip_threshold = clip_threshold
         self.beta2_decay = beta2_decay
+        self.beta2_given = beta2
         self.beta2_cap = beta2_cap
         self.decay_offset = decay_offset
         self.beta1 = beta1
@@ -74,8 +76,12 @@ class Adafactor(Stepper):
         return new_p, {"update_rms": update_rms, "alpha": alpha}
 
     def beta2(self, t):
-        """b2 = 1 − max(t − decay_offset, 1)^beta2_decay, at most beta2_cap"""
-        b2 = 1 - max(t - self.decay_offset, 1) ** self.beta2_decay
+        """b2 = 1 − s^beta2_decay, or beta2(s − 1), or beta2 itself; at most beta2_cap.  s = max(t − decay_offset, 1)"""
+        s = max(t - self.decay_offset, 1)
+        if self.beta2_given is None:
+            b2 = 1 - s**self.beta2_decay
+        else:
+            b2 = self.beta2_given(s - 1) if callable(self.beta2_given) else self.beta2_given
         return b2 if self.beta2_cap is None else min(b2, self.beta2_cap)
 
     def second_moment(self, state, g, b2):

@@ -27,11 +27,17 @@ def _alone(g, maximize, max_grad_value, max_grad_norm_per_tensor):
     out = np.empty(g.shape)
     for i in indices(g):
         out[i] = -g[i] if maximize else g[i]
-        if max_grad_value:
-            out[i] = clip(out[i], -max_grad_value, max_grad_value)
+        out[i] = clip(out[i], *bounds_of(max_grad_value))
     if max_grad_norm_per_tensor:
         out = _shorten(out, norm(out), max_grad_norm_per_tensor)
     return out
+
+
+def bounds_of(max_grad_value):
+    """(low, high), of a pair or of c as (−c, c); None is no bound, and 0 or None instead of a pair are none."""
+    if isinstance(max_grad_value, tuple):
+        return max_grad_value
+    return (-max_grad_value, max_grad_value) if max_grad_value else (None, None)
 
 
 def _shorten(g, length, bound):

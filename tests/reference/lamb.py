@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from .stepper import Stepper
-from .tensors import clip, divide, indices, norm
+from .tensors import at_least, clip, divide, indices, norm
 
 
 class Lamb(Stepper):
@@ -25,6 +25,9 @@ class Lamb(Stepper):
         max_weight_norm=None,
         grad_averaging=True,
         zero_norm_ratio=1,
+        min_norm=0,
+        trust_eps=0,
+        l2=0,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -42,14 +45,16 @@ class Lamb(Stepper):
         self.max_weight_norm = max_weight_norm
         self.grad_averaging = grad_averaging
         self.zero_norm_ratio = zero_norm_ratio
+        self.min_norm = min_norm
+        self.trust_eps = trust_eps
+        self.l2 = l2
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
         lr = lr * lr_scale
         if not state:
             state["m"], state["v"] = np.zeros(p.shape), np.zeros(p.shape)
-        if self.decay == "l2":
-            g = self.with_decay(g, p, lam)
+        g = self.with_decay(g, p, self.l2 + lam if self.decay == "l2" else self.l2)
         if self.decay == "decoupled":
             p = self.with_decay(p, p, -lr * lam)
         self.average(state, g)
@@ -93,11 +98,12 @@ class Lamb(Stepper):
         return u
 
     def trust_ratio(self, weight_norm, update_norm, lam):
-        """clip(min(‖p‖, max_weight_norm) / ‖r‖, low, high)"""
+        """clip(min(‖p‖, max_weight_norm) / (‖r‖ + trust_eps), low, high), no norm below min_norm"""
         if self.adapt is False or (self.adapt == "decayed" and lam == 0):
             return 1.0
+        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
         if weight_norm == 0 or update_norm == 0:
             return self.zero_norm_ratio
         phi = weight_norm if self.max_weight_norm is None else min(weight_norm, self.max_weight_norm)
         low, high = self.trust_clip or (None, None)
-        return clip(phi / update_norm, low, high)
+        return clip(phi / (update_norm + self.trust_eps), low, high)

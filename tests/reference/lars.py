@@ -3,7 +3,7 @@
 import numpy as np
 
 from .stepper import Stepper
-from .tensors import clip, divide, indices, norm
+from .tensors import at_least, clip, divide, indices, norm
 
 
 class Lars(Stepper):
@@ -23,6 +23,8 @@ class Lars(Stepper):
         adapt=True,
         trust_clip=None,
         zero_norm_ratio=1,
+        min_norm=0,
+        l2=0,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -40,16 +42,19 @@ class Lars(Stepper):
         self.adapt = adapt
         self.trust_clip = trust_clip
         self.zero_norm_ratio = zero_norm_ratio
+        self.min_norm = min_norm
+        self.l2 = l2
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
         lr = lr * lr_scale
-        r = np.empty(p.shape)
+        with_l2, r = np.empty(p.shape), np.empty(p.shape)
         for i in indices(p):
-            r[i] = g[i] + lam * p[i]
+            with_l2[i] = g[i] + self.l2 * p[i]
+            r[i] = with_l2[i] + lam * p[i]
 
         weight_norm = norm(p)
-        update_norm = norm(g) if self.norm == "split" else norm(r)
+        update_norm = norm(with_l2) if self.norm == "split" else norm(r)
         ratio = self.trust_ratio(weight_norm, update_norm, lr, lam)
 
         u = np.empty(p.shape)
@@ -62,9 +67,10 @@ class Lars(Stepper):
         return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def trust_ratio(self, weight_norm, update_norm, lr, lam):
-        """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip"""
+        """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip; no norm below min_norm"""
         if self.adapt is False or (self.adapt == "decayed" and lam == 0):
             return 1.0
+        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
         if weight_norm == 0 or update_norm == 0:
             return self.zero_norm_ratio
         d = update_norm + lam * weight_norm + self.eps if self.norm == "split" else update_norm + self.eps

@@ -36,6 +36,11 @@ def clip(value, low, high):
     return value
 
 
+def at_least(value, low):
+    """The value, or `low` where it is below that; nan stays nan."""
+    return low if value < low else value
+
+
 def divide(a, b):
     """a / b as IEEE 754 has it: dividing by zero gives an infinity or NaN."""
     if b == 0:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from layerwise.hyper import Adafactor, Hyper, Lamb, Lars
+from layerwise.hyper import Adafactor, Bounds, Hyper, Lamb, Lars
 
-NAN = float("nan")
 ADAPT = {True: "ALWAYS", False: "NEVER", "decayed": "DECAYED"}
 CORRECTION = {True: "CORRECTED", False: "UNCORRECTED", "lr": "CORRECTED_LR"}
 DECAY = {"ratio": "IN_RATIO", "decoupled": "DECOUPLED", "l2": "L2"}
@@ -25,14 +25,20 @@ def options_of(native: Any, h: Any) -> Any:
 
 
 def _gradient(h: Hyper) -> dict[str, Any]:
-    bounds = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
-    return {"maximize": h.maximize, **{name: getattr(h, name) or 0.0 for name in bounds}}
+    low, high = _bounds(h.value_bounds)
+    norms = {name: getattr(h, name) or 0.0 for name in ("max_grad_norm", "max_grad_norm_per_tensor")}
+    return {"maximize": h.maximize, "grad_low": low, "grad_high": high, **norms}
+
+
+def _bounds(bounds: Bounds | None) -> tuple[float, float]:
+    low, high = bounds or (None, None)
+    return -inf if low is None else low, inf if high is None else high
 
 
 def _ratio(native: Any, h: Any) -> dict[str, Any]:
-    low, high = (NAN if bound is None else bound for bound in h.trust_clip or (None, None))
-    adapt = getattr(native.Adapt, ADAPT[h.adapt])
-    return {"adapt": adapt, "low": low, "high": high, "zero_norm_ratio": h.zero_norm_ratio, "eps": h.eps}
+    low, high = _bounds(h.trust_clip)
+    adapt, shared = getattr(native.Adapt, ADAPT[h.adapt]), ("zero_norm_ratio", "min_norm", "eps", "l2")
+    return {"adapt": adapt, "low": low, "high": high, **{name: getattr(h, name) for name in shared}}
 
 
 def _lamb(native: Any, h: Lamb) -> dict[str, Any]:
@@ -43,6 +49,7 @@ def _lamb(native: Any, h: Lamb) -> dict[str, Any]:
         "b1": b1,
         "b2": b2,
         "eps_root": h.eps_root,
+        "trust_eps": h.trust_eps,
         "max_weight_norm": h.max_weight_norm or 0.0,
         "correction": getattr(native.Correction, CORRECTION[h.bias_correction]),
         "decay": getattr(native.Decay, DECAY[h.decay]),

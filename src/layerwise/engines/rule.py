@@ -234,7 +234,7 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
         return arrays.read(array, job.p)
 
     p, g, *state = (None if one is None else read(one) for one in stored)
-    now = Now(*(x if is_number(x) else arrays.read(x, job.p) for x in task.now))
+    now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in task.now))
     stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, type(job.state)(*state), job.h, now)
     return stepping
 

@@ -14,7 +14,9 @@ from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Settings
 
 # What stands in for a traced number while everything else is checked, where the option's default is no number.
-STAND_INS = {"lr": 1e-3, "beta1": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0}
+STAND_INS = {
+    "lr": 1e-3, "beta1": 0.9, "beta2": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0,
+}  # fmt: skip
 
 # Numbers that decide the form of the state.
 STATIC = ("min_dim_size_to_factor",)
@@ -43,11 +45,22 @@ class Options:
             value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
             if not (is_traced(value) or isinstance(value, jax.Array)):
                 value = number(0)(argument, value, "A schedule must return such a number for every step.")
-            elif jnp.ndim(value) or jnp.iscomplexobj(value):
-                raise HyperparameterError(
-                    sentence(argument, "one real number", value, "A schedule must return one for every step.")
-                )
+            else:
+                _check_one(argument, value)
         return 1.0 if value is None else _as(value, dtype)
+
+    def beta2(self, t: Any, dtype: Any) -> Any:
+        """The decay of the second moment at step t, where a function or a number was given for it."""
+        value = self.fitted_to(dtype).beta2_of(t, jnp.maximum)
+        _check_one("beta2(count)", value)
+        return _as(value, dtype)
+
+
+def _check_one(argument: str, value: Any) -> None:
+    if isinstance(value, jax.Array) and (value.ndim or jnp.iscomplexobj(value)):
+        raise HyperparameterError(
+            sentence(argument, "one real number", value, "A schedule must return one for every step.")
+        )
 
 
 def _as(value: Any, dtype: Any) -> Any:
@@ -74,7 +87,9 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
 def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     """The value with its traced numbers replaced, so that those beside them can be checked."""
     if isinstance(value, (tuple, list)):
-        stand_ins = stand_in if isinstance(stand_in, tuple) else (1.0,) * len(value)
+        # Of bounds one may be known, and the other must be in order with it.
+        known = next((one for one in value if not (one is None or is_traced(one))), 1.0)
+        stand_ins = stand_in if isinstance(stand_in, tuple) else (known,) * len(value)
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
     if not is_traced(value):
         return value

@@ -55,14 +55,17 @@ def _run(task: Any, told: Sequence[Sequence[Any]], scaled: bool = False, step: b
     numbers = (1.0, h.eps if isinstance(h.eps, float) else 0.0, now.weight_decay)
     ones, eps, lam = (jnp.asarray(x, now.t.dtype) for x in numbers)
     # The number tells the barriers of one tensor from another's, which XLA would otherwise take for one.
-    scale, eps, lam, t, told, _ = jax.lax.optimization_barrier((ones, eps, lam, now.t, told, float(task.number)))
+    b2 = None if now.beta2 is None else jnp.asarray(now.beta2, now.t.dtype)
+    scale, eps, lam, t, b2, told, _ = jax.lax.optimization_barrier(
+        (ones, eps, lam, now.t, b2, told, float(task.number))
+    )
     if not is_zero(now.weight_decay):
         now = now._replace(weight_decay=lam)
     if scaled:
         now = now._replace(g_scale=scale)
     if isinstance(h.eps, float) and not step:
         h = h.settled(eps=eps)
-    rule = replace(task, now=now._replace(t=t), h=h).start()
+    rule = replace(task, now=now._replace(t=t, beta2=b2), h=h).start()
     try:
         asks = asks_of(rule, None)
         for answer in told:

@@ -20,7 +20,6 @@ from layerwise.jax._stats import measured
 from layerwise.jax._trees import Leaves
 from layerwise.layout import Layout, lay_out
 from layerwise.rules.asks import Now, Stepped
-from layerwise.rules.parts import is_on
 
 
 class Mask(NamedTuple):
@@ -147,7 +146,7 @@ class Transformation:
         scalar = _scalar(p)
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
-        now = Now((count + 1).astype(scalar), lr, lam)
+        now = Now((count + 1).astype(scalar), lr, lam, beta2=self.options.beta2(count + 1, scalar))
         for piece in plan.layout.pieces:
             h: Any = piece.h
             arrays = tuple(None if x is None else piece.view(x) for x in (p, g, *state))
@@ -178,7 +177,7 @@ class Transformation:
         h = self.options.fitted_to(_scalar(p))
         if not adapted:
             h = h.settled(adapt=False)
-        if jnp.iscomplexobj(p) and is_on(h.max_grad_value):
+        if jnp.iscomplexobj(p) and h.value_bounds is not None:
             raise ParameterError(f"{name} is complex, and max_grad_value clips numbers that have a size. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
         layout = lay_out(name, self.rule, h, _mesh.shape_of_whole(here, cut), blocks, eps)

@@ -24,8 +24,8 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-def _check_adapt(h: type[Settings], argument: str, value: Any) -> Any:
-    return h.check("adapt", value, argument)
+def _check_option(h: type[Settings], option: str, argument: str, value: Any) -> Any:
+    return h.check(option, value, argument)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def settings_by_name(h: type[Settings], given: Mapping[str, Any]) -> dict[str, B
     """What was given for each, or None; functions rather than lambdas check it, so that an optimizer can be pickled."""
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, _check_lr_scale),
-        "adapt": (None, partial(_check_adapt, h)),
+        "adapt": (None, partial(_check_option, h, "adapt")),
+        "l2": (None, partial(_check_option, h, "l2")),
         "decay": (Decay(), partial(_check_decay, h)),
         "blocks": (None, _check_blocks),
     }

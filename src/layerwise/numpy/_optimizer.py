@@ -33,6 +33,7 @@ from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+BY_NAME = ("adapt", "decay", "l2")  # options that may be given by name instead
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
 
@@ -46,13 +47,13 @@ class Optimizer:
     def __init__(self, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
         own = {spec.name for spec in fields(self._hyper)}
-        by_name = {name: given[name] for name in ("adapt", "decay") if is_by_name(given.get(name))}
+        by_name = {name: given[name] for name in BY_NAME if is_by_name(given.get(name))}
         if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
             raise HyperparameterError(
                 sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
             )
         self._h: Settings = self._hyper(**{name: given[name] for name in own - by_name.keys()})
-        self._by_name = settings_by_name(self._hyper, {**given, "adapt": None, "decay": None, **by_name})
+        self._by_name = settings_by_name(self._hyper, {**given, **dict.fromkeys(BY_NAME), **by_name})
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         choose(given["engine"], ENGINES)
         self._engine = given["engine"]
@@ -143,7 +144,7 @@ class Optimizer:
 
     def _now(self, plan: Plan, slot: Slot, lr: float, lam: float) -> Now:
         scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
-        return Now(slot.step + 1, *scaled)
+        return Now(slot.step + 1, *scaled, beta2=self._h.beta2_of(slot.step + 1))
 
     def _job(self, slot: Slot, piece: Piece, p: Array) -> Job:
         state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
@@ -157,7 +158,7 @@ class Optimizer:
 
     def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float = 1.0) -> Plan:
         said = {option: by_name(name) for option, by_name in self._by_name.items()}
-        own = {"adapt": said["adapt"], "decay": said["decay"].place}
+        own = {"adapt": said["adapt"], "l2": said["l2"], "decay": said["decay"].place}
         h = replace(self._h, **{option: value for option, value in own.items() if value is not None})
         layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
         return Plan(layout, said["lr_scale"], said["decay"].factor)

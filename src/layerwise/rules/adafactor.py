@@ -19,6 +19,7 @@ Departures, each an option:
     paper: rho = min(1e-2, 1/√t)     lr:  rho = lr, and alpha = rho unless scale_parameter;   warmup_init:  and ≤ 1e-6·t
     paper: G = g² + eps1, u = g/√V   eps_mode="clamp":  G = g²,  V = R·C/max(mean(R), eps1),  u = g/max(√V, eps1)
     paper: b2 → 1                    beta2_cap:  min(b2, cap);   decay_offset:  t − offset instead of t
+    paper: b2 = 1 − t^beta2_decay    beta2:  what the user's function gives, which comes with `now`
     paper: no momentum               beta1:  e ← b1·e + (1 − b1)·alpha·û,  p ← p − e
                                      lr_in_momentum=False:  e ← b1·e + (1 − b1)·û,  p ← p − alpha·e
     paper: no decay                  weight_decay:  p ← p − w·lam·p − …,  w = lr, alpha or 1 by decay_scale
@@ -55,7 +56,7 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    b2 = _b2(xp, now.t, h)
+    b2 = _b2(xp, now, h)
     g = yield from ready(xp, g, h, now)
     (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
@@ -106,10 +107,14 @@ def _plus(x: Scalar, eps1: Scalar) -> Scalar:
     return x if is_zero(eps1) else x + eps1
 
 
-def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
-    t = t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)
-    b2 = 1 - t**h.beta2_decay
+def _b2(xp: Any, now: Now, h: Any) -> Scalar:
+    b2 = _by_power(xp, now.t, h) if now.beta2 is None else now.beta2
     return b2 if h.beta2_cap is None else at_most(xp, b2, h.beta2_cap)
+
+
+def _by_power(xp: Any, t: Scalar, h: Any) -> Scalar:
+    t = t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)
+    return 1 - t**h.beta2_decay
 
 
 def _rho(xp: Any, now: Now, h: Any) -> Scalar:

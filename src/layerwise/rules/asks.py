@@ -50,6 +50,7 @@ class Now(NamedTuple):
     lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it
     weight_decay: Scalar
     g_scale: Scalar = 1.0  # what the gradient was multiplied with on its way here, as against underflow
+    beta2: Scalar | None = None  # the decay of a second moment that follows a function of the user; None: the rule's
 
 
 Moves = tuple[tuple[Scalar, Array], ...]

@@ -10,7 +10,10 @@ g is the gradient made ready: parts.py's `ready` turns it round, unscales and cl
 
 Departures, each an option:
 
-    paper: ratio = ‖p‖/‖r‖           trust_clip, max_weight_norm:  ratio = clip(min(‖p‖, φmax)/‖r‖, low, high)
+    paper: ratio = ‖p‖/‖r‖           trust_clip, max_weight_norm, trust_eps:
+                                         ratio = clip(min(‖p‖, φmax)/(‖r‖ + trust_eps), low, high)
+                                     min_norm:  max(‖p‖, min_norm) and max(‖r‖, min_norm) instead of both norms
+    paper: no L2                     l2:  g ← g + l2·p, besides lam
     paper: r = u + lam·p             decay="decoupled":  p ← p − lr·lam·p first, r = u;   "l2":  g ← g + lam·p, r = u
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: m ← b1·m + (1 − b1)·g     grad_averaging=False:  m ← b1·m + g
@@ -27,6 +30,7 @@ from layerwise.rules.parts import (
     at_most,
     between,
     choose,
+    floored,
     is_zero,
     mix,
     move,
@@ -52,8 +56,9 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     t, lr, lam = now.t, now.lr, now.weight_decay
     moves: Moves = ()
     g = yield from ready(xp, g, h, now)
-    if h.decay == "l2" and not is_zero(lam):
-        g = add(xp, g, lam, p)
+    l2 = h.l2 + lam if h.decay == "l2" else h.l2
+    if not is_zero(l2):
+        g = add(xp, g, l2, p)
     if h.decay == "decoupled" and not is_zero(lam):
         moves, p = ((-lr * lam, p),), add(xp, p, -lr * lam, p)
 
@@ -86,8 +91,10 @@ def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array,
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = root(xp, pp), root(xp, rr)
-    phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
+    w, x = floored(xp, norm_p, h), floored(xp, norm_r, h)
+    phi = w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)
     # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / choose(xp, rr == 0, 1.0, norm_r), h.trust_clip)
-    ratio = trusted(xp, ratio, (pp != 0) & (rr != 0), lam, h)
+    d = choose(xp, x == 0, 1.0, x)
+    ratio = between(xp, phi / (d if is_zero(h.trust_eps) else d + h.trust_eps), h.trust_clip)
+    ratio = trusted(xp, ratio, (w != 0) & (x != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

@@ -11,6 +11,8 @@ g is the gradient made ready: parts.py's `ready` turns it round, unscales and cl
 Departures, each an option:
 
     paper: ‖g‖ + lam·‖p‖             norm="decayed":  ‖g + lam·p‖
+    paper: no floors                 min_norm:  max(‖p‖, min_norm) and max(‖g‖, min_norm) instead of both norms
+    paper: no L2                     l2:  g ← g + l2·p, besides lam
     paper: lr inside b               lr_in_momentum=False:  u = ratio·r,  p ← p − lr·b
     paper: b ← mu·b + u              dampening:  b ← mu·b + (1 − dampening)·u from the second step on
     paper: p ← p − b                 nesterov:  p ← p − (u + mu·b)
@@ -23,7 +25,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, is_zero, ready, root, trusted
+from layerwise.rules.parts import add, between, choose, floored, is_zero, ready, root, trusted
 
 
 class State(NamedTuple):
@@ -38,6 +40,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     (b,), mu = state, h.momentum
     t, lr, lam = now.t, now.lr, now.weight_decay
     g = yield from ready(xp, g, h, now)
+    if not is_zero(h.l2):
+        g = add(xp, g, h.l2, p)
     r = g if is_zero(lam) else add(xp, g, lam, p)
 
     ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
@@ -63,10 +67,11 @@ def _ratio(
     measured = g if split else r
     pp, xx = yield Squares(p), Squares(measured)
     norm_p, x = root(xp, pp), root(xp, xx)
-    d = (x + lam * norm_p if split else x) + h.eps
+    w, f = floored(xp, norm_p, h), floored(xp, x, h)
+    d = (f + lam * w if split else f) + h.eps
     # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
-    ratio = eta * norm_p / choose(xp, xx == 0, 1.0, d)
+    ratio = eta * w / choose(xp, f == 0, 1.0, d)
     if h.trust_clip is not None and not is_zero(lr):
         ratio = between(xp, ratio / lr, h.trust_clip)
-    ratio = trusted(xp, ratio, (pp != 0) & (xx != 0), lam, h)
+    ratio = trusted(xp, ratio, (w != 0) & (f != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": x, "trust_ratio": ratio}

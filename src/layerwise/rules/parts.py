@@ -92,14 +92,14 @@ def root(xp: Any, x: Scalar) -> Scalar:
 def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
     """The gradient as it is to be used: unscaled, turned round, clipped by value, by its own norm, by the norm of all.
 
-    g ← g / g_scale;   g ← −g;   g ← clip(g, −c, c);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+    g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
     """
     if not (is_number(now.g_scale) and now.g_scale == 1):
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    if is_on(h.max_grad_value):
-        g = xp.clip(g, -h.max_grad_value, h.max_grad_value)
+    if h.value_bounds is not None:
+        g = xp.clip(g, *h.value_bounds)
     if is_on(h.max_grad_norm_per_tensor):
         (gg,) = yield (Squares(g),)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
@@ -110,6 +110,11 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
             gg = xp.asarray(gg, dtype=own)
         g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
     return g
+
+
+def floored(xp: Any, norm: Scalar, h: Any) -> Scalar:
+    """The norm as the ratio takes it: no smaller than min_norm."""
+    return norm if is_zero(h.min_norm) else at_least(xp, norm, h.min_norm)
 
 
 def trusted(xp: Any, ratio: Scalar, defined: Any, lam: Scalar, h: Any) -> Scalar:

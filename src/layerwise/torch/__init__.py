@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerwise import hyper, rules
 from layerwise.blocks import Blocks
-from layerwise.hyper import Adapt, Bounds
+from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._engines import set_bucket_size
@@ -81,9 +81,12 @@ class Lamb(Optimizer):
         max_weight_norm: float | None = None,
         grad_averaging: bool = True,
         zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
+        trust_eps: float = 0.0,
+        l2: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
-        max_grad_value: float | None = None,
+        max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
         master_weights: bool = False,
@@ -117,9 +120,11 @@ class Lars(Optimizer):
         adapt: Adapt = True,
         trust_clip: Bounds | None = None,
         zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
+        l2: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
-        max_grad_value: float | None = None,
+        max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
         master_weights: bool = False,
@@ -146,6 +151,7 @@ class Adafactor(Optimizer):
         eps_mode: Literal["add", "clamp"] = "add",
         clip_threshold: float | None = 1.0,
         beta2_decay: float = -0.8,
+        beta2: Scheduled | None = None,
         beta2_cap: float | None = None,
         decay_offset: int = 0,
         beta1: float | None = None,
@@ -161,7 +167,7 @@ class Adafactor(Optimizer):
         min_dim_size_to_factor: int = 0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
-        max_grad_value: float | None = None,
+        max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
         master_weights: bool = False,

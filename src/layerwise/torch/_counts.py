@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Counter
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.hyper import Settings
 from layerwise.rules.asks import Now
 from layerwise.torch import _state
 
@@ -24,16 +26,32 @@ class Counts:
         self._rates: tuple[Any, ...] = ()
         self._nows: list[Now] = []
 
-    def nows(self, *rates: float | Tensor) -> list[Now]:
-        """What each parameter's step is told, with these rates."""
+    def nows(self, h: Settings, rates: tuple[Any, Any, Any]) -> list[Now]:
+        """What each parameter's step is told, with these settings, and lr, weight decay and scale of the gradient."""
         if not self._on_device:
             taken = _state.counts(self.steps)
             if taken.count(taken[0]) == len(taken):  # as good as always
-                return [Now(taken[0] + 1, *rates)] * len(taken)
-            known = {n: Now(n + 1, *rates) for n in set(taken)}
+                return [Now(taken[0] + 1, *rates, beta2=h.beta2_of(taken[0] + 1))] * len(taken)
+            known = {n: Now(n + 1, *rates, beta2=h.beta2_of(n + 1)) for n in set(taken)}
             return list(map(known.__getitem__, taken))
         if not self.by_engine:
-            return [Now(t, *rates) for t in torch._foreach_add(self.steps, 1)]
+            return [Now(t, *rates, beta2=_beta2(h, t)) for t in torch._foreach_add(self.steps, 1)]
+        if h.follows_step:
+            steps = torch._foreach_add(self.steps, 1)
+            return [Now(c, *rates, beta2=_beta2(h, t)) for c, t in zip(self._counters, steps, strict=True)]
         if len(self._rates) != len(rates) or any(map(is_not, self._rates, rates)):
-            self._rates, self._nows = rates, [Now(counter, *rates) for counter in self._counters]
+            self._rates = rates
+            self._nows = [Now(counter, *rates, beta2=h.beta2_of(1)) for counter in self._counters]
         return self._nows
+
+
+def _beta2(h: Settings, t: Tensor) -> Any:
+    """β₂ at the step t, which only the device knows: a function of the user computes with tensors there."""
+    if not h.follows_step:
+        return h.beta2_of(1)
+    exact = torch.float32 if t.device.type == "mps" else torch.float64
+    found = h.beta2_of(t.to(exact), torch.clamp_min)
+    if isinstance(found, Tensor) and found.numel() != 1:
+        way_out = "A function must return one for every step."
+        raise HyperparameterError(sentence("beta2(step)", "one number", found, way_out))
+    return found.reshape(()) if isinstance(found, Tensor) else found

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
+from layerwise.hyper import in_words
 from layerwise.torch import _matching, _origin, _state
 from layerwise.torch._matching import MOVED, same
 from layerwise.torch._settings import RATES
@@ -163,8 +164,10 @@ def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator
     for group, saved in zip(optimizer.param_groups, sources, strict=True):
         for name in optimizer.defaults:
             converted = name == CONVERTED and "momentum" in group
-            if name not in MOVED and name in saved and not converted and not same(saved[name], group[name]):
-                differing[name] = saved[name]
+            if name in MOVED or name not in saved or converted:
+                continue
+            if not same(in_words(saved[name]), in_words(group[name])):
+                differing[name] = in_words(saved[name])
     if differing:
         yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
 

@@ -16,10 +16,9 @@ from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
     ParameterError,
-    SynchronizationError,
     sentence,
 )
-from layerwise.hyper import Settings
+from layerwise.hyper import Settings, in_words
 from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
@@ -196,7 +195,7 @@ class Optimizer(Agreeing):
                 turn = self._prepare(dues, here, plans, skip is not None)
             try:
                 turn = self._stepped(turn, dues, here, skip, skips)
-            except (Skipped, SynchronizationError) as answer:
+            except Exception as answer:
                 for p in new:  # a step that is not taken leaves no trace
                     del self.state[p]
                 if not isinstance(answer, Skipped):
@@ -324,6 +323,13 @@ class Optimizer(Agreeing):
             copies = sum(other == name or other.startswith(f"{name} (") for other in found)
             found.append(f"{name} ({copies + 1})" if copies else name)
             yield p, found[-1], measured
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state and the groups, as torch.optim has them; of a function among the options its name alone."""
+        saved = super().state_dict()
+        for group in saved["param_groups"]:
+            group.update({key: in_words(value) for key, value in group.items() if callable(value)})
+        return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.

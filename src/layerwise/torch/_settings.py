@@ -36,6 +36,9 @@ class Groups:
         self.known = (*self.options, *SWITCHES)
         self._made: dict[Hashable, Settings] = {}
 
+    def __reduce__(self) -> Any:
+        return Groups, (self._hyper, self.differentiable)  # what it remembers may have keys that cannot be pickled
+
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group says something that would go unheard."""
         for key in group.keys() - {*self.known, "params", "param_names"}:

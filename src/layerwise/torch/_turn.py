@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job, Prepared
-from layerwise.hyper import Settings
+from layerwise.hyper import Settings, in_words
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
@@ -134,7 +134,8 @@ class Turn:
         for plan, now in zip(self.plans, nows, strict=True):
             said[f"the step of {plan.name!r}"] = now.t
             said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-            said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
+            said |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
+            said[f"beta2 of {plan.name!r} at this step"] = now.beta2
             said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
             said["grad_scale"] = now.g_scale
         return said
@@ -144,8 +145,8 @@ class Turn:
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            rates = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
-            nows += counts.nows(*rates, g_scale)
+            lr, lam = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
+            nows += counts.nows(due.h, (lr, lam, g_scale))
         return nows
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:

@@ -64,7 +64,7 @@ class Tables:
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
-        self.always_ready = any(job.h.maximize or job.h.max_grad_value for job in jobs)
+        self.always_ready = any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.questions: dict[Any, list[Question]] = {}  # those that were asked, by what is asked how often
 
     def _bounds(self, name: str) -> Tensor | None:
@@ -79,14 +79,19 @@ def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
     rows, known = np.zeros((len(jobs), at.NUMBERS.value)), {}
     for j, job in enumerate(jobs):
         if id(job.h) not in known:
-            low, high = getattr(job.h, "trust_clip", None) or (None, None)
+            (low, high), (grad_low, grad_high) = (
+                bounds or (None, None) for bounds in (getattr(job.h, "trust_clip", None), job.h.value_bounds)
+            )
             told = {
                 at.SIGN.value: -1.0 if job.h.maximize else 1.0,
-                at.MAX_VALUE.value: job.h.max_grad_value or inf,
+                at.GRAD_LOW.value: -inf if grad_low is None else grad_low,
+                at.GRAD_HIGH.value: inf if grad_high is None else grad_high,
                 at.ADAPT.value: ADAPT[getattr(job.h, "adapt", True)],
                 at.LOW.value: -inf if low is None else low,
                 at.HIGH.value: inf if high is None else high,
                 at.ZERO_RATIO.value: getattr(job.h, "zero_norm_ratio", 1.0),
+                at.MIN_NORM.value: getattr(job.h, "min_norm", 0.0),
+                at.L2.value: getattr(job.h, "l2", 0.0),
                 **settings(job.h),
             }
             known[id(job.h)] = list(told), list(told.values())

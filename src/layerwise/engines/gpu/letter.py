@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
+from math import nan
 from operator import is_not
 from typing import Any
 
@@ -79,6 +80,8 @@ class Letter:
     def _word(self, x: Any) -> tuple[int, int]:
         if isinstance(x, Counter):
             return x.step.data_ptr(), at.COUNTER.value
+        if x is None:
+            x = nan  # what follows the rule's own formula
         if not isinstance(x, Tensor):
             return int(np.float64(x).view(np.int64)), at.NUMBER.value
         if x.dtype not in KINDS or x.device != self.device:

@@ -26,6 +26,7 @@ from layerwise.engines.gpu.kernels.parts import (
     goes,
     gradient,
     hear,
+    heard,
     place,
     read,
     ready,
@@ -35,6 +36,7 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     AFTER,
     ANSWERS,
+    BETA2,
     ENTRIES,
     EPS,
     FIRST,
@@ -94,6 +96,8 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     offset = tl.load(row + OFFSET, here, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
     b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
+    given = heard(letter, jobs, j, here, BETA2)  # nan where b2 follows t
+    b2 = tl.where(given == given, given, b2)
     b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
     tl.store(row + B2, b2, here)
     tl.store(row + A2, 1 - b2, here)

@@ -39,8 +39,10 @@ from layerwise.engines.gpu.kernels.tables import (
     EPS,
     FIRST,
     HIGH,
+    L2,
     LAM,
     LOW,
+    MIN_NORM,
     NEVER,
     NUMBERS,
     S0,
@@ -54,11 +56,11 @@ from layerwise.engines.gpu.kernels.tables import (
     number,
 )
 
-B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT = (number(SPECIFIC + i) for i in range(6))
-LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 6 + i) for i in range(4))
-C1, C2, LAM_G, LAM_R, KEEP, LR_APPLY = (number(SPECIFIC + 10 + i) for i in range(6))
+B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT, TRUST_EPS = (number(SPECIFIC + i) for i in range(7))
+LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 7 + i) for i in range(4))
+C1, C2, LAM_G, LAM_R, KEEP, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
 UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
-IN_RATIO, DECOUPLED, L2 = number(0.0), number(1.0), number(2.0)
+IN_RATIO, DECOUPLED, IN_GRADIENT = number(0.0), number(1.0), number(2.0)
 
 
 def settings(h: Any) -> dict[int, float]:
@@ -74,8 +76,9 @@ def settings(h: Any) -> dict[int, float]:
         LOG_B2.value: log(b2) if b2 else -inf,
         EPS_ROOT.value: h.eps_root,
         MAX_WEIGHT.value: h.max_weight_norm or inf,
+        TRUST_EPS.value: h.trust_eps,
         CORRECTION.value: {False: UNCORRECTED, True: CORRECTED, "lr": CORRECTED_LR}[h.bias_correction].value,
-        DECAY.value: {"ratio": IN_RATIO, "decoupled": DECOUPLED, "l2": L2}[h.decay].value,
+        DECAY.value: {"ratio": IN_RATIO, "decoupled": DECOUPLED, "l2": IN_GRADIENT}[h.decay].value,
     }
 
 
@@ -94,7 +97,7 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), here)
     tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), here)
     tl.store(row + KEEP, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
-    tl.store(row + LAM_G, tl.where(decay == L2, lam, 0.0), here)
+    tl.store(row + LAM_G, tl.load(row + L2, here, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), here)
 
 
 @triton.jit
@@ -208,9 +211,10 @@ def measure_at(
 @triton.jit
 def answer(told, to, pp, rr):
     norm_p, norm_r = tl.sqrt(pp), tl.sqrt(rr)
-    ratio = at_most(norm_p, tl.load(told + MAX_WEIGHT)) / tl.where(rr == 0, 1.0, norm_r)
+    w, x = at_least(norm_p, tl.load(told + MIN_NORM)), at_least(norm_r, tl.load(told + MIN_NORM))
+    ratio = at_most(w, tl.load(told + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(told + TRUST_EPS))
     ratio = at_most(at_least(ratio, tl.load(told + LOW)), tl.load(told + HIGH))
-    ratio = tl.where((pp != 0) & (rr != 0), ratio, tl.load(told + ZERO_RATIO))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
     adapt = tl.load(told + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(told + LAM) == 0)), 1.0, ratio)
     tl.store(to, norm_p)

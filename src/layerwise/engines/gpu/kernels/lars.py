@@ -1,6 +1,6 @@
 """LARS (rules/lars.py), cut where the rule yields.
 
-measure: Σp², Σx²  of x = g, or g + lam·p          settle: ratio
+measure: Σp², Σx²  of x = g, or g + lam·p; g with what l2 adds to it          settle: ratio
 apply: u = (lr·)ratio·(g + lam·p);   b ← mu·b + u;   p ← p − b, or p − (u + mu·b)
 """
 
@@ -33,9 +33,11 @@ from layerwise.engines.gpu.kernels.tables import (
     EPS,
     FIRST,
     HIGH,
+    L2,
     LAM,
     LOW,
     LR,
+    MIN_NORM,
     NEVER,
     NUMBERS,
     S0,
@@ -49,7 +51,7 @@ from layerwise.engines.gpu.kernels.tables import (
 )
 
 MU, ETA, DAMPENING, NESTEROV, NORM_DECAYED, LR_INSIDE = (number(SPECIFIC + i) for i in range(6))
-LAM_X, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in range(4))
+LAM_X, LAM_R, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in range(5))
 
 
 def settings(h: Any) -> dict[int, float]:
@@ -73,7 +75,9 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     t, lr, lam = hear(letter, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
-    tl.store(row + LAM_X, lam * tl.load(row + NORM_DECAYED, here, other=0.0), here)
+    l2, decayed = tl.load(row + L2, here, other=0.0), tl.load(row + NORM_DECAYED, here, other=0.0)
+    tl.store(row + LAM_X, l2 + lam * decayed, here)
+    tl.store(row + LAM_R, l2 + lam, here)
     tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, here, other=0.0)), here)
     tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), here)
     tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), here)
@@ -135,16 +139,17 @@ def measure_at(
 
 @triton.jit
 def answer(told, to, pp, xx):
-    norm_p, x = tl.sqrt(pp), tl.sqrt(xx)
+    norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(told + MIN_NORM)
+    w, x = at_least(norm_p, floor), at_least(norm_x, floor)
     lr, lam, decayed = tl.load(told + LR), tl.load(told + LAM), tl.load(told + NORM_DECAYED) != 0
-    d = tl.where(decayed, x, x + lam * norm_p) + tl.load(told + EPS)
-    ratio = tl.load(told + ETA) * norm_p / tl.where(xx == 0, 1.0, d)
+    d = tl.where(decayed, x, x + lam * w) + tl.load(told + EPS)
+    ratio = tl.load(told + ETA) * w / tl.where(x == 0, 1.0, d)
     ratio = bounded(ratio, lr, tl.load(told + LOW), tl.load(told + HIGH))
-    ratio = tl.where((pp != 0) & (xx != 0), ratio, tl.load(told + ZERO_RATIO))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
     adapt = tl.load(told + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (lam == 0)), 1.0, ratio)
     tl.store(to, norm_p)
-    tl.store(to + 1, x)
+    tl.store(to + 1, norm_x)
     tl.store(to + 2, ratio)
     tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
 
@@ -196,7 +201,7 @@ def apply_chunk(
 
 @triton.jit
 def numbers_of(told, scale, COMPUTE: tl.constexpr):
-    lam, mu, damped = tl.load(told + LAM), tl.load(told + MU), tl.load(told + DAMPED)
+    lam, mu, damped = tl.load(told + LAM_R), tl.load(told + MU), tl.load(told + DAMPED)
     nesterov, outside = tl.load(told + NESTEROV), tl.load(told + OUTSIDE)
     return (
         lam.to(COMPUTE), scale.to(COMPUTE), mu.to(COMPUTE), damped.to(COMPUTE), nesterov != 0, outside.to(COMPUTE)

@@ -16,6 +16,8 @@ from layerwise.engines.gpu.kernels.tables import (
     FLOAT32,
     FLOAT64,
     G_SCALE,
+    GRAD_HIGH,
+    GRAD_LOW,
     GRADIENT,
     HEARD,
     INT64,
@@ -25,7 +27,6 @@ from layerwise.engines.gpu.kernels.tables import (
     LAYER,
     LEADS,
     LR,
-    MAX_VALUE,
     NUMBERS,
     OPERANDS,
     SIGN,
@@ -175,16 +176,17 @@ def one_minus_power(log_b, t):
 def wants(numbers, job, divisor, COMPUTE: tl.constexpr):
     """What a gradient of this job is to be made of, before it is used."""
     row = numbers + job * NUMBERS
-    scale, sign, bound = tl.load(row + G_SCALE), tl.load(row + SIGN), tl.load(row + MAX_VALUE)
-    return scale.to(COMPUTE), sign.to(COMPUTE), bound.to(COMPUTE), divisor.to(COMPUTE)
+    scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
+    low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
+    return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
 
 
 @triton.jit
 def ready(g, wanted, READY: tl.constexpr):
     """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms."""
     if READY:
-        scale, sign, bound, divisor = wanted
-        return at_most(at_least(g / scale * sign, -bound), bound) / divisor
+        scale, sign, low, high, divisor = wanted
+        return at_most(at_least(g / scale * sign, low), high) / divisor
     return g
 
 

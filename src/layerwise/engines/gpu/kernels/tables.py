@@ -1,6 +1,6 @@
 """The tables that kernels read, by the places of their columns.
 
-`letter` is what the host says of a step: int64, a row for each of G … KIND + 3, and in it a column for each job.
+`letter` is what the host says of a step: int64, a row for each of G … KIND + 4, and in it a column for each job.
 `numbers` holds what a rule makes of its settings and of the letter: float64, a row for each job.
 `layers` says where each layer lies: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
 `pointers` says where a job's arrays are: int64, a row for each job. All of its operands are P, G, S0 and S1.
@@ -25,16 +25,17 @@ VARYING = ("jobs", "n", "apart", "tiles_apart")
 # letter: where the gradient lies; what `now` holds, or where that lies; and which of these it is.
 GRADIENT = number(0)
 HEARD = number(1)
-KIND = number(5)
-LETTER = number(9)
-T, LR, LAM, G_SCALE = number(0), number(1), number(2), number(3)
+KIND = number(6)
+LETTER = number(11)
+T, LR, LAM, G_SCALE, BETA2 = number(0), number(1), number(2), number(3), number(4)
 NUMBER, FLOAT32, FLOAT64, INT64, COUNTER = number(0), number(1), number(2), number(3), number(4)
 BFLOAT16, FLOAT16 = number(5), number(6)
 
-# numbers: those four first, and then what all rules have in common.
-SIGN, MAX_VALUE = number(4), number(5)
-ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(6), number(7), number(8), number(9), number(10)
-SPECIFIC = 11  # where a rule's own begin
+# numbers: the first four of these, and then what all rules have in common.
+SIGN, GRAD_LOW, GRAD_HIGH = number(4), number(5), number(6)
+ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(7), number(8), number(9), number(10), number(11)
+MIN_NORM, L2 = number(12), number(13)
+SPECIFIC = 14  # where a rule's own begin
 NUMBERS = number(32)
 NEVER, ALWAYS, DECAYED = number(0.0), number(1.0), number(2.0)
 

@@ -1,0 +1,166 @@
+"""Adafactor with a decay of the second moment that follows a function of one's own."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, ramp
+from torch_front.front import arrays, bits, close, everything, numbers, parameters, set_grads, twins, walk
+
+from layerwise.errors import HyperparameterError
+from layerwise.torch import Adafactor
+
+REFERENCE = CASES[2].reference
+
+
+class Ramp:
+    """The same as an object, which remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __call__(self, step: Any) -> Any:
+        self.asked.append(step)
+        return step / (step + 2)
+
+
+def test_it_is_asked_for_each_tensor_s_own_step():
+    params, beta2 = parameters(1), Ramp()
+    oracle = REFERENCE(lr=0.1, beta2=ramp)
+    opt = Adafactor(params.items(), lr=0.1, beta2=beta2)
+    expected = numbers(params)
+    for seed, but in enumerate([("vector",), ("vector",), ()]):
+        set_grads(params, seed, but)
+        expected = oracle.step(
+            expected, {name: None if p.grad is None else p.grad.numpy() for name, p in params.items()}
+        )
+        opt.step()
+        close(numbers(params), expected)
+    assert beta2.asked[:2] == [0, 1]
+    assert sorted(beta2.asked[2:]) == [0, 2]  # once for all that have come as far
+
+
+def test_a_group_can_have_its_own():
+    params = parameters(1)
+    groups = [
+        {"params": [p], "beta2": beta2} for p, beta2 in zip(params.values(), (ramp, 0.5, None, ramp), strict=True)
+    ]
+    opt = Adafactor(groups, lr=0.1)
+    apart = twins(params)
+    each = {name: Adafactor([p], lr=0.1, beta2=g["beta2"]) for (name, p), g in zip(apart.items(), groups, strict=True)}
+    for seed in range(3):
+        set_grads(params, seed)
+        set_grads(apart, seed)
+        opt.step()
+        for one in each.values():
+            one.step()
+    close(numbers(params), numbers(apart), 1e-14)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("answer", [1.0, -0.1, float("nan"), "0.5", None, ZeroDivisionError], ids=str)
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_wrong_answer_changes_nothing(answer, at, fused):
+    def beta2(step: int) -> Any:
+        if step == at and answer is ZeroDivisionError:
+            raise ZeroDivisionError
+        return answer if step == at else 0.5
+
+    params = parameters(1)
+    opt = Adafactor(params.items(), lr=0.1, beta2=beta2, fused=fused)
+    walk(opt, params, range(at))
+    set_grads(params, 5)
+    before = everything(opt, params)
+    with pytest.raises(HyperparameterError if answer is not ZeroDivisionError else ZeroDivisionError) as caught:
+        opt.step()
+    assert answer is ZeroDivisionError or str(caught.value).startswith(f"`beta2({at})` must be a number in [0, 1), but")
+    assert everything(opt, params) == before
+
+
+def saved(opt: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(opt.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_a_checkpoint_names_the_function_and_goes_on_bit_for_bit():
+    params = parameters(1)
+    opt = Adafactor(params.items(), lr=0.1, beta2=lambda step: ramp(step))
+    walk(opt, params, range(2))
+    copies = twins(params)
+    other = Adafactor(copies.items(), lr=0.1, beta2=opt.defaults["beta2"])
+    state = saved(opt)
+    assert "lambda" in state["param_groups"][0]["beta2"]
+    assert callable(opt.param_groups[0]["beta2"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(state)
+    walk(opt, params, [2])
+    walk(other, copies, [2])
+    assert bits(copies) == bits(params)
+
+
+def test_a_checkpoint_of_another_beta2_is_told_of_and_changes_no_option():
+    params = parameters(1)
+    opt = Adafactor(params.items(), lr=0.1, beta2=ramp)
+    walk(opt, params, range(2))
+    for beta2 in (None, 0.5, Ramp()):
+        other = Adafactor(parameters(1).items(), lr=0.1, beta2=beta2)
+        with pytest.warns(UserWarning, match="beta2.*<function ramp>"):
+            other.load_state_dict(saved(opt))
+        assert other.param_groups[0]["beta2"] is beta2
+
+
+def test_an_optimizer_with_a_function_is_copied_and_pickled():
+    params = parameters(1)
+    opt = Adafactor(list(params.values()), lr=0.1, beta2=ramp)
+    walk(opt, params, range(2))
+    for copied in (deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        own = dict(zip(params, copied.param_groups[0]["params"], strict=True))
+        twin, its = twins(params), {}
+        for name, p in twin.items():
+            its[name] = p
+        other = Adafactor(list(its.values()), lr=0.1, beta2=ramp)
+        other.load_state_dict(deepcopy(opt.state_dict()))
+        walk(copied, own, [7])
+        walk(other, its, [7])
+        assert bits(own) == bits(its)
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_where_steps_are_counted_on_the_device_it_computes_with_tensors(offset):
+    params = parameters(1)
+    copies, beta2 = twins(params), Ramp()
+    options: dict[str, Any] = {"lr": 0.1, "decay_offset": offset}
+    opt = Adafactor(params.items(), beta2=ramp, **options)
+    other = Adafactor(copies.items(), beta2=beta2, capturable=True, **options)
+    walk(opt, params, range(4))
+    walk(other, copies, range(4))
+    assert all(isinstance(step, torch.Tensor) and step.dtype == torch.float64 for step in beta2.asked)
+    close(numbers(copies), numbers(params), 1e-14)
+    # A number it may return as well, and a number is checked.
+    for answer in (2.0, "0.5", torch.ones(2)):
+        bad = Adafactor(twins(params).items(), beta2=lambda step, answer=answer: answer, capturable=True, **options)
+        bad.param_groups[0]["params"][0].grad = torch.tensor(arrays(1)["matrix"])
+        with pytest.raises(HyperparameterError, match="beta2"):
+            bad.step()
+
+
+def test_a_number_is_the_same_as_a_function_of_no_step():
+    params = parameters(1)
+    copies, device = twins(params), twins(params)
+    for own, options in (
+        (params, {"beta2": 0.7}),
+        (copies, {"beta2": lambda step: 0.7}),
+        (device, {"beta2": 0.7, "capturable": True}),
+    ):
+        walk(Adafactor(own.items(), lr=0.1, **options), own, range(3))
+    close(numbers(params), numbers(copies), 1e-15)
+    close(numbers(device), numbers(copies), 1e-14)
