@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from struct import pack
 from typing import Any
 
@@ -25,10 +26,11 @@ from layerwise.names import ByName
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
-from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
+from layerwise.torch._turn import Due, Here, Turn, grads_of, names_of, params_of, with_gradients, with_grads
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 
@@ -156,7 +158,7 @@ class Optimizer(torch.optim.Optimizer):
         settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [_with_gradients(group["params"]) for _, group in groups]
+        given = [with_gradients(group["params"]) for _, group in groups]
         return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
@@ -169,6 +171,9 @@ class Optimizer(torch.optim.Optimizer):
             # First, because it may take collectives, which those for whom something is wrong have to join.
             params, grads = params_of(dues), grads_of(dues)
             here = cuts.here(params, grads) if self._wrapped else (params, grads)
+            here = here[0], readable(here[1], partial(names_of, dues))
+            if here[1] is not grads and not self._wrapped:
+                dues, grads = with_grads(dues, here[1]), here[1]
             key, turn, plans = self._kept_turn(dues, params, grads)
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
@@ -240,6 +245,7 @@ class Optimizer(torch.optim.Optimizer):
             names = dict(named(due.group, due.number))
             for p, g in zip(due.params, due.grads, strict=True):
                 yield self._checked(p, g, due, names[p])
+        check_apart(names_of(dues), params_of(dues), self.state)
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
         _tensors.check_parameter(name, p)
@@ -256,7 +262,7 @@ class Optimizer(torch.optim.Optimizer):
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self.plan_for(p, due.h, name)
-        _state.check_kept(plan, self.state.get(p, {}))
+        _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
@@ -343,9 +349,3 @@ class Optimizer(torch.optim.Optimizer):
         """
         _loading.load(self, super().load_state_dict, state_dict)
         self._forget_plans()
-
-
-def _with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    grads = [p.grad for p in params]
-    found = [g for g in grads if g is not None]
-    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found

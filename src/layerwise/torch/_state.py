@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from layerwise.checks import Refused, integer
-from layerwise.engines import native
+from layerwise.engines import Changed, native
 from layerwise.errors import StateError
-from layerwise.torch._cuts import is_dtensor
+from layerwise.torch._cuts import is_dtensor, local
+from layerwise.torch._memory import BY_ADDRESS, lying, resolved, unreadable
 from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import LOW, alike, computing
+from layerwise.torch._tensors import FLOATING, LOW, alike, computing
 
 State = dict[str, Any]
 OTHERS = ("step", "master")
@@ -56,7 +57,10 @@ def apart(state: State) -> None:
 
 def counts(steps: list[Tensor]) -> list[int]:
     """How many steps each of these has counted."""
-    return native.counts(steps) or [int(step.item()) for step in steps]
+    found = native.counts(steps)
+    if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
+        raise Changed
+    return [int(step.item()) for step in steps] if found is None else found
 
 
 def count(steps: list[Tensor], skip: Tensor | None) -> None:
@@ -68,13 +72,30 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Raise unless what is kept of a parameter, as far as there is any, has the shapes and lies where it has to."""
+def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
+    """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
+    for key, x in state.items():
+        if why := _unusable(key, x, p):
+            raise StateError(f"{key!r} of {plan.name} {why}")
     check_shapes(plan.name, state, plan.state_shapes)
     for key in plan.state_shapes.keys() & state.keys():
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
             raise StateError(f"{key!r} of {plan.name} must be {kind} as its parameter is. {WAY_OUT}")
+
+
+def _unusable(key: str, x: Any, p: Tensor) -> str:
+    """Say why a part of the state cannot be stepped with, if so."""
+    wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
+        return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
+    fits = x.numel() == 1 and not x.is_complex() if key == "step" else x.dtype in FLOATING and x.device == p.device
+    if not fits:
+        return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
+    if why := unreadable(x):
+        return why
+    shares = type(local(x)) in BY_ADDRESS and not x.is_meta and lying(local(x)).overlaps_itself
+    return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
@@ -102,5 +123,5 @@ def checked(plan: Plan, state: Any) -> State:
         if not isinstance(state[key], Tensor) or not state[key].is_floating_point():
             raise StateError(f"{key!r} of {name} must be a floating tensor, but is {state[key]!r}. {WAY_OUT}")
     check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
-    placed = {key: plan.placed(key, value) for key, value in state.items() if key != "step"}
+    placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}

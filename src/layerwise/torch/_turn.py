@@ -19,6 +19,7 @@ from layerwise.torch._counts import Counts
 from layerwise.torch._cuts import local
 from layerwise.torch._peers import Agreement, Peers
 from layerwise.torch._plan import Plan
+from layerwise.torch._settings import named
 from layerwise.torch._tensors import alike, written
 from layerwise.torch._watch import States, watch
 
@@ -43,6 +44,24 @@ def params_of(dues: Sequence[Due]) -> list[Tensor]:
 def grads_of(dues: Sequence[Due]) -> list[Tensor]:
     """The gradients of all of them."""
     return dues[0].grads if len(dues) == 1 else [g for due in dues for g in due.grads]
+
+
+def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of the parameters that have gradients, and these."""
+    grads = [p.grad for p in params]
+    found = [g for g in grads if g is not None]
+    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
+
+
+def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
+    """The same with these gradients."""
+    each = iter(grads)
+    return [due._replace(grads=list(islice(each, len(due.params)))) for due in dues]
+
+
+def names_of(dues: Sequence[Due]) -> list[str]:
+    """What the parameters are called in messages."""
+    return [dict(named(due.group, due.number))[p] for due in dues for p in due.params]
 
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
