@@ -175,7 +175,7 @@ class Adafactor(Hyper):
         -0.8, number(-float("inf"), 0, to=True), "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8."
     )
     beta2_cap: float | None = option(None, number(0, 1) | NONE, "Pass a bound such as 0.999, or None.")
-    decay_offset: int = option(0, integer(0), "Pass the number of steps trained before, or 0.")
+    decay_offset: int = option(0, integer(0, bits=63), "Pass the number of steps trained before, or 0.")
     beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
     momentum_dtype: str | None = option(
         None,
@@ -192,7 +192,9 @@ class Adafactor(Hyper):
     lr_cap: float = option(1e-2, number(0, above=True), "Pass the relative step's upper bound, such as 1e-2.")
     warmup_init: bool = option(False, FLAG, SWITCH)
     factored: Any = option("last", factoring.CHECK, factoring.WAY_OUT)
-    min_dim_size_to_factor: int = option(0, integer(0), "Pass the smallest size worth factoring, such as 128, or 0.")
+    min_dim_size_to_factor: int = option(
+        0, integer(0, bits=63), "Pass the smallest size worth factoring, such as 128, or 0."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -28,11 +28,11 @@ from layerwise.rules.parts import (
     between,
     choose,
     is_zero,
+    length,
     mix,
     move,
     one_minus_power,
     ready,
-    root,
     square,
     trusted,
 )
@@ -85,9 +85,9 @@ def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array,
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
-    norm_p, norm_r = root(xp, pp), root(xp, rr)
+    norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
     phi = norm_p if h.max_weight_norm is None else at_most(xp, norm_p, h.max_weight_norm)
     # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / choose(xp, rr == 0, 1.0, norm_r), h.trust_clip)
-    ratio = trusted(xp, ratio, (pp != 0) & (rr != 0), lam, h)
+    ratio = between(xp, phi / choose(xp, norm_r == 0, 1.0, norm_r), h.trust_clip)
+    ratio = trusted(xp, ratio, (norm_p != 0) & (norm_r != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

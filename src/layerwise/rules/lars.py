@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, is_zero, ready, root, trusted
+from layerwise.rules.parts import add, between, choose, is_zero, length, ready, trusted
 
 
 class State(NamedTuple):
@@ -62,11 +62,11 @@ def _ratio(
     split, eta = h.norm == "split", h.trust_coefficient
     measured = g if split else r
     pp, xx = yield Squares(p), Squares(measured)
-    norm_p, x = root(xp, pp), root(xp, xx)
+    norm_p, x = length(xp, pp, p), length(xp, xx, measured)
     d = (x + lam * norm_p if split else x) + h.eps
     # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
-    ratio = eta * norm_p / choose(xp, xx == 0, 1.0, d)
+    ratio = eta * norm_p / choose(xp, x == 0, 1.0, d)
     if h.trust_clip is not None and not is_zero(lr):
         ratio = between(xp, ratio / lr, h.trust_clip)
-    ratio = trusted(xp, ratio, (pp != 0) & (xx != 0), lam, h)
+    ratio = trusted(xp, ratio, (norm_p != 0) & (x != 0), lam, h)
     return ratio, {"weight_norm": norm_p, "update_norm": x, "trust_ratio": ratio}

@@ -110,6 +110,7 @@ class Optimizer(torch.optim.Optimizer):
         for p, name in named(group, number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
+            self._groups.check_fits(group, _tensors.computing(p.dtype))
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")

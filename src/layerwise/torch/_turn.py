@@ -182,7 +182,7 @@ def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     """A number, where it is at hand and no gradient is to flow through it."""
     if not isinstance(value, Tensor):
-        return value
+        return float(value)  # PyTorch takes no integers that need more than 64 bits
     if not followed and value.device.type == "cpu":
         return value.item()
     return value if value.ndim == 0 else value.reshape(())
