@@ -61,7 +61,8 @@ constexpr int DTYPES = 4, COUNT = 4;  // the place of the dtype of counts, behin
 PyTypeObject* torch_types[2];
 PyObject* torch_dtypes;
 const Exchange* exchange;
-PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_is_neg;
+PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type;
+PyObject* is_neg;  // the method of all tensors, which is asked of each gradient and need not be looked up
 
 constexpr int64_t elsewhere(int64_t number) { return number == HOST ? -1 : number; }
 
@@ -71,9 +72,9 @@ struct Owned {
   ~Owned() { Py_XDECREF(o); }
 };
 
-bool is_true(PyObject* object, PyObject* method) {
-  const Owned found{PyObject_CallMethodNoArgs(object, method)};
-  return found.o == Py_True;
+bool is_negated(PyObject* tensor) {
+  const Owned found{PyObject_CallOneArg(is_neg, tensor)};
+  return found.o != Py_False;
 }
 
 bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
@@ -202,14 +203,14 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   s_data_ptr = PyUnicode_InternFromString("data_ptr"), s_stride = PyUnicode_InternFromString("stride");
   s_shape = PyUnicode_InternFromString("shape"), s_dtype = PyUnicode_InternFromString("dtype");
   s_device = PyUnicode_InternFromString("device"), s_type = PyUnicode_InternFromString("type");
-  s_is_neg = PyUnicode_InternFromString("is_neg");
+  is_neg = PyObject_GetAttrString(tensor, "is_neg");
 }
 
 bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]; }
 
 bool in_memory(PyObject* x) {
   View v;
-  const bool found = is_tensor(x) && look_at_torch(x, v) && !is_true(x, s_is_neg);
+  const bool found = is_tensor(x) && look_at_torch(x, v) && !is_negated(x);
   if (!found) PyErr_Clear();
   return found;
 }
