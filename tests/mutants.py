@@ -62,8 +62,8 @@ MUTANTS = [
         ("trust ratio deleted", "(-lr * ratio, r)", "(-lr, r)", "reference vectors properties"),
         (
             "trust ratio upside down",
-            "phi / choose(xp, rr == 0, 1.0, norm_r)",
-            "norm_r / choose(xp, pp == 0, 1.0, phi)",
+            "phi / choose(xp, norm_r == 0, 1.0, norm_r)",
+            "norm_r / choose(xp, phi == 0, 1.0, phi)",
             "reference vectors properties",
         ),
         ("bias correction off by one", "xp, b2, t)", "xp, b2, t + 1)", "reference vectors limits"),
@@ -228,7 +228,7 @@ MUTANTS = [
         "drive",
         (
             "mean is a sum",
-            "if asked.ask is Mean else total",
+            "if asked.ask in MEANS else total",
             "if False else total",
             "reference vectors properties slices",
         ),
