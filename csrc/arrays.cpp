@@ -4,6 +4,8 @@
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace layerwise {
@@ -30,6 +32,7 @@ bool look_at_numpy(PyArrayObject* a, View& v, bool writable) {
   if (!PyArray_ISNOTSWAPPED(a) || (writable && !PyArray_ISWRITEABLE(a))) return false;
   static_assert(sizeof(npy_intp) == sizeof(int64_t));
   v.address = PyArray_BYTES(a), v.dims = PyArray_NDIM(a), v.unit = 1, v.device = HOST;
+  v.tensor = false;
   v.shape = reinterpret_cast<const int64_t*>(PyArray_DIMS(a));
   v.stride = reinterpret_cast<const int64_t*>(PyArray_STRIDES(a));
   return true;
@@ -52,12 +55,14 @@ struct Exchange {
   int (*tensor_of)(void* object, Tensor* tensor);
 };
 enum { CPU = 1, PINNED = 3, INT = 0, FLOAT = 2, BFLOAT = 4 };
+constexpr uintptr_t PAGE = 4096;
 constexpr int DTYPES = 4, COUNT = 4;  // the place of the dtype of counts, behind ours
 
 PyTypeObject* torch_types[2];
 PyObject* torch_dtypes;
 const Exchange* exchange;
-PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_is_neg;
+PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type;
+PyObject* is_neg;  // the method of all tensors, which is asked of each gradient and need not be looked up
 
 constexpr int64_t elsewhere(int64_t number) { return number == HOST ? -1 : number; }
 
@@ -67,9 +72,9 @@ struct Owned {
   ~Owned() { Py_XDECREF(o); }
 };
 
-bool is_true(PyObject* object, PyObject* method) {
-  const Owned found{PyObject_CallMethodNoArgs(object, method)};
-  return found.o == Py_True;
+bool is_negated(PyObject* tensor) {
+  const Owned found{PyObject_CallOneArg(is_neg, tensor)};
+  return found.o != Py_False;
 }
 
 bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
@@ -149,12 +154,32 @@ bool look_by_table(PyObject* x, View& v) {
   return true;
 }
 
+// The lowest address that this process has, or a page, below which no system lets it have any.
+uintptr_t lowest_address() {
+  unsigned long first = 0;
+  if (std::FILE* maps = std::fopen("/proc/self/maps", "r")) {
+    if (std::fscanf(maps, "%lx", &first) != 1) first = 0;
+    std::fclose(maps);
+  }
+  return std::max<uintptr_t>(first, PAGE);
+}
+
+// A freed storage begins at 0, and a view of it lies where its offset says.
+bool is_there(int64_t device, const char* address) {
+  static const uintptr_t lowest = lowest_address();
+  return reinterpret_cast<uintptr_t>(address) >= (device == HOST ? lowest : PAGE);
+}
+
+bool is_empty(const int64_t* shape, int dims) {
+  for (int d = 0; d < dims; d++)
+    if (shape[d] == 0) return true;
+  return false;
+}
+
 bool look_at_torch(PyObject* x, View& v) {
   if (!(exchange ? look_by_table(x, v) : look_by_methods(x, v))) return false;
-  // The imaginary part of a conjugate is kept with the sign to be turned. It has a stride, except where it is alone.
-  for (int d = 0; d < v.dims; d++)
-    if (v.shape[d] != 1) return true;
-  return !is_true(x, s_is_neg);
+  v.tensor = true;
+  return is_there(v.device, v.address) || is_empty(v.shape, v.dims);
 }
 
 }  // namespace
@@ -178,10 +203,17 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   s_data_ptr = PyUnicode_InternFromString("data_ptr"), s_stride = PyUnicode_InternFromString("stride");
   s_shape = PyUnicode_InternFromString("shape"), s_dtype = PyUnicode_InternFromString("dtype");
   s_device = PyUnicode_InternFromString("device"), s_type = PyUnicode_InternFromString("type");
-  s_is_neg = PyUnicode_InternFromString("is_neg");
+  is_neg = PyObject_GetAttrString(tensor, "is_neg");
 }
 
 bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]; }
+
+bool in_memory(PyObject* x) {
+  View v;
+  const bool found = is_tensor(x) && look_at_torch(x, v) && !is_negated(x);
+  if (!found) PyErr_Clear();
+  return found;
+}
 
 bool find(PyObject* x, Place& place) {
   const bool found = is_tensor(x) && (exchange ? place_by_table(x, place) : find_by_methods(x, place));
@@ -194,7 +226,7 @@ bool find_count(PyObject* x, int64_t*& count) {
   const bool found = is_tensor(x) && (exchange ? count_by_table(x, place) : count_by_methods(x, place));
   if (!found) PyErr_Clear();
   count = reinterpret_cast<int64_t*>(place.address);
-  return found && place.device == HOST;
+  return found && place.device == HOST && is_there(place.device, place.address);
 }
 
 bool look_anywhere(PyObject* x, View& v) {
@@ -208,7 +240,7 @@ bool look(PyObject* x, View& v, bool writable) {
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 
-Seen::Seen(const View& v) : dtype(v.dtype), dims(v.dims), few{} {
+Seen::Seen(const View& v) : address(v.address), dtype(v.dtype), dims(v.dims), few{} {
   if (dims > FEW) many.resize(size_t(2 * dims));
   int64_t* to = dims <= FEW ? few : many.data();
   for (int d = 0; d < dims; d++) to[2 * d] = v.shape[d], to[2 * d + 1] = v.stride[d] * v.unit;

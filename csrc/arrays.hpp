@@ -18,6 +18,7 @@ struct View {
   const int64_t *shape, *stride;
   int64_t unit;  // bytes in which strides count
   int64_t device;
+  bool tensor;  // of PyTorch
   int64_t own[2][32];
 };
 
@@ -30,6 +31,10 @@ int open_numpy();
 // The exact types whose numbers lie where they say, their four dtypes and that of counts, and PyTorch's table of
 // functions or None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
+
+// Whether the numbers of a tensor are those that its memory holds. They are not where a view is to be negated when it is
+// read, where a tensor of zeros has no memory, and where the memory was given back.
+bool in_memory(PyObject* tensor);
 
 // false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
 bool look(PyObject* array, View& view, bool writable);
@@ -53,6 +58,7 @@ bool find_count(PyObject* tensor, int64_t*& count);
 // tensors, it is memory that is not in the cache that a step waits for.
 struct Seen {
   static constexpr int FEW = 3;
+  const char* address;
   Dtype dtype;
   int dims;
   int64_t few[2 * FEW];        // shape and stride, in bytes, of each dimension

@@ -245,6 +245,8 @@ class Jobs {
     if (!like.second) return array == Py_None;
     View view;
     if (!look(array, view, like.first != ROLE_G) || !like.second->matches(view)) return false;
+    // A weight or state of PyTorch that has moved may lie where another does: its front has to look again.
+    if (like.first != ROLE_G && view.tensor && like.second->address != view.address) return false;
     batch_->place(i, like.first, view.address);
     return true;
   }
@@ -262,6 +264,12 @@ std::optional<std::vector<int64_t>> counts(Objects tensors) {
     found.push_back(*count);
   }
   return found;
+}
+
+bool all_in_memory(Objects tensors) {
+  for (nb::handle tensor : tensors)
+    if (!in_memory(tensor.ptr())) return false;
+  return true;
 }
 
 bool count(Objects tensors) {
@@ -344,6 +352,8 @@ NB_MODULE(_native, m) {
       .value("P", SUM_P)
       .value("UPDATE", SUM_UPDATE);
   m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
+  m.def("in_memory", &all_in_memory, nb::arg("tensors"),
+        "Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.");
   m.def("counts", &counts, nb::arg("tensors"),
         "The number that each of these tensors of int64 holds; None if one is of another kind.");
   m.def("count", &count, nb::arg("tensors"), "Add one to each of them; False, with nothing done, if one is not such.");

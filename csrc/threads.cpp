@@ -1,5 +1,6 @@
 #include "threads.hpp"
 
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -30,6 +31,7 @@ class Pool {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         work_ = work, context_ = context, wanted_ = threads - 1;
+        fegetenv(&mode_);
       }
       for (int i = 1; i < threads; i++) come_.notify_one();
       work(context);
@@ -62,7 +64,9 @@ class Pool {
       wanted_--, inside_++;
       const auto work = work_;
       void* const context = context_;
+      const fenv_t mode = mode_;
       lock.unlock();
+      fesetenv(&mode);  // else a result would depend on who computes it, where the caller rounds or flushes otherwise
       work(context);
       lock.lock();
       if (--inside_ == 0) gone_.notify_one();
@@ -74,6 +78,7 @@ class Pool {
   std::condition_variable come_, gone_;
   void (*work_)(void*) = nullptr;
   void* context_ = nullptr;
+  fenv_t mode_{};  // of the caller's arithmetic
   int wanted_ = 0, inside_ = 0, grown_ = 0;
 };
 

@@ -105,7 +105,7 @@ MUTANTS = [
         ("the ratio's eps ignored", "(d if is_zero(h.trust_eps) else d + h.trust_eps)", "d", "reference"),
         (
             "norm not rooted",
-            "norm_p, norm_r = root(xp, pp), root(xp, rr)",
+            "norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)",
             "norm_p, norm_r = pp, rr",
             "reference vectors properties",
         ),
@@ -188,8 +188,8 @@ MUTANTS = [
         ("parameter scale left out", "_rho(xp, now, h) * scale", "_rho(xp, now, h)", "reference vectors"),
         (
             "eps2 added, not a floor",
-            "at_least(xp, root(xp, pp), h.eps[1])",
-            "root(xp, pp) + h.eps[1]",
+            "at_least(xp, rms_p, h.eps[1])",
+            "rms_p + h.eps[1]",
             "reference vectors",
         ),
         ("relative step not capped", "at_most(xp, now.t**-0.5, h.lr_cap)", "now.t**-0.5", "reference vectors"),
@@ -222,14 +222,14 @@ MUTANTS = [
         ("maximize ignored", "        g = -g\n", "        g = g\n", "reference limits"),
         (
             "square of the global norm",
-            "root(xp, gg) / h.max_grad_norm, 1.0)",
+            "length(xp, gg, g) / h.max_grad_norm, 1.0)",
             "gg / h.max_grad_norm, 1.0)",
             "reference",
         ),
         (
             "clipping scales up",
-            "g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)",
-            "g = g / (root(xp, gg) / h.max_grad_norm)",
+            "g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm, 1.0)",
+            "g = g / (length(xp, gg, g) / h.max_grad_norm)",
             "reference",
         ),
         ("gating turned round", "choose(xp, lam == 0,", "choose(xp, lam != 0,", "reference vectors"),
@@ -245,7 +245,7 @@ MUTANTS = [
         "drive",
         (
             "mean is a sum",
-            "if asked.ask is Mean else total",
+            "if asked.ask in MEANS else total",
             "if False else total",
             "reference vectors properties slices",
         ),

@@ -103,7 +103,7 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "beta2_decay": ("a finite number ≤ 0", "-0.8, not 0.8", (*NO_NUMBER, None, 0.8)),
         "beta2": (f"{UNIT} or a callable of the step or None", "1 - t**beta2_decay", (*NO_CALLABLE, 1, -0.1)),
         "beta2_cap": (f"{UNIT} or None", "0.999", (*NO_NUMBER, 1, -0.1)),
-        "decay_offset": ("an integer ≥ 0", "trained before", (*NO_INTEGER, -1)),
+        "decay_offset": ("an integer ≥ 0 and < 2^63", "trained before", (*NO_INTEGER, -1, 2**63, 2**64)),
         "beta1": (f"{UNIT} or None", "beta1=0.9", (*NO_NUMBER, 1, -0.1)),
         "momentum_dtype": (
             "one of 'float16', 'bfloat16', 'float32', 'float64', None", "of the other state",
@@ -122,7 +122,7 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
             (True, None, 0, 1, "", "first", b"last", b"ab", (), (0,), (0, 1, 2), (0, 0), ((0, 1), (1, 2)), ((0, 0), 1),
              ((), 1), ((0,), ()), ("0", "1"), (0.0, 1.0), (True, False), (None, 1), "ab", {0, 1}, {0: 1, 1: 2}),
         ),
-        "min_dim_size_to_factor": ("an integer ≥ 0", "such as 128", (*NO_INTEGER, -1)),
+        "min_dim_size_to_factor": ("an integer ≥ 0 and < 2^63", "such as 128", (*NO_INTEGER, -1, 2**63)),
         **GRADIENT,
     },
 }  # fmt: skip
@@ -216,7 +216,7 @@ UNITS = tuple((x, float(x)) for x in (*NUMBERS, 0.9999999999999999))
 ABOVE_0 = tuple((x, float(x)) for x in (*NUMBERS[2:7], 5e-324, 1, 1e300))
 RATES = (*PLAIN, (10**9, 1e9), (5e-324, 5e-324), (halve, halve), (SCHEDULE, SCHEDULE))
 FLAGS = ((True, True), (False, False))
-INTEGERS = ((0, 0), (7, 7), (np.int64(7), 7), (np.uint8(7), 7), (10**30, 10**30))
+INTEGERS = ((0, 0), (7, 7), (np.int64(7), 7), (np.uint8(7), 7), (2**63 - 1, 2**63 - 1))
 OPTIONAL = ((None, None),)
 VALUE_BOUNDS = (
     ((-1, 2), (-1.0, 2.0)), ([0.1, 0.1], (0.1, 0.1)), ((None, -1), (None, -1.0)), ((-3, None), (-3.0, None)),

@@ -16,10 +16,13 @@ inline uint16_t float_to_bf16(float x) {
 }
 
 inline float f16_to_float(uint16_t x) {
-  uint32_t magnitude = uint32_t(x & 0x7fffu) << 13, sign = uint32_t(x & 0x8000u) << 16;
-  // As a float this is 2^-112 of the number; what is below 2^-14 becomes normal on the way.
-  uint32_t finite = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112f);
-  uint32_t bits = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite;
+  uint32_t magnitude = x & 0x7fffu, sign = uint32_t(x & 0x8000u) << 16;
+  // Below 2^-14 it counts units of 2^-24. Nothing here is a float below 2^-126, which some modes of the processor take
+  // for 0.
+  uint32_t small = __builtin_bit_cast(uint32_t, float(int32_t(magnitude)) * 0x1p-24f);
+  uint32_t bits = magnitude < 0x0400u    ? small
+                  : magnitude >= 0x7c00u ? magnitude << 13 | 0x7f800000u
+                                         : (magnitude << 13) + 0x38000000u;
   return __builtin_bit_cast(float, bits | sign);
 }
 

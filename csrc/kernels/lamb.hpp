@@ -17,6 +17,42 @@ struct LambNumbers {
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
 
+// Whether a sum of float squares says what it should. Where it is smaller it may lack terms that became 0, and where it
+// is infinite the numbers need not be.
+inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
+
+// Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or where it is late the old.
+template <class T, class S, bool Decayed, bool Late>
+__attribute__((noinline, cold)) void lamb_measure_wide(const LambNumbers<T>& k, const S* p, const S* g, const T* m,
+                                                       const T* v, int64_t n, double* sums) {
+  for (int64_t i = 0; i < n; i++) {
+    const T p_ = k.keep * get(p, i), g_ = Late ? get(g, i) : T(0);
+    const T m_ = Late ? k.b1 * m[i] + k.a1 * g_ : m[i], v_ = Late ? k.b2 * v[i] + k.a2 * (g_ * g_) : v[i];
+    const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
+    sums[0] += double(p_) * double(p_);
+    sums[1] += double(r) * double(r);
+  }
+}
+
+inline uint64_t magnitude(double x) { return __builtin_bit_cast(uint64_t, x) << 1; }
+inline uint32_t magnitude(float x) { return __builtin_bit_cast(uint32_t, x) << 1; }
+inline uint32_t magnitude(uint16_t x) { return uint32_t(x) << 17; }
+
+template <class S>
+bool zeros(const S* x, int64_t n) {
+  decltype(magnitude(S())) any = 0;
+#pragma omp simd reduction(| : any)
+  for (int64_t i = 0; i < n; i++) any |= magnitude(x[i]);
+  return any == 0;
+}
+
+// Whether these sums of float squares are right. Those of zeros are: biases, padding and what gets no gradient have them.
+template <class T, class S, bool Decayed, bool Late>
+bool lamb_is_measured(float pp, float rr, const S* p, const S* g, const T* m, int64_t n) {
+  if ((pp != 0 && !fits(pp)) || (rr != 0 && !fits(rr)) || (Decayed && pp != 0 && rr == 0)) return false;
+  return (pp != 0 || zeros(p, n)) && (rr != 0 || (zeros(m, n) && (!Late || zeros(g, n))));
+}
+
 template <class T, class S, bool Decayed, bool Late, bool Keeps>
 void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
                   T* __restrict v, T* __restrict kept, int64_t n, double* sums) {
@@ -33,8 +69,13 @@ void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __rest
       pp += p_ * p_;
       rr += r * r;
     }
-    sums[0] += double(pp);
-    sums[1] += double(rr);
+    if (is_wide<T> || (fits(float(pp)) && fits(float(rr))) ||
+        lamb_is_measured<T, S, Decayed, Late>(float(pp), float(rr), p + from, g + from, m + from, to - from)) {
+      sums[0] += double(pp);
+      sums[1] += double(rr);
+    } else {
+      lamb_measure_wide<T, S, Decayed, Late>(k, p + from, g + from, m + from, v + from, to - from, sums);
+    }
   }
 }
 

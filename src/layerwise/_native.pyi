@@ -49,6 +49,11 @@ class Sum(enum.Enum):
 def address(array: object) -> int:
     """Where an array lies, or 0 if the engine does not take it."""
 
+def in_memory(tensors: list[object]) -> bool:
+    """
+    Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.
+    """
+
 def counts(tensors: list[object]) -> list[int] | None:
     """
     The number that each of these tensors of int64 holds; None if one is of another kind.

@@ -110,14 +110,16 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
     return Check(f"a number in {'(' if above else '['}{low:g}, {high:g}{']' if to else ')'}", convert)
 
 
-def integer(low: int) -> Check:
+def integer(low: int, bits: int | None = None) -> Check:
+    """An integer from `low`, with so many `bits` where kernels take it."""
+
     def convert(value: Any) -> int:
         n = as_int(value)
-        if n < low:
+        if n < low or (bits is not None and n >> bits):
             raise Refused
         return n
 
-    return Check(f"an integer ≥ {low}", convert)
+    return Check(f"an integer ≥ {low}" + ("" if bits is None else f" and < 2^{bits}"), convert)
 
 
 def one_of(*choices: object) -> Check:

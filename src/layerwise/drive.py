@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.rules.asks import Array, Asking, Keep, Mean, ModelSum, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares
 from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
-Ask = Mean | Squares | ModelSum
+Ask = Mean | Squares | MeanSquare | ModelSum
+MEANS = (Mean, MeanSquare)
 Asks = tuple[Ask, ...]
 Answer = tuple[Array, ...]
 
@@ -112,7 +113,7 @@ def _asking(xp: Any, run: Run, answer: Answer | None) -> tuple[Asked, ...]:
     asks = asks_of(run.rules[0], answer)
     if len(run.jobs) > 1 and asks and isinstance(asks[0], ModelSum):  # of each job, and not of all that are stacked
         dims = tuple(range(len(run.shape) - 1))
-        return (Asked(ModelSum, dims, xp.sum(asks[0].terms, axis=dims) if dims else asks[0].terms),)
+        return (Asked(ModelSum, dims, xp.reshape(_squares(xp, asks[0].terms, dims), (-1,))),)
     return tuple(_asked(xp, run, ask) for ask in asks)
 
 
@@ -203,11 +204,18 @@ def dims_of(ask: Ask, ndim: int, block_dims: Dims) -> Dims:
 
 def summed(xp: Any, ask: Ask, dims: Dims) -> Array:
     """What is here of the answer to a request that runs over these dimensions."""
-    if isinstance(ask, ModelSum):
-        return xp.sum(ask.terms)
-    if isinstance(ask, Squares) and hasattr(xp, "squares"):
-        return xp.squares(ask.terms, dims)
-    terms = square(ask.terms) if isinstance(ask, Squares) else ask.terms
+    if isinstance(ask, Mean):
+        return _summed(xp, ask.terms, dims)
+    squares = _squares(xp, ask.terms, dims)
+    # Tensors of any number of dimensions add to it.
+    return xp.reshape(squares, ()) if isinstance(ask, ModelSum) else squares
+
+
+def _squares(xp: Any, terms: Array, dims: Dims) -> Array:
+    return xp.squares(terms, dims) if hasattr(xp, "squares") else _summed(xp, square(terms), dims)
+
+
+def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
     # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
     return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
 
@@ -237,4 +245,4 @@ def _answer(run: Run, slices: Sequence[Asked]) -> list[Array]:
 
 
 def _divided(run: Run, asked: Asked, total: Array) -> Array:
-    return total / max(1, prod(run.shape[d] for d in asked.dims)) if asked.ask is Mean else total
+    return total / max(1, prod(run.shape[d] for d in asked.dims)) if asked.ask in MEANS else total

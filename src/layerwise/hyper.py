@@ -215,7 +215,7 @@ class Adafactor(Hyper):
     # Not in the representation, by which processes compare their settings: a function's differs from one to another.
     beta2: Scheduled | None = option(None, BETA2 | schedule() | NONE, BETA2_WAY_OUT, shown=False)
     beta2_cap: float | None = option(None, number(0, 1) | NONE, "Pass a bound such as 0.999, or None.")
-    decay_offset: int = option(0, integer(0), "Pass the number of steps trained before, or 0.")
+    decay_offset: int = option(0, integer(0, bits=63), "Pass the number of steps trained before, or 0.")
     beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
     momentum_dtype: str | None = option(
         None,
@@ -232,7 +232,9 @@ class Adafactor(Hyper):
     lr_cap: float = option(1e-2, number(0, above=True), "Pass the relative step's upper bound, such as 1e-2.")
     warmup_init: bool = option(False, FLAG, SWITCH)
     factored: Any = option("last", factoring.CHECK, factoring.WAY_OUT)
-    min_dim_size_to_factor: int = option(0, integer(0), "Pass the smallest size worth factoring, such as 128, or 0.")
+    min_dim_size_to_factor: int = option(
+        0, integer(0, bits=63), "Pass the smallest size worth factoring, such as 128, or 0."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -73,6 +73,11 @@ def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]
         return None
 
 
+def in_memory(tensors: list[Any]) -> bool:
+    """Whether all of PyTorch's tensors are known to hold what their memory does."""
+    return _native is not None and bool(_native.in_memory(tensors))
+
+
 def counts(steps: list[Any]) -> list[int] | None:
     """The numbers that these tensors of PyTorch hold, if the extension can read them."""
     found: list[int] | None = None if _native is None else _native.counts(steps)
@@ -216,8 +221,12 @@ class PreparedNative:
         together = others is not None or any(job.h.asks_of_model for job in self._jobs)
         theirs = tuple(together or bool(no) for no in refused)
         if theirs not in self._parts:
+            refusal = next(filter(None, refused))
             sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
-            self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
+            try:
+                self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
+            except EngineError as problem:
+                raise EngineError(f"{problem} The compiled engine does not take them either: {refusal}.") from None
         # Ours first, because it may find that something has `Changed`, when nothing must have been touched.
         for side, prepared in zip((False, True), reversed(self._parts[theirs]), strict=True):
             places = [i for i, no in enumerate(theirs) if no is side]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import Ask, Run, asks_of, dims_of, local, summed
+from layerwise.drive import MEANS, Ask, Run, asks_of, dims_of, local, summed
 from layerwise.hyper import Settings
 from layerwise.jax._recompute import Namespace, recomputed
-from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped
+from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -110,7 +110,7 @@ def _axes(task: Task, ask: Any) -> Axes:
 
 
 def _mean(task: Task, ask: Ask, total: Any) -> Any:
-    if not isinstance(ask, Mean):
+    if not isinstance(ask, MEANS):
         return total
     return total / max(1, entries(task, _dims(task, ask)))
 

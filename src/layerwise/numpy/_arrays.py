@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,20 @@ def machine_eps(dtype: np.dtype[Any]) -> float:
     return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
 
 
+def squares(x: Array, dims: tuple[int, ...]) -> Array:
+    """Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    terms = np.square(x, dtype=np.float64)
+    return np.sum(terms, axis=dims, keepdims=True) if dims else terms
+
+
+PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
+
+
 class Arrays:
     """Arrays as the rule engine reads and writes them."""
 
-    pure = xp = np
+    xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN}, squares=squares)
+    pure: Any = xp
 
     def read(self, array: Array, like: Array) -> Array:
         with np.errstate(over="ignore"):

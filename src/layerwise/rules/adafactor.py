@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Mean, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, at_least, at_most, is_zero, mix, ready, root, square
+from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import add, at_least, at_most, is_zero, length, mix, ready, square
 
 
 class State(NamedTuple):
@@ -61,25 +61,26 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
     del g, root_V  # what waits for the sum is p and u
-    (uu,) = yield (Mean(square(u)),)
-    rms = root(xp, uu)
+    (uu,) = yield (MeanSquare(u),)
+    rms = length(xp, uu, u)
     clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
 
-    scale = at_least(xp, root(xp, pp), h.eps[1]) if h.scale_parameter else 1.0
+    rms_p = length(xp, pp, p) if h.scale_parameter else None
+    scale = at_least(xp, rms_p, h.eps[1]) if h.scale_parameter else 1.0
     alpha = _rho(xp, now, h) * scale
     size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, h)
     decayed = _decay(now, alpha, h)
     moves = ((-size, moved),) if is_zero(decayed) else ((-decayed, p), (-size, moved))
     stats = {"update_rms": rms, "trust_ratio": scale * clip}
     if h.scale_parameter:
-        stats["weight_rms"] = root(xp, pp)
+        stats["weight_rms"] = rms_p
     return Stepped(moves, State(R, C, V, e), stats)
 
 
 def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
     """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
     (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
-    wanted = (Mean(square(p)),) if h.scale_parameter else ()
+    wanted = (MeanSquare(p),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
         V = mix(xp, b2, V, _plus(gg, eps1))

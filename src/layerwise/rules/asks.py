@@ -23,13 +23,22 @@ class Mean(NamedTuple):
 
 
 class ModelSum(NamedTuple):
-    """The sum of `terms` over every tensor of the step."""
+    """The sum of the squares of `terms` over every tensor of the step, to be read by `length`."""
 
     terms: Array
 
 
 class Squares(NamedTuple):
-    """The sum of the squares of `terms` over the whole tensor, or the whole of each block."""
+    """The sum of the squares of `terms` over the whole tensor, or the whole of each block, to be read by `length`.
+
+    It may be in another form than `terms`: squares of numbers that their dtype holds need not fit it.
+    """
+
+    terms: Array
+
+
+class MeanSquare(NamedTuple):
+    """The same, divided by the number of entries."""
 
     terms: Array
 
@@ -64,4 +73,4 @@ class Stepped(NamedTuple):
     stats: dict[str, Array]  # what it was told and made of it, per tensor or block
 
 
-Asking = Generator[tuple[Mean | Squares | ModelSum, ...] | Keep, Any, T]
+Asking = Generator[tuple[Mean | Squares | MeanSquare | ModelSum, ...] | Keep, Any, T]

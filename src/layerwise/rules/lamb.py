@@ -32,11 +32,11 @@ from layerwise.rules.parts import (
     choose,
     floored,
     is_zero,
+    length,
     mix,
     move,
     one_minus_power,
     ready,
-    root,
     square,
     trusted,
 )
@@ -90,7 +90,7 @@ def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array,
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
-    norm_p, norm_r = root(xp, pp), root(xp, rr)
+    norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
     w, x = floored(xp, norm_p, h), floored(xp, norm_r, h)
     phi = w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)
     # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.

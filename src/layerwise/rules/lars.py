@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, floored, is_zero, ready, root, trusted
+from layerwise.rules.parts import add, between, choose, floored, is_zero, length, ready, trusted
 
 
 class State(NamedTuple):
@@ -66,7 +66,7 @@ def _ratio(
     split, eta = h.norm == "split", h.trust_coefficient
     measured = g if split else r
     pp, xx = yield Squares(p), Squares(measured)
-    norm_p, x = root(xp, pp), root(xp, xx)
+    norm_p, x = length(xp, pp, p), length(xp, xx, measured)
     w, f = floored(xp, norm_p, h), floored(xp, x, h)
     d = (f + lam * w if split else f) + h.eps
     # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.

@@ -89,6 +89,15 @@ def root(xp: Any, x: Scalar) -> Scalar:
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
 
+def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
+    """The root of an answer to a request for squares, in the dtype of `like` where it is an array."""
+    if is_number(squares):
+        return sqrt(squares)
+    norm = xp.length(squares) if hasattr(xp, "length") else root(xp, squares)
+    own = (like.real if is_complex(like) else like).dtype
+    return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
+
+
 def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
     """The gradient as it is to be used: unscaled, turned round, clipped by value, by its own norm, by the norm of all.
 
@@ -102,13 +111,10 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
         g = xp.clip(g, *h.value_bounds)
     if is_on(h.max_grad_norm_per_tensor):
         (gg,) = yield (Squares(g),)
-        g = g / at_least(xp, root(xp, gg) / h.max_grad_norm_per_tensor, 1.0)
+        g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm_per_tensor, 1.0)
     if is_on(h.max_grad_norm):
-        (gg,) = yield (ModelSum(square(g)),)
-        own = (g.real if is_complex(g) else g).dtype
-        if not is_number(gg) and gg.dtype != own:  # other tensors of the model may have another
-            gg = xp.asarray(gg, dtype=own)
-        g = g / at_least(xp, root(xp, gg) / h.max_grad_norm, 1.0)
+        (gg,) = yield (ModelSum(g),)
+        g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm, 1.0)
     return g
 
 

@@ -20,11 +20,27 @@ def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:
 
 
 def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Σx², without a tensor of squares where all of x is summed."""
-    if len(dims) == x.ndim and x.is_contiguous():
-        flat = x.view(-1)
+    """Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    if not dims:
+        return _wide(x).square()
+    if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":
+        flat = _wide(x).view(-1)
         return torch.dot(flat, flat).view((1,) * x.ndim)
-    return torch.sum(x * x, dims, keepdim=True) if dims else x * x
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=_wide_dtype(x))  # without a tensor of squares
+    return norm.square()
+
+
+def followed_squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """The same for autograd: a norm has no derivative at 0."""
+    return torch.sum(_wide(x).square(), dims, keepdim=True) if dims else _wide(x).square()
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(_wide_dtype(x))
+
+
+def _wide_dtype(x: Tensor) -> torch.dtype:
+    return x.dtype if x.device.type == "mps" else torch.float64  # which there is not
 
 
 def as_number(x: Tensor) -> float | Tensor:
@@ -39,7 +55,13 @@ def move(x: Tensor, a: Any, y: Tensor) -> Tensor:
     return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=a)
 
 
+def asarray(x: Any, dtype: torch.dtype) -> Tensor:
+    """An array of this dtype, followed by autograd as it was."""
+    return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
+
+
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "asarray": asarray,
     "add_scaled": add_scaled,
     "squares": squares,
     "as_number": as_number,
@@ -75,7 +97,8 @@ class Tensors:
 class DifferentiableTensors(Tensors):
     """The same for autograd: what it keeps must not be written to afterwards, and it follows no numbers."""
 
-    pure = xp = torch
+    pure: Any = SimpleNamespace(**{key: PURE[key] for key in PLAIN}, squares=followed_squares)
+    xp = pure
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
         return array.to(computing(like.dtype), copy=True)

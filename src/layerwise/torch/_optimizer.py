@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from struct import pack
 from typing import Any
 
@@ -25,12 +26,13 @@ from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._agreeing import Agreeing
 from layerwise.torch._agreement import Skipped
 from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._model_group import as_model_group
 from layerwise.torch._names import Names
 from layerwise.torch._peers import Skips
 from layerwise.torch._plan import Plan, check_step, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
-from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
+from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 
@@ -121,6 +123,7 @@ class Optimizer(Agreeing):
         for p, name in self.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
+            self._groups.check_fits(group, _tensors.computing(p.dtype))
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
@@ -164,7 +167,7 @@ class Optimizer(Agreeing):
         settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [_tensors.with_gradients(group["params"]) for _, group in groups]
+        given = [with_gradients(group["params"]) for _, group in groups]
         return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
@@ -175,8 +178,8 @@ class Optimizer(Agreeing):
             return
         with torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
+            dues, here = self._read(dues)
             params, grads = params_of(dues), grads_of(dues)
-            here = cuts.here(params, grads) if self._wrapped else (params, grads)
             key, turn, plans = self._kept_turn(dues, params, grads)
             if turn is None and not self._are_members(params):  # somebody has changed a group's list
                 self._axes = None
@@ -206,6 +209,18 @@ class Optimizer(Agreeing):
             if skip is not None:
                 self._skipped += skip  # in place, so that a captured step counts on
 
+    def _read(self, dues: Sequence[Due]) -> tuple[Sequence[Due], Here]:
+        """What of parameters and gradients is here, with gradients whose memory holds their values."""
+        params, grads = params_of(dues), grads_of(dues)
+        here = cuts.here(params, grads) if self._wrapped else (params, grads)
+        found = readable(here[1], partial(self._names_of, dues))
+        if found is not grads and not self._wrapped:
+            dues = with_grads(dues, found)
+        return dues, (here[0], found)
+
+    def _names_of(self, dues: Sequence[Due]) -> list[str]:
+        return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
+
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, by another turn where the engine finds that this one holds no longer."""
         given = here[1], skip, getattr(self, "grad_scale", None), skips
@@ -233,6 +248,7 @@ class Optimizer(Agreeing):
             names = dict(self.named(due.number))
             for p, g in zip(due.params, due.grads, strict=True):
                 yield self._checked(p, g, due, names[p])
+        check_apart(self._names_of(dues), params_of(dues), self.state)
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
         check_step(name, p, g, due.group["differentiable"])
@@ -243,7 +259,7 @@ class Optimizer(Agreeing):
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self.plan_for(p, due.h, name)
-        _state.check_kept(plan, self.state.get(p, {}))
+        _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
     def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:

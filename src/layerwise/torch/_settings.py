@@ -80,6 +80,17 @@ class Groups:
                 way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
                 raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
 
+    def check_fits(self, group: Mapping[str, Any], dtype: torch.dtype) -> None:
+        """Raise where a number that scales whole tensors is infinite in the dtype of their arithmetic."""
+        most = torch.finfo(dtype).max
+        for name in ("lr", "weight_decay", "eps"):
+            value = group.get(name)
+            if isinstance(value, (int, float)) and value > most:
+                way_out = "Pass a smaller one; parameters of float64 are computed with in float64."
+                raise HyperparameterError(
+                    sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
+                )
+
     def settings(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():

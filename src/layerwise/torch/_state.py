@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.engines import native
+from layerwise.engines import Changed, native
 from layerwise.errors import StateError
-from layerwise.torch._cuts import is_dtensor
+from layerwise.torch._cuts import is_dtensor, local
+from layerwise.torch._memory import BY_ADDRESS, lying, resolved, unreadable
 from layerwise.torch._plan import Plan
 from layerwise.torch._tensors import FLOATING, LOW, alike, computing
 
@@ -77,7 +78,10 @@ def apart(state: State) -> None:
 
 def counts(steps: list[Tensor]) -> list[int]:
     """How many steps each of these has counted."""
-    return native.counts(steps) or [int(step.item()) for step in steps]
+    found = native.counts(steps)
+    if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
+        raise Changed
+    return [int(step.item()) for step in steps] if found is None else found
 
 
 def count(steps: list[Tensor], skip: Tensor | None) -> None:
@@ -89,15 +93,14 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Raise unless a step can go on from what is kept of a parameter, as far as there is any."""
-    step = state.get("step", 0)
-    if isinstance(step, Tensor):
-        _check_readable(plan.name, "step", step)  # its number may be on a device, and is not waited for
-    else:
-        as_step(plan.name, step)
+def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
+    """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
+    for key, x in state.items():
+        if key == "step" and not isinstance(x, Tensor):
+            as_step(plan.name, x)
+        elif why := _unusable(key, x, p):
+            raise StateError(f"{key!r} of {plan.name} {why}")
     for key in plan.state_shapes.keys() & state.keys():
-        _check_values(plan.name, key, state[key])
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
             raise StateError(
@@ -105,6 +108,20 @@ def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
                 "they are now, and load its state through torch.distributed.checkpoint, which moves it."
             )
     check_shapes(plan.name, state, plan.state_shapes)
+
+
+def _unusable(key: str, x: Any, p: Tensor) -> str:
+    """Say why a part of the state cannot be stepped with, if so."""
+    wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
+        return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
+    fits = x.numel() == 1 and not x.is_complex() if key == "step" else x.dtype in FLOATING and x.device == p.device
+    if not fits:
+        return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
+    if why := unreadable(x):
+        return why
+    shares = type(local(x)) in BY_ADDRESS and not x.is_meta and lying(local(x)).overlaps_itself
+    return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
@@ -151,5 +168,5 @@ def checked(plan: Plan, state: Any) -> State:
         _check_values(name, key, state[key])
         _check_there(name, key, state[key])
     check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
-    placed = {key: plan.placed(key, value) for key, value in state.items() if key != "step"}
+    placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}

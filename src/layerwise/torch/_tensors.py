@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from layerwise.engines.native import know_torch
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch._cuts import local
+from layerwise.torch._memory import is_fake, lying, unreadable
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)
@@ -31,17 +32,29 @@ def written(params: Sequence[Tensor]) -> None:
     increment_version(params)
 
 
-def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """The parameters that have a gradient, and the gradients."""
-    grads = [p.grad for p in params]
-    found = [g for g in grads if g is not None]
-    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
-
-
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
+    _check_kind(name, p)
+    if _is_flattened(p):
+        raise ParameterError(
+            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be told. "
+            "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead."
+        )
+    if why := unreadable(p):
+        raise ParameterError(f"{name} {why}")
+    if lying(local(p)).overlaps_itself:
+        raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
+
+
+def _check_kind(name: str, p: Tensor) -> None:
     if is_lazy(p):
         raise ParameterError(f"{name} has no shape yet. Run the model's forward once before making the optimizer.")
+    if p.is_nested:
+        raise ParameterError(f"{name} is a nested tensor, which has no norm of its own. Make parameters of its parts.")
+    if is_fake(p):
+        raise ParameterError(
+            f"{name} is met under FakeTensorMode, where tensors hold no numbers. Make the optimizer, and step, outside."
+        )
     if p.is_complex():
         raise ParameterError(
             f"{name} is complex. Make torch.view_as_real(p.detach()).requires_grad_() the parameter instead."
@@ -50,16 +63,8 @@ def check_parameter(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
-    if _is_flattened(p):
-        raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be told. "
-            "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead."
-        )
     if p.is_meta:
         raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
-    reached = 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
-    if p.numel() and reached < p.numel():
-        raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
 
 
 def _is_flattened(p: Tensor) -> bool:
@@ -70,6 +75,8 @@ def _is_flattened(p: Tensor) -> bool:
 
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
+    if g.is_nested:
+        raise GradientError(f"the gradient of {name} is a nested tensor. Pass one of the parameter's shape.")
     if g.layout is not torch.strided:
         raise GradientError(
             f"the gradient of {name} is sparse ({g.layout}), and the norm of a tensor needs all of it. "

@@ -46,6 +46,19 @@ def grads_of(dues: Sequence[Due]) -> list[Tensor]:
     return dues[0].grads if len(dues) == 1 else [g for due in dues for g in due.grads]
 
 
+def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of the parameters that have gradients, and these."""
+    grads = [p.grad for p in params]
+    found = [g for g in grads if g is not None]
+    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
+
+
+def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
+    """The same with these gradients."""
+    each = iter(grads)
+    return [due._replace(grads=list(islice(each, len(due.params)))) for due in dues]
+
+
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     """What of the groups' settings is part of the plan; the rates are not."""
     return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
@@ -165,7 +178,7 @@ def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     """A number, where it is at hand and no gradient is to flow through it."""
     if not isinstance(value, Tensor):
-        return value
+        return float(value)  # PyTorch takes no integers that need more than 64 bits
     if not followed and value.device.type == "cpu":
         return value.item()
     return value if value.ndim == 0 else value.reshape(())

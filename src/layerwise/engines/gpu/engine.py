@@ -33,6 +33,7 @@ from layerwise.rules.asks import Now
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
 INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
+BY_ADDRESS = (Tensor, torch.nn.Parameter)  # the types of tensors that lie where they say
 DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
 
 
@@ -77,9 +78,12 @@ def declined(job: Job) -> str:
     """Why the kernels do not take this job, or an empty string."""
     if type(job.h) not in METHODS:
         return f"there are no kernels for {type(job.h).__name__}"
+    stored = [job.p, *(x for x in job.state if x is not None)]
+    for x in stored:
+        if type(x) not in BY_ADDRESS:
+            return f"{type(x).__name__} is a subclass of torch.Tensor, whose memory need not hold its numbers"
     if job.p.device.type not in DEVICES:
         return f"the parameter is on {job.p.device}, where there is no Triton"
-    stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if x.dtype not in OF_TORCH:
             return f"there are no kernels for {x.dtype}"
@@ -131,8 +135,6 @@ class PreparedOnGpu:
         if strides != self._strides:
             each = enumerate(zip(self._jobs, grads, self._states, strict=True))
             self._strides, self._copied = strides, {i for i, one in each if not self._takes(*one)}
-        if any(map(Tensor.is_neg, grads)):
-            grads = list(map(Tensor.resolve_neg, grads))
         if not self._copied:
             return grads
         pairs = enumerate(zip(grads, self._params, strict=True))

@@ -1,0 +1,93 @@
+"""Which arrays lie in the same memory: engines write several at once, so each must have its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+Name = TypeVar("Name")
+SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
+
+
+class Lying(NamedTuple):
+    """Where an array lies, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte and the one behind the last."""
+        steps = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        below, above = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+        return self.address + below, self.address + above + self.itemsize
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether several elements share memory."""
+        each = [(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1]
+        reach = self.itemsize
+        for stride, n in sorted(each):
+            if stride < reach:
+                break
+            reach += (n - 1) * stride
+        else:
+            return False
+        return 0 not in self.shape and self._has_twins(each)
+
+    def _has_twins(self, each: list[tuple[int, int]]) -> bool:
+        if any(stride < self.itemsize for stride, _ in each):
+            return True
+        count = 1
+        for _, n in each:
+            count *= n
+        if count > SEARCHED:
+            low, high = self.span
+            return high - low < count * self.itemsize
+        offsets = np.zeros(1, np.int64)
+        for stride, n in each:
+            offsets = np.add.outer(offsets, np.arange(n) * stride).ravel()
+        offsets.sort()
+        return bool((np.diff(offsets) < self.itemsize).any())
+
+    def shares(self, other: Lying) -> bool:
+        """Whether an element of one lies where an element of the other does."""
+        return np.shares_memory(self._as_array(), other._as_array())
+
+    def _as_array(self) -> np.ndarray:
+        # NumPy compares places and reads nothing.
+        return np.asarray(_Interface(self))
+
+
+class _Interface:
+    def __init__(self, lying: Lying) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{lying.itemsize}",
+            "data": (lying.address, True),
+            "shape": lying.shape,
+            "strides": lying.strides,
+        }
+
+
+def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
+    """Return two arrays that share memory, if there are any."""
+    held = sorted(((lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape), key=lambda x: x[0])
+    for one, other in _near(held):
+        if one[2].shares(other[2]):
+            return one[1], other[1]
+    return None
+
+
+def _near(held: list[tuple[tuple[int, int], Name, Lying]]) -> Iterator[tuple[tuple[tuple[int, int], Name, Lying], ...]]:
+    """Pairs whose spans overlap, of arrays in order."""
+    open_: list[tuple[tuple[int, int], Name, Lying]] = []
+    for one in held:
+        start = one[0][0]
+        open_ = [other for other in open_ if other[0][1] > start]
+        yield from ((other, one) for other in open_)
+        open_.append(one)

@@ -1,0 +1,95 @@
+"""Tensors and their memory. Engines read and write by address, so a tensor's numbers have to lie there, and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from layerwise.engines import native
+from layerwise.errors import GradientError, ParameterError
+from layerwise.spans import Lying, shared
+from layerwise.torch._cuts import local
+
+BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions say what they hold
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+
+
+def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Tensor]:
+    """Return the gradients with each one's numbers in its memory; the same list where they are there already."""
+    if native.in_memory(grads):
+        return grads
+    return [_readable(name, g) for name, g in zip(names(), grads, strict=True)]
+
+
+def _readable(name: str, g: Tensor) -> Tensor:
+    if not unreadable(g):
+        return g
+    g = resolved(g)
+    if why := unreadable(g):
+        raise GradientError(f"the gradient of {name} {why}")
+    return g
+
+
+def resolved(x: Tensor) -> Tensor:
+    """Return a tensor with its numbers in its memory, where that takes no more than a copy."""
+    if type(x) not in BY_ADDRESS:
+        return x
+    if torch._is_functional_tensor(x):
+        x = torch._from_functional_tensor(x)
+    if x._is_zerotensor():
+        return x.clone()
+    return x.resolve_neg() if x.is_neg() and not _is_freed(x) else x
+
+
+def unreadable(x: Tensor) -> str:
+    """Say why the memory of a tensor does not hold its numbers, and the way out; nothing where it does."""
+    x = local(x)
+    if type(x) not in BY_ADDRESS or x.is_meta or x.layout is not torch.strided:
+        return ""
+    if torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return "is a stand-in within a transformation of functions and has no memory. Step outside of it."
+    if x.is_neg():
+        return "is a view that is negated when it is read, whose memory has the other sign. Use its resolve_neg()."
+    if x._is_zerotensor():
+        return "is a tensor of zeros without memory. Use its clone()."
+    return "had its memory freed: its storage is smaller than it. Fill the storage again." if _is_freed(x) else ""
+
+
+def _is_freed(x: Tensor) -> bool:
+    """Whether a view reaches beyond its storage."""
+    if not x.numel():
+        return False
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return bool(x.untyped_storage().nbytes() < (x.storage_offset() + last + 1) * x.element_size())
+
+
+def is_fake(x: Tensor) -> bool:
+    """Whether a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
+    return hasattr(x, "fake_mode") or torch._C._get_dispatch_mode(FAKE) is not None
+
+
+def lying(x: Tensor) -> Lying:
+    """Return where a tensor lies."""
+    size = x.element_size()
+    return Lying(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
+
+
+def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
+    """Raise where weights or state that step together share memory: each would be written twice, in any order."""
+    by_device: dict[Any, list[tuple[str, Lying]]] = {}
+    for name, p in zip(names, params, strict=True):
+        own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]
+        for what, x in ((name, p), *own):
+            here = local(x)
+            if type(here) in BY_ADDRESS:
+                by_device.setdefault(here.device, []).append((what, lying(here)))
+    for arrays in by_device.values():
+        if found := shared(arrays):
+            raise ParameterError(
+                f"{found[0]} and {found[1]} share memory, and both would be written. Tied weights are one parameter: "
+                "use the same Parameter in both places. Give anything else memory of its own, such as a clone()."
+            )
