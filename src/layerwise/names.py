@@ -65,7 +65,8 @@ class ByName:
     @property
     def patterns(self) -> tuple[str, ...]:
         """The names and patterns of which something is said."""
-        return tuple(self.given) if isinstance(self.given, Mapping) else ()
+        given = self.given.items() if isinstance(self.given, Mapping) else ()
+        return tuple(pattern for pattern, value in given if value is not None)
 
     def __call__(self, name: str) -> Any:
         return self._checked(name, self._look_up(name))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -15,7 +13,6 @@ from jax_front.front import NAMES, made
 
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
-from layerwise.jax import _trees
 
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -56,19 +53,6 @@ def test_masks_of_jax(name):
     traced = lambda mask: made(name, **{argument: {"w": mask, "b": True}}).init(params)  # noqa: E731
     with pytest.raises(HyperparameterError, match="made of True and False"):
         jax.jit(traced)(jnp.array(True))
-
-
-@each
-def test_float64_without_x64_is_told_once(name):
-    params = {"w": np.ones(3), "b": np.ones(3)}
-    _trees._warn_of_x64.cache_clear()
-    opt = made(name)
-    with pytest.warns(UserWarning, match="parameters are float64, which JAX rounds to 32 bits"):
-        state = opt.init(params)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        opt.update(jax.tree.map(jnp.float32, params), state, jax.tree.map(jnp.float32, params))
-        _trees.parameters(params)
 
 
 @each

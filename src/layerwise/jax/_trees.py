@@ -52,8 +52,6 @@ def _parameter(name: str, leaf: Any) -> Any:
         return leaf
     if isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         _warn_of_x64(str(dtype))
-        leaf = jnp.asarray(leaf)  # else JAX says so itself, of every array of the state
-        dtype = leaf.dtype
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
             f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
