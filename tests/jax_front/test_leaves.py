@@ -115,3 +115,26 @@ def test_a_schedule_multiplies_a_relative_step():
         np.testing.assert_allclose(one["w"], other["w"] * 0.5**t, rtol=1e-6)
     capped = front.adafactor(lambda count: 0.6, relative_step="cap", clipping_threshold=None)
     np.testing.assert_allclose(capped.update(params, capped.init(params), params)[0]["w"], -0.6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "never"),
+    [
+        (
+            lambda: front.lamb(0.1, b1=1.5),
+            "`b1` must be a number in [0, 1), but is 1.5. Pass a number such as b1",
+            "betas",
+        ),
+        (lambda: front.lamb(0.1, b2="x"), "`b2` must be a number in [0, 1), but is 'x'.", "betas"),
+        (lambda: front.lamb(-1), "Pass a number such as learning_rate=1e-3", " lr"),
+        (lambda: front.adafactor(0.1, eps=0), "`eps` must be a finite number > 0 or None, but is 0.", "pair"),
+        (lambda: front.adafactor(0.1, weight_decay_rate=-1), "such as weight_decay_rate=0.01", "weight_decay="),
+        (lambda: front.adafactor(warmup_init=True), "`warmup_init` must be False without a relative step", "is given"),
+        (lambda: front.adafactor(0.1, momentum=2), "`momentum` must be", "beta1"),
+    ],
+)
+def test_messages_name_what_was_given_and_what_there_is(make, says, never):
+    with pytest.raises(HyperparameterError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert never not in str(caught.value)

@@ -98,6 +98,8 @@ class Groups:
         """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
+        given = {name: group[name] for name in RATES}
+        group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 
     def counted(self, h: Settings) -> Settings:
         """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
