@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -106,6 +106,15 @@ class Groups:
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) -> list[Any]:
+    """Return an lr for each group, the first group's being this one, in the proportions they have now."""
+    now = [group["lr"] for group in groups]
+    if not isinstance(now[0], Tensor) and now[0] == 0:
+        way_out = "Set the groups' lr one by one."
+        raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
+    return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 
 def capturing() -> bool:
