@@ -129,3 +129,23 @@ def test_set_lr_keeps_proportions_where_it_is_asked_to():
     opt.set_lr(0)
     with pytest.raises(HyperparameterError, match="`proportional` must be False while the first group's lr is 0"):
         opt.set_lr(0.1, proportional=True)
+
+
+@pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}])
+def test_conversion_names_the_leaf(said):
+    import jax.numpy as jnp
+
+    from layerwise import convert
+    from layerwise.jax import lamb
+
+    params = {"dense": {"kernel": jnp.ones((2, 3))}}
+    transform, theirs = lamb(0.1), Lamb([("dense.kernel", nn.Parameter(torch.ones(2, 3)))])
+    state = convert.to_torch(transform.init(params), params, theirs)
+    for go in (
+        lambda said: convert.to_torch(transform.init(params), params, theirs, **said),
+        lambda said: convert.from_torch(state, transform, params, **said),
+    ):
+        with pytest.raises(HyperparameterError, match=r"speaks of 'dense/.*nearest names are 'dense/kernel'"):
+            go(said)
+        [(argument, given)] = said.items()
+        go({argument: {optional(key): value for key, value in given.items()}})

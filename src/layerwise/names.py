@@ -22,10 +22,11 @@ def matches(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-def check_matched(argument: str, patterns: Iterable[Any], names: Collection[str]) -> None:
-    """Raise if a pattern matches none of these names, and is not said to be `optional`."""
+def check_matched(argument: str, patterns: Iterable[Any], names: Collection[str], exact: bool = False) -> None:
+    """Raise if a pattern, or a name where it has to be `exact`, matches none of these, and is not `optional`."""
     for pattern in patterns:
-        if isinstance(pattern, optional) or any(matches(name, pattern) for name in names):
+        found = pattern in names if exact else any(matches(name, pattern) for name in names)
+        if isinstance(pattern, optional) or found:
             continue
         close = get_close_matches(pattern, names, n=3, cutoff=0.5) or list(names)[:3]
         raise HyperparameterError(
