@@ -194,7 +194,7 @@ MUTANTS = [
         ("warm-up ignored", "at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho", "rho", "reference"),
         (
             "decay outside any rate",
-            '{"lr": lr, "step": alpha, "none": 1.0}',
+            '{"lr": factor * cap, "step": alpha, "none": 1.0}',
             '{"lr": 1.0, "step": 1.0, "none": 1.0}',
             "reference",
         ),
