@@ -303,3 +303,30 @@ def test_master_weights_and_low_precision():
             opt.zero_grad()
     assert_equal(model, plain)
     assert_same_state(optimizer, ordinary)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_removed_twice(loaded):
+    model = nn.Linear(4, 1)
+    opt = Lamb(model.named_parameters(), **LAMB)
+    handle = step_in_backward(opt)
+    if loaded:
+        opt.load_state_dict(opt.state_dict())
+    handle.remove()
+    handle.remove()
+    before = copy.deepcopy(model.state_dict())
+    model(torch.ones(2, 4)).sum().backward()
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    opt.step()
+    assert not torch.equal(model.weight, before["weight"])
+
+
+def test_passes_are_forgotten_with_the_gradients_after_loading_too():
+    model = nn.Linear(4, 1)
+    opt = Lamb(model.named_parameters(), **LAMB)
+    step_in_backward(opt, every=2)
+    opt.load_state_dict(opt.state_dict())
+    model(torch.ones(2, 4)).sum().backward()
+    opt.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    assert not opt.state

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from layerwise.errors import ParameterError  # noqa: E402
 from layerwise.torch import Adafactor, Lamb, Lars, param_groups  # noqa: E402
 
 heavy = pytest.mark.heavy
@@ -241,6 +242,24 @@ def one_of_two(rank, cls, port, wanted):
         assert len(optimizer.state_dict()["state"]) == len(list(model.parameters()))
     torch.distributed.barrier()  # rank 0 holds the store that rank 1 still talks to
     torch.distributed.destroy_process_group()
+
+
+@fronts
+def test_parameters_that_became_sharded_by_hand(cls, process_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    model, optimizer = made(cls)
+    train(model, optimizer, 1)
+    mesh = init_device_mesh("cpu", (1,))
+    group = optimizer.param_groups[0]
+    group["params"] = [nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0)])) for p in group["params"]]
+    for p in group["params"]:
+        p.grad = torch.ones_like(p)
+    before = [p.full_tensor().clone() for p in group["params"]]
+    with pytest.raises(ParameterError, match=r"0\.weight has become a DTensor"):
+        optimizer.step()
+    assert all(torch.equal(p.full_tensor(), q) for p, q in zip(group["params"], before, strict=True))
 
 
 @heavy

@@ -45,10 +45,12 @@ class InBackward:
         return step
 
     def remove(self) -> None:
-        """Step in `optimizer.step()` again."""
+        """Step in `optimizer.step()` again; a second call changes nothing."""
         for hook in self._hooks:
             hook.remove()
-        self._optimizer._when_zeroed.remove(self._passes.clear)
+        if self._hooks:
+            self._optimizer._when_zeroed.remove(self._passes.clear)
+        self._hooks.clear()
 
 
 def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch._loading import MOVED
+from layerwise.torch._matching import MOVED
+from layerwise.torch._state import with_lr
 
 State = dict[str, Any]
-Convert = Callable[[State, Mapping[str, Any], bool], State]
+Group = Mapping[str, Any]
 
 
-def _adam_like(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
+class Source(NamedTuple):
+    """One optimizer that others are converted from."""
+
+    state: Callable[[State, Group], State]
+    options: Callable[[Group], dict[str, Any]]  # those that say how far a run has come, or what its state means
+    momentum: bool = False  # whether there is a momentum that can be kept with lr in it or without
+
+
+def _adam_like(state: State, group: Group) -> State:
     """apex and timm count steps in the group, not in the state."""
     if "max_exp_avg_sq" in state:
         raise StateError("the checkpoint is of amsgrad, whose maximum LAMB does not have. It cannot be converted.")
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
 
 
-def _sgd(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
-    """b = Σ μᵏ·r in SGD; with lr inside the momentum it is lr times that, as far as lr was constant."""
+def _sgd(state: State, group: Group) -> State:
+    """Momentum without lr. SGD counts no steps; all that matters is that the first one is over."""
     buffer = state["momentum_buffer"]
-    if buffer is None:
-        return {}
-    # SGD counts no steps; all that matters is that the first one is over.
-    return {"step": 1, "momentum_buffer": buffer * group["lr"] if lr_in_momentum else buffer}
+    return {} if buffer is None else {"step": 1, "momentum_buffer": buffer}
 
 
-def _torch_adafactor(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
+def _torch_adafactor(state: State, group: Group) -> State:
     names = {"row_var": "exp_avg_sq_row", "col_var": "exp_avg_sq_col", "variance": "exp_avg_sq", "step": "step"}
     kept = {names[key]: value for key, value in state.items() if key in names and value is not None}
     return {"step": kept.pop("step"), **(kept if kept else {"exp_avg_sq": state["variance"]})}
 
 
-def _transformers_adafactor(state: State, group: Mapping[str, Any], lr_in_momentum: bool) -> State:
-    """Row means lack the last dimension there, and column means the last but one; RMS is measured anew."""
+def _transformers_adafactor(state: State, group: Group) -> State:
+    """Row means lack the last dimension there, and column means the last but one; RMS is measured by the step."""
     kept: State = {"step": state["step"], **{k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}}
     if "exp_avg_sq" not in state:
         kept["exp_avg_sq_row"] = state["exp_avg_sq_row"].unsqueeze(-1)
@@ -45,42 +51,82 @@ def _transformers_adafactor(state: State, group: Mapping[str, Any], lr_in_moment
     return kept
 
 
-SOURCES: dict[str, tuple[Convert, tuple[str, ...]]] = {
-    "apex.FusedLAMB": (_adam_like, MOVED),
-    "timm.Lamb": (_adam_like, MOVED),
-    "torch.Adam": (_adam_like, MOVED),
-    "timm.Lars": (_sgd, MOVED),
-    "torch.SGD": (_sgd, MOVED),
-    # Their lr is a bound or None, not a rate: ours stays as it was given.
-    "torch.Adafactor": (_torch_adafactor, ("weight_decay",)),
-    "transformers.Adafactor": (_transformers_adafactor, ("weight_decay",)),
+def _rates(group: Group) -> dict[str, Any]:
+    return {name: group[name] for name in (*MOVED, "initial_lr", "maximize") if name in group}
+
+
+def _of_adam(group: Group) -> dict[str, Any]:
+    return {**_rates(group), "grad_averaging": bool(group.get("grad_averaging", True))}
+
+
+def _of_sgd(group: Group) -> dict[str, Any]:
+    return {**_rates(group), "lr_in_momentum": False}
+
+
+def _of_torch_adafactor(group: Group) -> dict[str, Any]:
+    """Its lr bounds the relative step."""
+    rates = _rates(group)
+    return {name: x for name, x in rates.items() if name not in ("lr", "initial_lr")} | {"lr_cap": group["lr"]}
+
+
+def _of_transformers_adafactor(group: Group) -> dict[str, Any]:
+    """Their lr is the rate unless the step is relative. AdafactorSchedule writes numbers there that nobody uses."""
+    rates = _rates(group)
+    if group["relative_step"]:
+        rates.pop("initial_lr", None)
+        rates["lr"] = None
+    return {**rates, "lr_in_momentum": True}
+
+
+SOURCES = {
+    "apex.FusedLAMB": Source(_adam_like, _of_adam),
+    "timm.Lamb": Source(_adam_like, _of_adam),
+    "torch.Adam": Source(_adam_like, _of_adam),
+    "timm.Lars": Source(_sgd, _of_sgd, momentum=True),
+    "torch.SGD": Source(_sgd, _of_sgd, momentum=True),
+    "torch.Adafactor": Source(_torch_adafactor, _of_torch_adafactor),
+    "transformers.Adafactor": Source(_transformers_adafactor, _of_transformers_adafactor),
 }
 
 
-def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool = True) -> dict[str, Any]:
-    """What `source` saved with state_dict(), as a state_dict that our optimizer of its kind loads.
+def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
+    """Return what `source` saved with state_dict() as a state_dict that our optimizer of its kind loads.
 
     Options are ours to give when the optimizer is made, by a preset for instance; of the groups only what schedulers
-    move is kept. `lr_in_momentum` says how the LARS that will load it keeps its momentum.
+    move is kept, and what the state's meaning depends on. The optimizer that loads it puts LARS's momentum in the form
+    in which it keeps it; `lr_in_momentum` says in which form the result has it, as the source unless given.
     """
     if source not in SOURCES:
         raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")
-    one, moved = SOURCES[source]
+    one = SOURCES[source]
+    if lr_in_momentum is not None and not one.momentum:
+        raise StateError(f"lr_in_momentum is for LARS's momentum, which {source} does not have. Leave it out.")
     try:
-        return _converted(state_dict, one, moved, lr_in_momentum)
+        made = _converted(state_dict, one)
+        return _with_lr(made) if lr_in_momentum else made
     except (KeyError, TypeError, AttributeError) as problem:
         raise StateError(f"this is not what {source} saves: {problem!r}. Pass its state_dict(), all of it.") from None
 
 
-def _converted(
-    state_dict: Mapping[str, Any], one: Convert, moved: tuple[str, ...], lr_in_momentum: bool
-) -> dict[str, Any]:
+def _converted(state_dict: Mapping[str, Any], source: Source) -> dict[str, Any]:
     state: dict[Any, State] = {}
     groups = []
     for group in state_dict["param_groups"]:
-        groups.append({key: x for key, x in group.items() if key in (*moved, "params", "initial_lr", "param_names")})
+        kept = {key: group[key] for key in ("params", "param_names") if key in group}
+        groups.append({**kept, **source.options(group)})
         for key in group["params"]:
             if found := state_dict["state"].get(key):
-                made = one(found, group, lr_in_momentum)
+                made = source.state(found, group)
                 state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
+    if unknown := state_dict["state"].keys() - {key for group in groups for key in group["params"]}:
+        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
     return {"state": {key: one for key, one in state.items() if one}, "param_groups": groups}
+
+
+def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
+    """The same with lr in the momentum: lr times it, as far as lr was constant."""
+    for group in made["param_groups"]:
+        group["lr_in_momentum"] = True
+        for one in (made["state"][key] for key in group["params"] if key in made["state"]):
+            one["momentum_buffer"] = with_lr("the checkpoint", one["momentum_buffer"], group["lr"], True)
+    return made

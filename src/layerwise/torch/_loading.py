@@ -3,36 +3,48 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
-from layerwise.torch import _state
-from layerwise.torch._settings import RATES, named
+from layerwise.torch import _matching, _origin, _state
+from layerwise.torch._matching import MOVED, same
+from layerwise.torch._settings import RATES
 
-# What schedulers move in the course of a run, and a resumed run has to find where it was.
-MOVED = ("lr", "weight_decay", "betas", "momentum")
+CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
+
+
+class Taken(NamedTuple):
+    """What an optimizer takes over: for each group its options and the keys of its parameters, and states by key."""
+
+    groups: list[dict[str, Any]]
+    keys: list[list[Any]]
+    state: dict[Any, dict[str, Any]]
+    said: list[str]  # what a warning is due for
 
 
 def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
     """Load a checkpoint, judged after the caller's hooks have had it, and put right what torch's loading changes."""
-    given = [{name: group[name] for name in optimizer.defaults} for group in optimizer.param_groups]
-    taken: list[dict[str, Any]] = []
+    taken: list[Taken] = []
 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
         taken.append(_checked(optimizer, loaded))
-        return taken[0]
+        for said in taken[0].said:  # before anything is changed, since a warning may be an error
+            warnings.warn(said, stacklevel=7)
+        groups = [
+            {"params": keys, "capturable": group["capturable"]}
+            for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)
+        ]
+        return {**loaded, "state": taken[0].state, "param_groups": groups}
 
     def after(_: Any) -> None:
-        _keep_dtypes(optimizer, taken[0])
-        differing = _keep_options(optimizer, given, taken[0]["param_groups"])
-        if differing:
-            said = f"the checkpoint was written with other options, which do not replace those given here: {differing}"
-            warnings.warn(said, stacklevel=5)
+        for group, options in zip(optimizer.param_groups, taken[0].groups, strict=True):
+            group.update(options)
+        _own(optimizer, taken[0])
 
     if not isinstance(state_dict, Mapping):
         raise StateError(f"a checkpoint must be a dict, but is {state_dict!r}. Pass what state_dict() gave.")
@@ -41,28 +53,56 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
         optimizer.register_load_state_dict_post_hook(after, prepend=True),
     ]
     try:
-        load_as_torch_does(state_dict)
+        load_as_torch_does(dict(state_dict))
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
+    """What there is to take over; raises if the optimizer cannot go on from it."""
     _check_form(loaded)
-    by_id = dict(_pairs(optimizer, loaded))
-    unknown = loaded["state"].keys() - by_id.keys()
+    ours = optimizer.param_groups
+    _origin.check(optimizer._hyper, loaded["param_groups"])
+    named = [optimizer.named(i) for i in range(len(ours))]
+    found = _matched(ours, named, loaded)
+    sources = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
+    state: dict[Any, dict[str, Any]] = {}
+    for group, source, members, names in zip(ours, sources, found, named, strict=True):
+        _check_rates(optimizer, group, source)
+        h = optimizer.settings_of({**group, **_moved(group, source)})
+        for (p, name), (_, key) in zip(names, members, strict=True):
+            one = loaded["state"].get(key)
+            if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
+                state[key] = _state.checked(optimizer.plan_for(p, h, name), one)
+                _convert_momentum(name, state[key], source, h)
+    said = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
+    groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
+    return Taken(groups, [[key for _, key in members] for members in found], state, said)
+
+
+def _matched(ours: list[Any], named: list[Any], loaded: Mapping[str, Any]) -> list[list[tuple[Mapping[str, Any], Any]]]:
+    """The saved group and key of each parameter."""
+    names = [[name for _, name in members] for members in named]
+    has_names = all(group.get("param_names") for group in ours if group["params"])
+    found = _matching.aligned(ours, names if has_names else None, loaded["param_groups"])
+    unknown = loaded["state"].keys() - {key for members in found for _, key in members}
     if unknown:
         raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
-    groups = [_placed(*each) for each in zip(optimizer.param_groups, loaded["param_groups"], strict=True)]
-    for group, saved in zip(optimizer.param_groups, groups, strict=True):
-        _check_rates(optimizer, group, saved)
-    state = {}
-    for key, one in loaded["state"].items():
-        if one != {}:
-            p, name, group = by_id[key]
-            plan = optimizer.plan_for(p, optimizer.settings_of(group), name)
-            state[key] = _state.checked(plan, one)
-    return {**loaded, "state": state, "param_groups": groups}
+    return found
+
+
+def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    taken = {name: saved[name] for name in MOVED if name in saved and name in group}
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
+
+
+def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Our group as it goes on: what schedulers move, and what is no option of ours, comes from the checkpoint."""
+    not_taken = {*optimizer.defaults, *_origin.MEANING, "params", "param_names"}
+    others = {name: x for name, x in saved.items() if name not in not_taken}
+    own = {name: x for name, x in group.items() if name != "params"}
+    return {**own, **deepcopy(others), **_moved(group, saved)}
 
 
 def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +131,9 @@ def _check_form(loaded: Mapping[str, Any]) -> None:
     for group in loaded["param_groups"]:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
             raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+        for name in MOVED:
+            if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
+                raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
 
 
 def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -107,41 +150,39 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
 
 
-def _pairs(optimizer: Any, state_dict: Mapping[str, Any]) -> Any:
-    """Each parameter's id in the checkpoint, with the parameter, its name and its group."""
-    ours, theirs = optimizer.param_groups, state_dict["param_groups"]
-    sizes = [len(group["params"]) for group in ours], [len(group["params"]) for group in theirs]
-    if sizes[0] != sizes[1]:
-        raise StateError(f"the checkpoint has groups of {sizes[1]} parameters, and this optimizer of {sizes[0]}.")
-    for i, (group, saved) in enumerate(zip(ours, theirs, strict=True)):
-        for (p, name), key in zip(named(group, i), saved["params"], strict=True):
-            yield key, (p, name, group)
+def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any], h: Any) -> None:
+    """Put LARS's momentum in the form in which this optimizer keeps it: with lr in it, or without."""
+    buffer = state.get("momentum_buffer")
+    if buffer is not None and saved.get(CONVERTED, h.lr_in_momentum) != h.lr_in_momentum:
+        state["momentum_buffer"] = _state.with_lr(name, buffer, saved.get("lr", 0), h.lr_in_momentum)
 
 
-def _keep_dtypes(optimizer: Any, saved: Mapping[str, Any]) -> None:
-    # torch casts state to the parameter's dtype, which would round float32 moments of bfloat16 parameters.
-    keys = chain.from_iterable(group["params"] for group in saved["param_groups"])
+def _own(optimizer: Any, taken: Taken) -> None:
+    """Give the optimizer tensors of its own, in the dtype they were saved in.
+
+    torch casts them to the parameter's dtype, which would round float32 moments of bfloat16 parameters, and keeps those
+    of the checkpoint where there is nothing to cast: the next step would write to them, and to both of two states that
+    were saved as one.
+    """
     params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    for key, p in zip(keys, params, strict=True):
-        for name, value in saved["state"].get(key, {}).items():
-            if isinstance(value, Tensor) and optimizer.state[p][name].dtype != value.dtype:
-                device = optimizer.state[p][name].device
-                optimizer.state[p][name] = value.detach().to(device, copy=True)
+    for key, p in zip(chain.from_iterable(taken.keys), params, strict=True):
+        for name, value in taken.state.get(key, {}).items():
+            device = optimizer.state[p][name].device
+            optimizer.state[p][name] = value.detach().to(device, copy=True)
 
 
-def _keep_options(optimizer: Any, given: list[dict[str, Any]], saved: list[dict[str, Any]]) -> dict[str, Any]:
+def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     differing = {}
-    for group, own, theirs in zip(optimizer.param_groups, given, saved, strict=True):
-        for name, value in own.items():
-            if name in MOVED and name in theirs:
-                group[name] = tuple(theirs[name]) if isinstance(theirs[name], list) else theirs[name]
-                continue
-            group[name] = value
-            if name in theirs and not _same(theirs[name], value):
-                differing[name] = theirs[name]
-    return differing
+    for group, saved in zip(optimizer.param_groups, sources, strict=True):
+        for name in optimizer.defaults:
+            converted = name == CONVERTED and "momentum" in group
+            if name not in MOVED and name in saved and not converted and not same(saved[name], group[name]):
+                differing[name] = saved[name]
+    if differing:
+        yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
 
 
-def _same(a: Any, b: Any) -> bool:
-    a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
-    return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+def _regrouped(sources: Sequence[Mapping[str, Any]], regrouped: bool) -> Iterator[str]:
+    if regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
+        said = {f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)}
+        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {said}"

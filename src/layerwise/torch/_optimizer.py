@@ -23,11 +23,12 @@ from layerwise.errors import (
 from layerwise.hyper import Settings
 from layerwise.names import ByName, check_matched
 from layerwise.torch import _cuts as cuts
-from layerwise.torch import _loading, _state, _tensors
+from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
+from layerwise.torch._names import Named, Names
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
-from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named, proportional_rates
+from layerwise.torch._plan import Plan, check_step, plan_of
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, proportional_rates
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -37,7 +38,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(torch.optim.Optimizer):
+class Optimizer(Named):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -58,6 +59,8 @@ class Optimizer(torch.optim.Optimizer):
         self._agreed = Agreement((), (), self._model_group)
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._when_zeroed: list[Callable[[], None]] = []
+        self._names = Names()
+        self._begun_elsewhere = False  # whether initial_lr is of a schedule that only the checkpoint had
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         if given["fused"] is True and given["differentiable"]:
@@ -74,16 +77,18 @@ class Optimizer(torch.optim.Optimizer):
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
-        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group")}
+        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
+        self.put_names_in_step()
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._when_zeroed = []
         self._forget_plans()
         self._axes = None
         # torch comes here with every checkpoint, which changes nothing about these.
         self.__dict__.setdefault("_captured", [])
+        self.__dict__.setdefault("_when_zeroed", [])
+        self.__dict__.setdefault("_names", Names())
         self.__dict__.setdefault("_agreed", Agreement((), (), self._model_group))
         for group in self.param_groups:
             for name, value in self.defaults.items():
@@ -113,7 +118,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
-        for p, name in named(group, number):
+        for p, name in self.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             if self._engine == FUSED:
@@ -125,7 +130,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _members(self) -> list[tuple[Tensor, str]]:
         """All parameters with their names."""
-        return [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
+        return [each for i in range(len(self.param_groups)) for each in self.named(i)]
 
     # ---- the step
 
@@ -153,7 +158,8 @@ class Optimizer(torch.optim.Optimizer):
         """The group's hyperparameters, if all it says is right."""
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
-        check_capture(group)
+        if capturing():
+            check_capture(group, _schedule.moves(self, group))
         if self._model_group is not None and h.asks_of_model and h.max_grad_norm_per_tensor:
             raise ContradictionError(
                 sentence(
@@ -170,7 +176,7 @@ class Optimizer(torch.optim.Optimizer):
         settings = [self.settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [_with_gradients(group["params"]) for _, group in groups]
+        given = [_tensors.with_gradients(group["params"]) for _, group in groups]
         return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
@@ -251,18 +257,12 @@ class Optimizer(torch.optim.Optimizer):
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
         for due in dues:
-            names = dict(named(due.group, due.number))
+            names = dict(self.named(due.number))
             for p, g in zip(due.params, due.grads, strict=True):
                 yield self._checked(p, g, due, names[p])
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
-        _tensors.check_parameter(name, p)
-        _tensors.check_gradient(name, p, g)
-        if due.group["differentiable"] and p.is_leaf and p.requires_grad:
-            raise ParameterError(
-                f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
-            )
-        cuts.check_alike(name, p, g)
+        check_step(name, p, g, due.group["differentiable"], self._wrapped)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(
@@ -316,7 +316,7 @@ class Optimizer(torch.optim.Optimizer):
 
         With `proportional` it is the first group's, and the others keep their proportions to it.
         """
-        if any("initial_lr" in group for group in self.param_groups):
+        if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
                 "or drop it and make the optimizer anew."
@@ -327,10 +327,12 @@ class Optimizer(torch.optim.Optimizer):
         for group, rate in zip(self.param_groups, rates, strict=True):
             self._groups.check({**group, "lr": rate})
         for group, rate in zip(self.param_groups, rates, strict=True):
+            group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
             if group["capturable"] and isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
             else:
                 group["lr"] = rate
+        self._begun_elsewhere = False
 
     def parameters(self) -> list[Tensor]:
         """All parameters, group by group."""
@@ -373,14 +375,11 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a checkpoint, or raise StateError and stay as it was.
 
+        Parameters go by name where both sides have names, and otherwise by their places.
         State keeps the dtype it was saved with. Rates that schedulers move (lr, weight_decay, betas, momentum) come
         from the checkpoint; every other option stays as it was given here, and a warning names those that differ.
         """
+        begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)
+        self._begun_elsewhere = not begun_here and any("initial_lr" in group for group in self.param_groups)
         self._forget_plans()
-
-
-def _with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    grads = [p.grad for p in params]
-    found = [g for g in grads if g is not None]
-    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from layerwise.blocks import Blocks
 from layerwise.engines import Job
-from layerwise.errors import StateError
+from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Settings
 from layerwise.layout import Layout, lay_out
-from layerwise.torch._cuts import Cut, Held, Kept, cut_of, held, is_dtensor, kept_dims, local
+from layerwise.torch._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
+from layerwise.torch._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 
@@ -84,6 +85,22 @@ class Plan:
                 fields.append(None if kept is None else one.view(stored[key], along))
             made, cut = rule.State(*fields), (one.axes, None if one.along is None else part)
             yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts, cut)
+
+
+def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool, wrapped: bool) -> None:
+    """Raise unless the parameter can be stepped with this gradient; `wrapped`: whether any was a DTensor before."""
+    check_parameter(name, p)
+    check_gradient(name, p, g)
+    if differentiable and p.is_leaf and p.requires_grad:
+        raise ParameterError(
+            f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
+        )
+    check_alike(name, p, g)
+    if is_dtensor(p) and not wrapped:
+        raise ParameterError(
+            f"{name} has become a DTensor since the first step, and the state belongs to what it was. Shard the model "
+            "before making the optimizer, or make the optimizer again."
+        )
 
 
 def plan_of(rule: Any, p: Tensor, h: Settings, name: str, blocks: Blocks | None) -> Plan:

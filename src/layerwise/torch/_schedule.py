@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch import optim
@@ -30,6 +31,16 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         return float(schedule(step) / schedule.peak)
 
     return LambdaLR(optimizer, factor, last_epoch)
+
+
+def moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether a scheduler moves the group's lr.
+
+    Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. Those of PyTorch
+    wrap the optimizer's step as well.
+    """
+    here = not optimizer._begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    return here and "initial_lr" in group
 
 
 def _schedule(value: Any) -> Schedule:

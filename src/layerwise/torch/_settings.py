@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -123,30 +123,23 @@ def capturing() -> bool:
     return initialized and torch.cuda.is_current_stream_capturing()
 
 
-def check_capture(group: Mapping[str, Any]) -> None:
-    """Raise where a CUDA graph, if one is captured now, would repeat a number that is meant to change."""
-    if not capturing():
-        return
+def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
+    """Raise where a CUDA graph that is captured now would repeat a number that is meant to change."""
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."
         raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))
-    if "initial_lr" in group and not isinstance(group["lr"], Tensor):
+    if scheduled and not isinstance(group["lr"], Tensor):
         way_out = "Pass lr=torch.tensor(...) on the parameters' device; else the graph would not follow the scheduler."
         raise ContradictionError(
             sentence("lr", "a tensor where a CUDA graph is captured and a scheduler moves it", group["lr"], way_out)
         )
 
 
-def named(group: Mapping[str, Any], number: int) -> Iterator[tuple[Tensor, str]]:
-    """The group's parameters, each with its name or else with its place."""
-    names = group.get("param_names") or [f"parameter {i} of group {number}" for i in range(len(group["params"]))]
-    return zip(group["params"], names, strict=True)
-
-
 def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
-        if value.numel() != 1:
-            raise HyperparameterError(sentence(name, "a number or a tensor of one element", value, way_out))
+        odd = value.is_nested or value.layout is not torch.strided or value.is_complex()
+        if odd or value.numel() != 1:
+            raise HyperparameterError(sentence(name, "a number or a tensor of one real element", value, way_out))
         if value.device.type == "cpu":  # where it costs nothing to look
             RATE(name, float(value.detach()), way_out)
     elif not (optional and value is None):

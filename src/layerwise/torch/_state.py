@@ -8,28 +8,47 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.checks import Refused, integer
 from layerwise.engines import native
 from layerwise.errors import StateError
 from layerwise.torch._cuts import is_dtensor
 from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import LOW, alike, computing
+from layerwise.torch._tensors import FLOATING, LOW, alike, computing
 
 State = dict[str, Any]
 OTHERS = ("step", "master")
-COUNT = integer(0)
+MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
 
 
 def as_step(name: str, value: Any) -> Tensor:
     """A step count as an integer tensor, whatever form it was saved in."""
-    if isinstance(value, Tensor) and value.numel() != 1:
-        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
+    number = value
+    if isinstance(value, Tensor):
+        _check_readable(name, "step", value)
+        _check_there(name, "step", value)
+        if value.numel() != 1:
+            raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
+        number = value.item()
     try:
-        count = COUNT.convert(int(value) if value == int(value) else value)
-    except (Refused, TypeError, ValueError, OverflowError):
-        raise StateError(f"'step' of {name} must be {COUNT.allowed}, but is {value!r}. {WAY_OUT}") from None
+        count = int(number) if not isinstance(number, bool) and number == int(number) else -1
+    except (TypeError, ValueError, OverflowError):
+        count = -1
+    if not 0 <= count <= MOST_STEPS:
+        raise StateError(f"'step' of {name} must be an integer from 0 to 2^53, but is {value!r}. {WAY_OUT}")
     return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
+
+
+def _check_readable(name: str, key: str, value: Tensor) -> None:
+    """Raise unless these are plain real numbers."""
+    odd: Any = value.dtype if value.is_complex() or value.is_quantized else None
+    odd = "nested" if value.is_nested else value.layout if value.layout is not torch.strided else odd
+    if odd is not None:
+        raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {WAY_OUT}")
+
+
+def _check_there(name: str, key: str, value: Tensor) -> None:
+    if value.is_meta:
+        raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
 def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: bool) -> None:
@@ -37,6 +56,8 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
+    elif not isinstance(state["step"], Tensor):
+        state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
     dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
@@ -69,12 +90,21 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 
 def check_kept(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Raise unless what is kept of a parameter, as far as there is any, has the shapes and lies where it has to."""
-    check_shapes(plan.name, state, plan.state_shapes)
+    """Raise unless a step can go on from what is kept of a parameter, as far as there is any."""
+    step = state.get("step", 0)
+    if isinstance(step, Tensor):
+        _check_readable(plan.name, "step", step)  # its number may be on a device, and is not waited for
+    else:
+        as_step(plan.name, step)
     for key in plan.state_shapes.keys() & state.keys():
+        _check_values(plan.name, key, state[key])
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
-            raise StateError(f"{key!r} of {plan.name} must be {kind} as its parameter is. {WAY_OUT}")
+            raise StateError(
+                f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
+                "they are now, and load its state through torch.distributed.checkpoint, which moves it."
+            )
+    check_shapes(plan.name, state, plan.state_shapes)
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
@@ -84,6 +114,25 @@ def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple
             raise StateError(
                 f"{key!r} of {name} must have the shape {shape}, but has {tuple(state[key].shape)}. {WAY_OUT}"
             )
+
+
+def _check_values(name: str, key: str, value: Any) -> None:
+    """Raise unless this is a tensor of numbers to go on from."""
+    if isinstance(value, Tensor):
+        _check_readable(name, key, value)
+    if not isinstance(value, Tensor) or value.dtype not in FLOATING:
+        kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
+        raise StateError(f"{key!r} of {name} must be a tensor of 16 to 64 bit floats, but is {kind}. {WAY_OUT}")
+
+
+def with_lr(name: str, momentum: Tensor, lr: Any, within: bool) -> Tensor:
+    """LARS's momentum with lr `within` it, which it had not; or without, which it had."""
+    if not float(lr) > 0:
+        raise StateError(
+            f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "
+            f"form. Make the optimizer with lr_in_momentum={not within}."
+        )
+    return momentum * float(lr) if within else momentum / float(lr)
 
 
 def checked(plan: Plan, state: Any) -> State:
@@ -99,8 +148,8 @@ def checked(plan: Plan, state: Any) -> State:
             f"{WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
-        if not isinstance(state[key], Tensor) or not state[key].is_floating_point():
-            raise StateError(f"{key!r} of {name} must be a floating tensor, but is {state[key]!r}. {WAY_OUT}")
+        _check_values(name, key, state[key])
+        _check_there(name, key, state[key])
     check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
     placed = {key: plan.placed(key, value) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}

@@ -31,6 +31,13 @@ def written(params: Sequence[Tensor]) -> None:
     increment_version(params)
 
 
+def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that have a gradient, and the gradients."""
+    grads = [p.grad for p in params]
+    found = [g for g in grads if g is not None]
+    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
+
+
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     if is_lazy(p):

@@ -1,0 +1,189 @@
+"""Parameters of a checkpoint and of an optimizer: which are the same, and which rates each group takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import StateError
+
+Group = Mapping[str, Any]
+Form = Callable[[str], str]
+
+# What schedulers move in the course of a run, and a resumed run has to find where it was.
+MOVED = ("lr", "weight_decay", "betas", "momentum")
+# Modules that wrap another and whose attribute nobody else has; DDP's "module" may be a module's own.
+WRAPPERS = {
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_fpw_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+    "_original_module",
+}
+MOST_SHOWN = 5
+
+
+def _without(components: set[str]) -> Form:
+    def form(name: str) -> str:
+        *modules, last = name.split(".")
+        return ".".join([*(module for module in modules if module not in components), last])
+
+    return form
+
+
+# Forms in which names are compared, from as they are to what only a wrapper at some depth explains.
+FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
+
+
+def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved: Sequence[Group]) -> list[list[Any]]:
+    """For each of our groups the (saved group, key) of its parameters; `names` are ours, if there are any.
+
+    Names decide where both sides have them. Without, parameters go by their places.
+    """
+    places = [(group, key) for group in saved for key in group["params"]]
+    _check_keys([key for _, key in places])
+    theirs = _names_of(saved)
+    sizes = [len(group["params"]) for group in ours]
+    if names is None or theirs is None:
+        found = [len(group["params"]) for group in saved]
+        if found != sizes:
+            raise StateError(
+                f"the checkpoint has groups of {found} parameters, and this optimizer of {sizes}. Make the same "
+                "groups, or make both optimizers of named parameters, which are found by name."
+            )
+        order: Sequence[int] = range(len(places))
+    else:
+        order = _order(list(chain.from_iterable(names)), theirs)
+    each = iter(order)
+    return [[places[next(each)] for _ in range(size)] for size in sizes]
+
+
+def _check_keys(keys: Sequence[Any]) -> None:
+    odd = [key for key in keys if not isinstance(key, (int, str))]
+    if odd or len(set(keys)) != len(keys):
+        found = f"{odd[0]!r} is neither" if odd else "one appears twice"
+        raise StateError(
+            f"'params' of the checkpoint's groups must be numbers or names, each there once, but {found}. "
+            "Pass what state_dict() gave."
+        )
+
+
+def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
+    """The checkpoint's names, the surest first.
+
+    torch.distributed.checkpoint puts keys that are names in the order of the optimizer that loads, and leaves
+    'param_names' in that of the one that saved.
+    """
+    keys = list(chain.from_iterable(group["params"] for group in saved))
+    if keys and all(isinstance(key, str) for key in keys):
+        return [keys, list(chain.from_iterable(group.get("param_names") or () for group in saved))]
+    named = ["param_names" in group for group in saved if group["params"] or group.get("param_names")]
+    if any(named) and not all(named):
+        raise StateError("the checkpoint names the parameters of some groups and not of others. Name all or none.")
+    return [list(chain.from_iterable(map(_names_in, saved)))] if any(named) else None
+
+
+def _names_in(group: Group) -> list[str]:
+    names = group.get("param_names", [])
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise StateError(f"'param_names' of a group of the checkpoint must be a list of strings, but is {names!r}.")
+    if len(names) != len(group["params"]):
+        raise StateError(
+            f"'param_names' of a group of the checkpoint must name its {len(group['params'])} parameters, but has "
+            f"{len(names)} names: {_shown(names)}. Pass what state_dict() gave."
+        )
+    return list(names)
+
+
+def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
+    """The place of each of our names in the checkpoint."""
+    if (order := _same_names(ours, theirs[0])) is not None:
+        return order
+    if theirs[1:] == [ours]:  # names that the caller made up, beside keys that are the model's
+        return range(len(ours))
+    raise StateError(_contradiction(ours, theirs[0]))
+
+
+def _same_names(ours: list[str], theirs: list[str]) -> Sequence[int] | None:
+    if len(ours) != len(theirs):
+        return None
+    for form in FORMS:
+        a, b = _without_prefix([form(name) for name in ours], [form(name) for name in theirs])
+        if a == b:
+            return range(len(a))
+        places = {name: i for i, name in enumerate(b)}
+        if len(places) == len(b) and places.keys() == set(a):
+            return [places[name] for name in a]
+    return None
+
+
+def _without_prefix(a: list[str], b: list[str]) -> tuple[list[str], list[str]]:
+    """Both without the module that all names of one side lie in, if the other side's do not."""
+    more = (sum(map(len, b)) - sum(map(len, a))) // max(1, len(a))
+    if more < 0:
+        return _without_prefix(b, a)[::-1]
+    prefix = b[0][:more] if b else ""
+    if prefix.endswith(".") and all(name.startswith(prefix) for name in b):
+        b = [name[more:] for name in b]
+    return a, b
+
+
+def _contradiction(ours: list[str], theirs: list[str]) -> str:
+    plain = FORMS[1]
+    a, b = {plain(name): name for name in ours}, {plain(name): name for name in theirs}
+    lacking, besides = [a[n] for n in a.keys() - b.keys()], [b[n] for n in b.keys() - a.keys()]
+    if not lacking and not besides:
+        return (
+            f"the checkpoint has the names {_shown(theirs)}, and this optimizer {_shown(ours)}: names that appear "
+            "twice have to be in the same order. Pass the parameters in the order in which they were saved."
+        )
+    return (
+        f"the checkpoint's parameters are not those of this optimizer: it lacks {_shown(sorted(lacking))} and has "
+        f"besides {_shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
+        "the checkpoint's 'param_names'."
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+    return ", ".join(map(repr, names[:MOST_SHOWN])) + more
+
+
+def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
+    """The saved group that one of ours goes on from, with the rates on which all of its parameters' groups agree."""
+    sources = _distinct(group for group, _ in members)
+    for other in sources[1:]:
+        for name in (*MOVED, "initial_lr"):
+            if not same(sources[0].get(name), other.get(name)):
+                raise StateError(
+                    f"the parameters of group {number} were in groups with {name}={sources[0].get(name)!r} and "
+                    f"{name}={other.get(name)!r} in the checkpoint, and which of them goes on is not clear. Make the "
+                    "groups as they were saved, load, and move parameters after that."
+                )
+    return sources[0] if sources else {}
+
+
+def regrouped(found: Sequence[Sequence[tuple[Group, Any]]]) -> bool:
+    """Whether the checkpoint's groups are cut otherwise than ours."""
+    cut = [id(group) for members in found for group in _distinct(one for one, _ in members)]
+    return len(set(cut)) != len(cut) or any(len(_distinct(one for one, _ in members)) > 1 for members in found)
+
+
+def _distinct(groups: Iterator[Group]) -> list[Group]:
+    return list({id(group): group for group in groups}.values())
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two options are equal, of whatever kind a checkpoint has them."""
+    a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
+    try:
+        return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
+    except (RuntimeError, TypeError, ValueError):
+        return False

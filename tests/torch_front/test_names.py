@@ -1,0 +1,409 @@
+"""Names: a checkpoint's parameters are found by them, and they stay their parameters'."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import warnings
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch_front.front import BUSY, bits, busy, everything, fronts, parameters, set_grads, twins, walk
+
+from layerwise.errors import ParameterError, StateError
+from layerwise.torch import Adafactor, Lamb, Lars, convert
+
+SQUARES = dict.fromkeys("abcd", (3, 3))
+
+
+def stepped(front, params, names=str, **options):
+    """An optimizer after two steps with gradients that differ by name; `names` says what parameters are called."""
+    opt = busy(front, [(names(name), p) for name, p in params.items()], **options)
+    for seed in range(2):
+        set_grads(params, seed)
+        opt.step()
+    return opt
+
+
+def states(opt, params):
+    return {name: bits(opt.state[p]) for name, p in params.items()}
+
+
+def called(state, form):
+    """The checkpoint with its parameters called otherwise."""
+    state = copy.deepcopy(state)
+    for group in state["param_groups"]:
+        group["param_names"] = [form(name) for name in group["param_names"]]
+    return state
+
+
+# ---- the same parameters under other names, and in another order
+
+FORMS = {
+    "as they are": str,
+    "compiled": lambda name: f"_orig_mod.{name}",
+    "DDP": lambda name: f"module.{name}",
+    "DDP around DDP": lambda name: f"module.module.{name}",
+    "DDP of a compiled model": lambda name: f"module._orig_mod.{name}",
+    "compiled DDP": lambda name: f"_orig_mod.module.{name}",
+    "FSDP1 around all": lambda name: f"_fsdp_wrapped_module.{name}",
+    "FSDP1 and checkpointing at depth": lambda name: name.replace(
+        "layer.", "_fsdp_wrapped_module.layer._checkpoint_wrapped_module."
+    ),
+    "a layer compiled by itself": lambda name: name.replace("layer.", "layer._orig_mod."),
+    "a layer in DDP by itself": lambda name: name.replace("layer.", "layer.module."),
+    "Fabric": lambda name: f"_forward_module.{name}",
+    "in a module of its own": lambda name: f"net.{name}",
+}
+NAMES = {"layer.qkv.weight": (6, 4), "layer.qkv.bias": (6,), "head.weight": (6, 4), "module.weight": (6, 4)}
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["saved wrapped", "saved plain"])
+@pytest.mark.parametrize("permuted", [False, True], ids=["in order", "permuted"])
+@pytest.mark.parametrize("form", FORMS)
+@fronts
+def test_names_are_those_of_the_wrapped_model(front, form, permuted, back):
+    """Blocks by name go on as well: without them the states of Adafactor would not fit."""
+    wrapped = FORMS[form]
+    there, here = (str, wrapped) if back else (wrapped, str)
+    params = parameters(1, NAMES)
+    split = lambda names: {"blocks": {names("layer.qkv.weight"): 3}}  # noqa: E731
+    opt = stepped(front, params, there, **split(there))
+    again = twins(params)
+    order = list(reversed(again)) if permuted else list(again)
+    fresh = busy(front, [(here(name), again[name]) for name in order], **split(here))
+    fresh.load_state_dict(opt.state_dict())
+    assert fresh.param_groups[0]["param_names"] == [here(name) for name in order]
+    assert states(fresh, again) == states(opt, params)
+    for one, ps in ((opt, params), (fresh, again)):
+        set_grads(ps, 5)
+        one.step()
+    assert bits(again) == bits(params)
+    assert fresh.stats()[here("layer.qkv.weight")]["trust_ratio"].shape == (3,)
+
+
+def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
+    """What DDP calls module.weight is weight; the model has a module.weight, too."""
+    params = parameters(1, {"weight": (3, 3), "module.weight": (3, 3)})
+    opt = stepped(Lamb, params)
+    again = twins(params)
+    fresh = busy(Lamb, reversed(again.items()))
+    fresh.load_state_dict(called(opt.state_dict(), lambda name: f"module.{name}"))
+    assert states(fresh, again) == states(opt, params)
+
+
+@fronts
+def test_converted_checkpoints_go_by_name(front):
+    """Also with a wrapper's prefix there, and in another order here."""
+    source, theirs_of = {
+        Lamb: ("torch.Adam", torch.optim.AdamW),
+        Lars: ("torch.SGD", lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9)),
+        Adafactor: ("torch.Adafactor", torch.optim.Adafactor),
+    }[front]
+    params = parameters(1, SQUARES)
+    theirs = theirs_of([(f"_orig_mod.{name}", p) for name, p in params.items()])
+    set_grads(params, 1)
+    theirs.step()
+    options = {Lamb: {"betas": (0.9, 0.999)}, Lars: {"lr_in_momentum": False}, Adafactor: {"lr": None}}[front]
+    fresh = front(reversed(params.items()), **options)
+    fresh.load_state_dict(convert(theirs.state_dict(), source))
+    key = {Lamb: "exp_avg", Lars: "momentum_buffer", Adafactor: "exp_avg_sq_row"}[front]
+    theirs_key = {Adafactor: "row_var"}.get(front, key)
+    for p in params.values():
+        assert torch.equal(fresh.state[p][key], theirs.state[p][theirs_key])
+
+
+# ---- names that contradict, are there twice, or are not there
+
+
+def test_names_that_are_not_the_same():
+    opt = stepped(Lamb, parameters(1, SQUARES))
+    others = {"b": (3, 3), "c": (3, 3), "d": (3, 3), "e": (3, 3)}
+    fresh = busy(Lamb, (ps := parameters(2, others)).items(), lr=0.7)
+    walk(fresh, ps, [0])
+    before = everything(fresh, ps)
+    with pytest.raises(StateError, match="lacks 'e' and has besides 'a'"):
+        fresh.load_state_dict(opt.state_dict())
+    assert everything(fresh, ps) == before
+
+
+@pytest.mark.parametrize("ours", [{"a", "b", "c"}, {*"abcd", "e"}])
+def test_some_of_the_parameters(ours):
+    opt = stepped(Lamb, parameters(1, SQUARES))
+    fresh = busy(Lamb, parameters(2, dict.fromkeys(sorted(ours), (3, 3))).items())
+    with pytest.raises(StateError, match="besides 'd'" if "d" not in ours else "lacks 'e'"):
+        fresh.load_state_dict(opt.state_dict())
+
+
+def test_names_that_appear_twice():
+    """Two models in one optimizer: in the same order there is no doubt, in another there is."""
+    params = parameters(1, SQUARES)
+    two = [("weight", params["a"]), ("weight", params["b"]), ("bias", params["c"])]
+    opt = Lamb(two)
+    set_grads(params, 1)
+    opt.step()
+    again = Lamb(two)
+    again.load_state_dict(called(opt.state_dict(), lambda name: f"module.{name}"))
+    assert all(bits(again.state[p]) == bits(opt.state[p]) for _, p in two)
+    with pytest.raises(StateError, match="twice"):
+        Lamb(two[::-1]).load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["names here", "names there"])
+@fronts
+def test_names_on_one_side_alone_go_by_place(front, there):
+    params = parameters(1)
+    one, other = (params.items(), params.values()) if there else (params.values(), params.items())
+    opt = busy(front, one)
+    walk(opt, params, range(2))
+    fresh = busy(front, other)
+    fresh.load_state_dict(opt.state_dict())
+    assert states(fresh, params) == states(opt, params)
+    assert fresh.param_groups[0].get("param_names") == (None if there else list(params))
+
+
+ODD_NAMES = {"too few": ["a"], "too many": list("abcde"), "no strings": [1, 2, 3, 4], "no list": "abcd", "none": None}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("what", ODD_NAMES)
+def test_names_that_cannot_be_right(what, named):
+    opt = stepped(Lamb, params := parameters(1, SQUARES))
+    state = copy.deepcopy(opt.state_dict())
+    state["param_groups"][0]["param_names"] = ODD_NAMES[what]
+    fresh = busy(Lamb, params.items() if named else params.values())
+    with pytest.raises(StateError, match="'param_names'"):
+        fresh.load_state_dict(state)
+
+
+def test_names_of_some_groups():
+    opt = busy(Lamb, [{"params": [("a", torch.ones(3))]}, {"params": [("b", torch.ones(3))]}])
+    state = opt.state_dict()
+    del state["param_groups"][1]["param_names"]
+    with pytest.raises(StateError, match="some groups"):
+        opt.load_state_dict(state)
+
+
+# ---- groups
+
+
+def in_groups(front, params, *groups):
+    return busy(front, [{"params": [(name, params[name]) for name in names], **said} for names, said in groups])
+
+
+RATE = {Lamb: "betas", Lars: "momentum", Adafactor: "weight_decay"}
+
+
+@fronts
+def test_groups_in_another_order(front):
+    params = parameters(1, SQUARES)
+    value = {Lamb: (0.5, 0.6), Lars: 0.3, Adafactor: 0.7}[front]
+    opt = in_groups(front, params, ("ab", {}), ("cd", {"lr": 0.5, RATE[front]: value}))
+    walk(opt, params, range(2))
+    fresh = in_groups(front, params, ("dc", {}), ("ab", {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fresh.load_state_dict(opt.state_dict())
+    assert states(fresh, params) == states(opt, params)
+    assert [group["lr"] for group in fresh.param_groups] == [0.5, BUSY[front]["lr"]]
+    assert fresh.param_groups[0][RATE[front]] == value
+
+
+@fronts
+def test_parameters_in_other_groups(front):
+    """Where all the groups they come from say the same, that holds, and a warning says what it is."""
+    params = parameters(1, SQUARES)
+    opt = in_groups(front, params, ("ab", {"lr": 0.5}), ("cd", {"lr": 0.5}))
+    walk(opt, params, range(2))
+    fresh = in_groups(front, params, ("a", {}), ("cdb", {}))
+    with pytest.warns(UserWarning, match=r"groups.*'group 1': {'lr': 0\.5") as found:
+        fresh.load_state_dict(opt.state_dict())
+    assert found[0].filename == __file__
+    assert states(fresh, params) == states(opt, params)
+    one = busy(front, params.items())
+    with pytest.warns(UserWarning, match="groups"):
+        one.load_state_dict(opt.state_dict())
+    assert one.param_groups[0]["lr"] == 0.5
+
+
+def test_parameters_of_groups_with_other_rates():
+    params = parameters(1, SQUARES)
+    opt = in_groups(Lamb, params, ("ab", {}), ("cd", {"weight_decay": 0.0}))
+    walk(opt, params, range(2))
+    fresh = in_groups(Lamb, params, ("a", {}), ("bcd", {}))
+    before = everything(fresh, params)
+    with pytest.raises(StateError, match=r"group 1 .*weight_decay=0\.01 and weight_decay=0\.0"):
+        fresh.load_state_dict(opt.state_dict())
+    assert everything(fresh, params) == before
+
+
+# ---- torch.distributed.checkpoint
+
+
+class Net(nn.Module):
+    def __init__(self, order):
+        super().__init__()
+        for name in order:
+            self.register_module(name, nn.Linear(3, 3, bias=False))
+
+
+OPTIONS = {
+    "keys": StateDictOptions(),
+    "flat": StateDictOptions(flatten_optimizer_state_dict=True),
+    "full": StateDictOptions(full_state_dict=True),
+}
+
+
+@pytest.mark.parametrize("names", [str, lambda name: f"_orig_mod.{name}"], ids=["plain", "compiled"])
+@pytest.mark.parametrize("how", OPTIONS)
+@fronts
+def test_distributed_checkpoints_of_another_order(front, how, names):
+    """They put the keys in our order, and leave 'param_names' in that of the run that saved."""
+
+    def trained(order, seeds):
+        model = Net(order)
+        params = dict(model.named_parameters())
+        opt = busy(front, [(names(name), p) for name, p in params.items()])
+        for seed in seeds:
+            for i, name in enumerate(sorted(params)):
+                params[name].grad = torch.randn(3, 3, generator=torch.Generator().manual_seed(10 * seed + i))
+            opt.step()
+        return model, params, opt
+
+    model, params, opt = trained("abc", range(2))
+    state = get_optimizer_state_dict(model, opt, options=OPTIONS[how])
+    other, theirs, fresh = trained("cab", [])
+    set_optimizer_state_dict(other, fresh, state, options=OPTIONS[how])
+    assert fresh.param_groups[0]["param_names"] == [names(f"{name}.weight") for name in "cab"]
+    for name, p in params.items():
+        assert bits(fresh.state[theirs[name]]) == bits(opt.state[p])
+    if how != "flat":  # the same by hand
+        by_hand = busy(front, [(names(name), p) for name, p in theirs.items()])
+        by_hand.load_state_dict(state)
+        for name, p in params.items():
+            assert bits(by_hand.state[theirs[name]]) == bits(opt.state[p])
+
+
+def test_distributed_checkpoints_beside_names_of_the_callers_own():
+    model = Net("ab")
+    opt = Lamb([("first", model.a.weight), ("second", model.b.weight)])
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    opt.step()
+    state = get_optimizer_state_dict(model, opt)
+    again = Net("ab")
+    fresh = Lamb([("first", again.a.weight), ("second", again.b.weight)])
+    set_optimizer_state_dict(again, fresh, state)
+    assert bits(fresh.state[again.b.weight]) == bits(opt.state[model.b.weight])
+    with pytest.raises(StateError, match="first"):
+        Lamb([("second", again.b.weight), ("first", again.a.weight)]).load_state_dict(state)
+
+
+# ---- parameters taken out of a group
+
+
+REMOVALS = {
+    "the first": lambda ps: ps.pop(0),
+    "the last": lambda ps: ps.pop(),
+    "one between": lambda ps: ps.__delitem__(1),
+    "all but one": lambda ps: ps.__setitem__(slice(0, None), ps[2:3]),
+    "all": lambda ps: ps.clear(),
+    "turned round": lambda ps: ps.reverse(),
+}
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["before a step", "after one"])
+@pytest.mark.parametrize("what", REMOVALS)
+@fronts
+def test_names_stay_with_their_parameters(front, what, before):
+    params = parameters(1, SQUARES)
+    options = {"blocks": {"c": 3, "d": 3}}
+    opt = busy(front, params.items(), **options)
+    if before:
+        walk(opt, params, [0])
+    group = opt.param_groups[0]
+    REMOVALS[what](group["params"])
+    left = {name: p for name, p in params.items() if any(p is one for one in group["params"])}
+    walk(opt, params, [1])
+    assert len(opt.state_dict()["param_groups"][0]["param_names"]) == len(left)
+    assert {name for p, name in opt.named(0) if p is left[name]} == left.keys()
+    measured = opt.stats()
+    assert {name for name in left if measured[name]["trust_ratio"].__class__ is not float} == left.keys() & {"c", "d"}
+    kept = len(opt.state)
+    if left:
+        fresh = busy(front, left.items(), **options)
+        fresh.load_state_dict(opt.state_dict())
+        assert states(fresh, left) == states(opt, left)
+    assert len(opt.state) == kept  # what was taken out may come back
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_copies_have_the_names_that_are_left(copied):
+    params = parameters(1, SQUARES)
+    opt = busy(Lamb, params.items())
+    del opt.param_groups[0]["params"][0]
+    assert copied(opt).param_groups[0]["param_names"] == list("bcd")
+
+
+def test_a_parameter_in_place_of_another_has_its_name():
+    params = parameters(1, SQUARES)
+    opt = busy(Lamb, params.items())
+    walk(opt, params, [0])
+    opt.param_groups[0]["params"][1] = new = torch.nn.Parameter(torch.ones(3, 3))
+    new.grad = torch.ones(3, 3)
+    opt.step()
+    assert [name for p, name in opt.named(0) if p is new] == ["b"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_parameter_without_a_name(removed):
+    params = parameters(1, SQUARES)
+    opt = busy(Lamb, params.items())
+    group = opt.param_groups[0]
+    if removed:
+        del group["params"][0]
+    group["params"].append(torch.nn.Parameter(torch.ones(3, 3)))
+    set_grads(params, 1)
+    before = bits(params)
+    for attempt in (opt.step, opt.state_dict):
+        group["params"][-1].grad = torch.ones(3, 3)
+        with pytest.raises(ParameterError, match=r"parameter \d of group 0 has no name"):
+            attempt()
+    assert bits(params) == before
+    if not removed:
+        group["param_names"].append("new")
+        opt.step()
+        assert "new" in opt.stats()
+
+
+def test_parameters_moved_to_another_group():
+    params = parameters(1, SQUARES)
+    opt = in_groups(Lamb, params, ("ab", {}), ("cd", {}))
+    opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
+    walk(opt, params, [0])
+    assert [group["param_names"] for group in opt.param_groups] == [["a"], ["c", "d", "b"]]
+
+
+def test_names_given_otherwise_hold():
+    params = parameters(1, SQUARES)
+    opt = busy(Lamb, params.items())
+    opt.param_groups[0]["param_names"] = [f"new.{name}" for name in params]
+    walk(opt, params, [0])
+    assert opt.stats().keys() == {f"new.{name}" for name in params}
+
+
+def test_names_keep_nothing_alive():
+    model = nn.Linear(3, 3)
+    opt = Lamb(model.named_parameters())
+    gone = weakref.ref(opt.param_groups[0]["params"].pop())
+    del model
+    gc.collect()
+    assert gone() is None
