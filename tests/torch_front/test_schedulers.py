@@ -18,7 +18,7 @@ from torch_front.front import parameters, set_grads
 
 from layerwise import preset
 from layerwise.errors import ContradictionError, StateError
-from layerwise.torch import Adafactor
+from layerwise.torch import Adafactor, convert
 
 SCHEDULERS = {
     "StepLR": lambda opt: lr_scheduler.StepLR(opt, 2, gamma=0.5),
@@ -229,3 +229,16 @@ def test_rates_of_one_element(lr):
     walked(Adafactor(params.values(), lr=lr), params)
     walked(Adafactor(others.values(), lr=0.25), others)
     assert all(torch.equal(p, q) for p, q in zip(params.values(), others.values(), strict=True))
+
+
+def test_a_schedule_of_torchs_adafactor_is_resumed():
+    params, others = parameters(1), parameters(1)
+    theirs = torch.optim.Adafactor(others.values(), lr=0.05)
+    scheduler = lr_scheduler.StepLR(theirs, 2, gamma=0.5)
+    for _ in range(3):
+        set_grads(others, 1)
+        theirs.step()
+        scheduler.step()
+    ours = Adafactor(params.values(), **preset("torch.Adafactor", lr=0.05))
+    ours.load_state_dict(convert(theirs.state_dict(), "torch.Adafactor"))
+    assert ours.get_lr() == 0.025
