@@ -76,7 +76,7 @@ ADAFACTOR = {
     "weight_decay": (0.0, 0.1),
     "decay_scale": ("lr", "step", "none"),
     "scale_parameter": (None, True, False),
-    "relative_step": (None,),
+    "relative_step": (None, "factor", "cap"),
     "lr_cap": (1e-2, 0.8),  # 0.8 is above 1/√t from the second step on
     "warmup_init": (False, True),
     "factored": ("last", "largest", "matrix", False, (0, 1), (-1, 0), ((0,), (1, 2))),
@@ -98,7 +98,8 @@ def _consistent_lars(options: Options) -> Options:
 
 
 def _consistent_adafactor(options: Options) -> Options:
-    options = {**options, "warmup_init": options["warmup_init"] and options["lr"] is None}
+    relative = options["lr"] is None or options["relative_step"] is not None
+    options = {**options, "warmup_init": options["warmup_init"] and relative}
     if options["beta2"] is not None:  # which says all that these would
         options["beta2_decay"] = -0.8
     if isinstance(options["beta2"], float):

@@ -15,6 +15,7 @@ import numpy as np
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, LambState, LarsState
 from layerwise.jax._trees import Leaves, of_state, parameters
+from layerwise.names import check_matched
 
 __all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
 
@@ -80,6 +81,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     import torch
 
     leaves = parameters(params)
+    _check_leaves(leaves, names=names, axes=axes)
     saved = optimizer.state_dict()
     keys = {name: key for group in saved["param_groups"] for name, key in _named(group)}
     stored = {part: of_state(leaves, part, getattr(state, part)) for part in _parts(state)}
@@ -105,6 +107,7 @@ def from_torch(
     `names` and `axes` are as in `to_torch`.
     """
     ours, leaves = _ours(transform, params), parameters(params)
+    _check_leaves(leaves, names=names, axes=axes)
     keys = {name: key for group in state_dict["param_groups"] for name, key in _named(group)}
     found, counts = [], set()
     for leaf in leaves.names:
@@ -220,6 +223,12 @@ def _named(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if "param_names" not in group:
         raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
     return list(zip(group["param_names"], group["params"], strict=True))
+
+
+def _check_leaves(leaves: Leaves, **said: Any) -> None:
+    """Raise where something is said of a leaf that the parameters do not have."""
+    for argument, given in said.items():
+        check_matched(argument, given if isinstance(given, Mapping) else (), leaves.names, exact=True)
 
 
 def _name(leaf: str, names: Names) -> str:

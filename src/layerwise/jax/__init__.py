@@ -20,7 +20,7 @@ import optax
 
 from layerwise import hyper, rules
 from layerwise.checks import FLAG, number
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
@@ -28,6 +28,7 @@ from layerwise.jax._presets import NAMES, preset
 from layerwise.jax._state import AdafactorState, LambState, LarsState
 from layerwise.jax._stats import stats
 from layerwise.jax._transform import Mask, Transformation
+from layerwise.keywords import explained
 
 Rate = float | jax.Array | Callable[[Any], Any]
 Number = float | jax.Array
@@ -38,6 +39,7 @@ ByLeaf = Any  # a tree like the parameters, a prefix of it, or a callable of the
 __all__ = ["AdafactorState", "LambState", "LarsState", "adafactor", "lamb", "lars", "preset", "stats"]
 
 
+@explained
 def lamb(
     learning_rate: Rate,
     b1: Number = 0.9,
@@ -73,10 +75,11 @@ def lamb(
     parameters; `blocks` likewise says which stack layers. `stats=True` keeps in the state what a step measures.
     Under shard_map `axis_name` names the axes that cut parameters, and `specs` which dimension they cut.
     """
-    given = {**locals(), "lr": learning_rate, "betas": (b1, b2)}
+    given = {**locals(), "lr": learning_rate, "betas": (_beta("b1", b1, 0.9), _beta("b2", b2, 0.999))}
     return _made(rules.lamb, hyper.Lamb, LambState, given, Mask("mask", mask))
 
 
+@explained
 def lars(
     learning_rate: Rate,
     weight_decay: Rate = 0.0,
@@ -114,6 +117,7 @@ def lars(
     return _made(rules.lars, hyper.Lars, LarsState, given, Mask("weight_decay_mask", weight_decay_mask))
 
 
+@explained
 def adafactor(
     learning_rate: Rate | None = None,
     min_dim_size_to_factor: int = 128,
@@ -133,7 +137,7 @@ def adafactor(
     beta2_cap: Optional = None,
     lr_in_momentum: bool = True,
     decay_scale: Literal["lr", "step", "none"] = "none",
-    relative_step: bool | None = False,
+    relative_step: bool | Literal["factor", "cap"] | None = False,
     lr_cap: Number = 1e-2,
     warmup_init: bool = False,
     max_grad_norm: Optional = None,
@@ -149,15 +153,13 @@ def adafactor(
     parameters.
 
     The first twelve arguments are optax's. learning_rate=None is 1 as there, and the paper's relative step with
-    relative_step=True, or None, which is on when learning_rate is None. `eps` may be (eps1, eps2); `factored` also
-    takes what it takes in the other fronts, True being "largest".
+    relative_step=True, or None, which is on when learning_rate is None. With "factor" the learning rate multiplies
+    the relative step, with "cap" it bounds it. `eps` may be (eps1, eps2); `factored` also takes what it takes in the
+    other fronts, True being "largest".
     """
     if learning_rate is not None and relative_step is True:
-        raise ContradictionError(
-            sentence(
-                "learning_rate", "None when relative_step=True", learning_rate, "Drop one; lr_cap bounds the step."
-            )
-        )
+        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        raise ContradictionError(sentence("learning_rate", "None when relative_step=True", learning_rate, way_out))
     given = {
         **locals(),
         "lr": 1.0 if learning_rate is None and relative_step is False else learning_rate,
@@ -167,7 +169,7 @@ def adafactor(
         "beta1": momentum,
         "momentum_dtype": None if momentum is None else _dtype_name(dtype_momentum),
         "weight_decay": 0.0 if weight_decay_rate is None else weight_decay_rate,
-        "eps": eps if isinstance(eps, (tuple, list)) else (eps, 1e-3),
+        "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
         "factored": "largest" if factored is True else factored,
     }
     needs_specs = None if factored is False else "factored statistics"
@@ -203,6 +205,14 @@ def _made(
     ).as_optax()
 
 
+def _beta(argument: str, value: Any, usual: float) -> Any:
+    return value if is_traced(value) else number(0, 1)(argument, value, f"Pass a number such as {argument}={usual}.")
+
+
+def _eps1(value: Any) -> Any:
+    return value if is_traced(value) else hyper.EPS1("eps", value, "Pass a number such as eps=1e-30, or (eps1, eps2).")
+
+
 def _negative(argument: str, value: Any) -> Any:
     return (
         -value if is_traced(value) else -number(0)(argument, value, "Pass a number such as 0.8; 1 − t^−0.8 is beta2.")
@@ -210,12 +220,5 @@ def _negative(argument: str, value: Any) -> Any:
 
 
 def _dtype_name(dtype: Any) -> Any:
-    if dtype is None:
-        return None
-    try:
-        # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
-        return jnp.dtype(getattr(dtype, "dtype", dtype)).name
-    except TypeError:
-        raise HyperparameterError(
-            sentence("dtype_momentum", "a floating dtype", dtype, "Pass one such as jnp.bfloat16, or None.")
-        ) from None
+    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    return hyper.Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), "dtype_momentum")

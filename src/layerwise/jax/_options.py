@@ -43,11 +43,11 @@ class Options:
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
             value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
-            if not (is_traced(value) or isinstance(value, jax.Array)):
+            if not is_traced(value):
                 value = number(0)(argument, value, "A schedule must return such a number for every step.")
             else:
                 _check_one(argument, value)
-        return 1.0 if value is None else _as(value, dtype)
+        return _as(value, dtype)
 
     def beta2(self, t: Any, dtype: Any) -> Any:
         """The decay of the second moment at step t, where a function or a number was given for it."""
@@ -64,7 +64,7 @@ def _check_one(argument: str, value: Any) -> None:
 
 
 def _as(value: Any, dtype: Any) -> Any:
-    return value.astype(dtype) if isinstance(value, jax.Array) else value
+    return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 
 def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
@@ -79,7 +79,7 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
             stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
             stand_in = False if spec.name in STATIC else stand_in
             value = _stood_in(argument, value, stand_in)
-        checkable[spec.name] = cls.check(spec.name, value, argument)
+        checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
     make = cast("Callable[..., Settings]", cls)
     return Options(make(**checkable), traced, arguments)
 
@@ -93,7 +93,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
     if not is_traced(value):
         return value
-    if isinstance(stand_in, (bool, str)) or value.ndim or not jnp.issubdtype(value.dtype, jnp.number):
+    if isinstance(stand_in, (bool, str)) or value.size != 1 or not jnp.issubdtype(value.dtype, jnp.number):
         raise HyperparameterError(
             sentence(
                 name, "known when the step is traced", value, "With inject_hyperparams, name it among static_args."

@@ -65,8 +65,7 @@ def _of_sgd(group: Group) -> dict[str, Any]:
 
 def _of_torch_adafactor(group: Group) -> dict[str, Any]:
     """Its lr bounds the relative step."""
-    rates = _rates(group)
-    return {name: x for name, x in rates.items() if name not in ("lr", "initial_lr")} | {"lr_cap": group["lr"]}
+    return {**_rates(group), "lr": group["lr"], "relative_step": "cap"}
 
 
 def _of_transformers_adafactor(group: Group) -> dict[str, Any]:

@@ -20,18 +20,18 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.hyper import Settings, in_words
-from layerwise.names import ByName
+from layerwise.names import ByName, check_matched
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._agreeing import Agreeing
 from layerwise.torch._agreement import Skipped
-from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
 from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._model_group import as_model_group
 from layerwise.torch._names import Names
 from layerwise.torch._peers import Skips
 from layerwise.torch._plan import Plan, check_step, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, proportional_rates
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -65,7 +65,12 @@ class Optimizer(Agreeing):
         self._begun_elsewhere = False  # whether initial_lr is of a schedule that only the checkpoint had
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
+        if given["fused"] is True and given["differentiable"]:
+            way_out = "Drop one of them: kernels are not differentiated through."
+            raise ContradictionError(sentence("fused", "None or False when differentiable=True", True, way_out))
         super().__init__(params, defaults)
+        if self._model_group is None:  # else what a pattern means may be elsewhere
+            check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
 
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
@@ -91,11 +96,12 @@ class Optimizer(Agreeing):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+            self._groups.settle(group)
 
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not said is as for the others."""
+        """Add parameters with settings of their own; other options are as they were given to the optimizer."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
@@ -103,8 +109,10 @@ class Optimizer(Agreeing):
         # it from ours into what they save, where a process group could not be.
         group = {key: x for key, x in param_group.items() if not self._repeats(key, x)}
         self._groups.check_keys(group)
-        self._groups.check({**self.defaults, **group})
         told = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
+        group = {**self.defaults, **group}
+        self._groups.check(group)
+        self._groups.settle(group)
         super().add_param_group({**group, **dict.fromkeys(told)})
         self._axes = None
         try:
@@ -124,6 +132,8 @@ class Optimizer(Agreeing):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             self._groups.check_fits(group, _tensors.computing(p.dtype))
+            if self._engine == FUSED:
+                check_fused(name, p.device.type)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
@@ -300,8 +310,11 @@ class Optimizer(Agreeing):
         rates = [group["lr"] for group in self.param_groups]
         return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
 
-    def set_lr(self, lr: float | Tensor) -> None:
-        """Set the learning rate of every group."""
+    def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
+        """Set the learning rate of every group to this one.
+
+        With `proportional` it is the first group's, and the others keep their proportions to it.
+        """
         if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
@@ -309,13 +322,31 @@ class Optimizer(Agreeing):
             )
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})
-        for group in self.param_groups:
+        rates = proportional_rates(self.param_groups, lr) if proportional else [lr] * len(self.param_groups)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            self._groups.check({**group, "lr": rate})
+        for group, rate in zip(self.param_groups, rates, strict=True):
             group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
             if group["capturable"] and isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr.reshape(()) if isinstance(lr, Tensor) else lr)  # where a captured step sees it
+                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
             else:
-                group["lr"] = lr
+                group["lr"] = rate
         self._begun_elsewhere = False
+
+    def parameters(self) -> list[Tensor]:
+        """All parameters, group by group."""
+        return [p for p, _ in self._members()]
+
+    def clear_state(self, which: str | Tensor | None = None) -> None:
+        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        found = [p for p, name in self._members() if which is None or p is which or name == which]
+        if which is not None and not any(p in self.state for p in found):
+            shown = which if isinstance(which, str) else type(which).__name__
+            names = ", ".join(repr(name) for p, name in self._members()[:5] if p in self.state)
+            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
+        for p in found:
+            self.state.pop(p, None)
+        self._forget_plans()
 
     @property
     def num_parameters(self) -> int:
