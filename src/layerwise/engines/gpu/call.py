@@ -41,11 +41,6 @@ class Sizes:
     tiles: int = 8  # how many such it takes, one below the other
     entries: int = 512  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
-    # One launch for what may be one, which wants chunks of 2048: what it has in hand has to fit into the cache. Whether
-    # it is faster nobody has measured; when somebody has, the slower one goes.
-    persistent: bool = False
-    each: int = 2  # its programs, for each multiprocessor
-    ahead: int = 1  # chunks that it measures before it applies those before them, for each program
 
 
 class Tables:
@@ -124,17 +119,14 @@ class Call:
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
-        for group in groups:
-            self.launch(kernel[(group.size,)], group, group.chunks, *args, **flags)
-
-    def launch(self, kernel: Any, group: Group, chunks: Tensor, *args: Any, **flags: Any) -> None:
         tables = self.tables
-        kernel(
-            tables.letter, tables.numbers, tables.pointers, tables.layers.table, chunks, tables.clips,
-            *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
-            READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
-            CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
-        )  # fmt: skip
+        for group in groups:
+            kernel[(group.size,)](
+                tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+                *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
+                READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
+                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
+            )  # fmt: skip
 
     def settle(self, answer: Any, ask: Any) -> None:
         """Have the rule answered: its sums over each layer, and over what others hold of it."""

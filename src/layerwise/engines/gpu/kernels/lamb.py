@@ -149,21 +149,7 @@ def measure(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The new moments, and Σp² and Σr² of each chunk."""
-    measure_chunk(
-        chunk_of(layers, chunks, tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, partials, apart, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, LATE, READY, SKIPS, FLAT, ALIGNED, CHUNK, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def measure_chunk(
-    chunk, letter, numbers, pointers, clips, partials, apart, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
@@ -231,21 +217,8 @@ def apply(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
-    apply_chunk(
-        chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, answers, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, LATE, READY, SKIPS, FLAT, ALIGNED, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def apply_chunk(
-    chunk, letter, numbers, pointers, clips, answers, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)

@@ -91,21 +91,7 @@ def measure(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Σp² and Σx² of each chunk."""
-    measure_chunk(
-        chunk_of(layers, chunks, tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, partials, apart, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, False, READY, SKIPS, FLAT, ALIGNED, CHUNK, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def measure_chunk(
-    chunk, letter, numbers, pointers, clips, partials, apart, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
@@ -170,21 +156,8 @@ def apply(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """b and p, one chunk after the other from the end, where caches may still have them."""
-    apply_chunk(
-        chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, answers, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, MOMENTUM, READY, SKIPS, FLAT, ALIGNED, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def apply_chunk(
-    chunk, letter, numbers, pointers, clips, answers, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)

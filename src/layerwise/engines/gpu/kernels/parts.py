@@ -71,13 +71,9 @@ def hear(letter, numbers, jobs, j, here):
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
     """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
-    return located(layers, tl.load(chunks + 2 * c), tl.load(chunks + 2 * c + 1), CHUNK)
-
-
-@triton.jit
-def located(layers, layer, number, CHUNK: tl.constexpr):
+    layer = tl.load(chunks + 2 * c)
     row = layers + layer.to(tl.int64) * LAYER
-    start = number.to(tl.int64) * CHUNK
+    start = tl.load(chunks + 2 * c + 1).to(tl.int64) * CHUNK
     n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
     return layer, row, tl.load(row + JOB), start, n
 
