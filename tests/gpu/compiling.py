@@ -72,6 +72,7 @@ def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
         one = {"kernel": name, "flags": flags}
         if "ptx" in kernel.asm:
             one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.\w]*)", kernel.asm["ptx"]))
+            one["flushed"] = Counter(re.findall(r"\b(\w+(?:\.\w+)*\.ftz[.\w]*)", kernel.asm["ptx"]))
             one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
             one |= resources(kernel.asm["cubin"])
         if "amdgcn" in kernel.asm:

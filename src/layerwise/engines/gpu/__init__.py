@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from layerwise.engines import Candidate, Engine, Job, Prepared
 
 NAME = "gpu"
-OLDEST = "3.4"  # whose language has what the kernels are written in
+OLDEST = "3.5"  # before it, kernels that take constants from functions could not be made
 
 
 def candidate(otherwise: Engine) -> Candidate:

@@ -33,7 +33,7 @@ from layerwise.rules.asks import Now
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
 INTERPRETED = not isinstance(parts.add, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
-DEVICES = ("cuda", "xpu", *(("cpu",) if INTERPRETED else ()))
+DEVICES = ("cuda", *(("cpu",) if INTERPRETED else ()))  # what is tested; ROCm calls itself cuda
 
 
 class GpuEngine:

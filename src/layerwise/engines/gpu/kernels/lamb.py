@@ -29,6 +29,8 @@ from layerwise.engines.gpu.kernels.parts import (
     place,
     read,
     ready,
+    root,
+    squared,
     wants,
     write,
 )
@@ -124,7 +126,7 @@ def moments(p, g, m, v, k):
 def update(p, m, v, k):
     """r, of p after a decay that comes first."""
     c1, c2, eps_root, eps, lam_r = k
-    return c1 * m / (tl.sqrt(c2 * v + eps_root) + eps) + lam_r * p
+    return c1 * m / (root(c2 * v + eps_root) + eps) + lam_r * p
 
 
 @triton.jit
@@ -153,7 +155,7 @@ def measure(
     at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
-    pp, rr = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -165,8 +167,8 @@ def measure(
             pp += pp_
             rr += rr_
     to = partials + tl.load(row + FIRST) + start // CHUNK
-    tl.store(to, tl.sum(pp, 0).to(tl.float64))
-    tl.store(to + apart, tl.sum(rr, 0).to(tl.float64))
+    tl.store(to, tl.sum(pp, 0))
+    tl.store(to + apart, tl.sum(rr, 0))
 
 
 @triton.jit
@@ -191,7 +193,7 @@ def measure_at(
     r = update(p, m, v, of_update)
     if not FULL:
         r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
-    return p * p, r * r
+    return squared(p), squared(r)
 
 
 @triton.jit

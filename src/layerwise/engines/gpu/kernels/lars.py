@@ -23,6 +23,7 @@ from layerwise.engines.gpu.kernels.parts import (
     place,
     read,
     ready,
+    squared,
     wants,
     write,
 )
@@ -96,7 +97,7 @@ def measure(
     g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
-    pp, xx = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -108,8 +109,8 @@ def measure(
             pp += pp_
             xx += xx_
     to = partials + tl.load(row + FIRST) + start // CHUNK
-    tl.store(to, tl.sum(pp, 0).to(tl.float64))
-    tl.store(to + apart, tl.sum(xx, 0).to(tl.float64))
+    tl.store(to, tl.sum(pp, 0))
+    tl.store(to + apart, tl.sum(xx, 0))
 
 
 @triton.jit
@@ -120,7 +121,7 @@ def measure_at(
     e = i + tl.arange(0, BLOCK)
     p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
     x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, READY) + lam * p
-    return p * p, x * x
+    return squared(p), squared(x)
 
 
 @triton.jit
