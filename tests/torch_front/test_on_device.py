@@ -211,6 +211,38 @@ def test_counts_that_were_on_the_device_once_are_not_read(meta, standing):
     assert all(state["step"].is_meta for state in opt.state.values())
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_counts_beside_those_on_the_device_go_there(counts, meta, standing):
+    """A parameter that gets a gradient after a GradScaler's steps, in a step without one."""
+    params, _ = meta()
+    engine, [late, *_] = standing(counts), params.values()
+    late.grad = None
+    opt = Lamb(params.items())
+    opt.found_inf = scalar(0.0)
+    opt.step()
+    del opt.found_inf
+    late.grad = torch.ones_like(late)
+    opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values())
+    nows, _ = engine.told[-1]
+    assert all((now.t.step if counts else now.t).is_meta for now in nows)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_counts_of_a_checkpoint_go_where_their_parameters_are(counts, meta, standing):
+    """Some of them were on a device when it was saved, and others not."""
+    params, _ = meta()
+    engine = standing(counts)
+    opt = Lamb(params.items())
+    opt.step()
+    for (_, state), where in zip(opt.state.items(), ("meta", "cpu", "meta"), strict=True):
+        state["step"] = torch.tensor(5).to(where)
+    opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values())
+    nows, _ = engine.told[-1]
+    assert all((now.t.step if counts else now.t).is_meta for now in nows)
+
+
 def test_what_is_known_here_is_not_asked_of_the_device():
     gone = torch.ones(2, device="meta")
     assert _tensors.to_skip([gone], torch.tensor(1.0), False) is True
@@ -236,6 +268,21 @@ def test_one_number_that_is_not_finite_is_seen_among_gradients_of_all_kinds(dtyp
 def test_gradients_without_elements_are_finite():
     assert _tensors.to_skip([torch.zeros(0), torch.zeros(2, 0)], None, True) is None
     assert _tensors.to_skip([], torch.tensor([2.0]), True) is True
+
+
+def test_steps_that_several_devices_skip_are_counted_together(monkeypatch):
+    params = parameters(1)
+    opt = Lamb(params.items())
+    monkeypatch.setattr(_optimizer._tensors, "to_skip", lambda *_: next(found))
+    found = iter([torch.tensor(True).to("meta"), torch.tensor(True)])
+    moved = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *where: moved.append(where) or x)
+    opt._skipped = torch.tensor(3)
+    set_grads(params, 1)
+    next(found)
+    opt.step()
+    assert opt.skipped == 4
+    assert (opt._skipped.device,) in moved
 
 
 def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch):

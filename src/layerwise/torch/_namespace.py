@@ -31,6 +31,12 @@ def as_number(x: Tensor) -> float | Tensor:
     return x.item() if x.device.type == "cpu" else x  # elsewhere it would mean waiting for the device
 
 
+def beside(x: Any, like: Any) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    return x.to(like.device) if isinstance(like, Tensor) else x.item()
+
+
 def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
     return x.lerp_(y, 1 - b)
 
@@ -43,6 +49,7 @@ PURE = {name: getattr(torch, name) for name in PLAIN} | {
     "add_scaled": add_scaled,
     "squares": squares,
     "as_number": as_number,
+    "beside": beside,
 }
 
 
@@ -53,7 +60,7 @@ class Tensors:
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(computing(like.dtype))
+        return array.to(like.device, computing(like.dtype))
 
     def copy(self, array: Tensor) -> Tensor:
         return array.clone()
@@ -78,4 +85,4 @@ class DifferentiableTensors(Tensors):
     pure = xp = torch
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(computing(like.dtype), copy=True)
+        return array.to(like.device, computing(like.dtype), copy=True)

@@ -81,5 +81,9 @@ class Lars(Ratio):
     def apart(cls, job: Job) -> tuple[Any, ...]:
         return job.h.adapt is not False, job.state.momentum_buffer is not None
 
+    @classmethod
+    def pace(cls, h: Any) -> float:
+        return float(0.25 if h.adapt is False else 0.25 / h.trust_coefficient)
+
     def own(self, group: Group, call: Call) -> bool:
         return bool(group.kind.apart[1])
