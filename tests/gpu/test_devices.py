@@ -19,6 +19,7 @@ from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
 from layerwise.rules.asks import ModelSum, Now
+from layerwise.torch import Lamb, _tensors
 from layerwise.torch._namespace import beside
 
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -106,3 +107,15 @@ def test_by_kernels(case, monkeypatch):
     monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
     with Apart():
         step(GpuEngine(None, SMALL), jobs_of(case))
+
+
+def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    opt = Lamb([p], fused=False)
+    monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(True))
+    opt._skipped = torch.tensor(3, device="meta")
+    with Apart():
+        opt.step()
+    assert opt._skipped.is_meta
+    assert torch.equal(p, torch.ones(3))

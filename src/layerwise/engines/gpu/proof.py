@@ -28,7 +28,7 @@ from layerwise.engines.gpu.prepared import METHODS, PreparedOnGpu
 from layerwise.errors import EngineError, sentence
 from layerwise.rules.asks import Now
 
-LARGEST = 1 << 15  # elements of a small tensor
+LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: more than one program takes of either
 WEIGHT_DECAY = 0.1
 STEPS = 2
 # Two roundings where a number is stored, and what two ways to the same sum may differ by.
@@ -211,8 +211,8 @@ def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
 
 
 def smaller(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape with its longest sides halved until it is small; what sixteen leaves of them stays, for alignment."""
-    sides = list(map(int, shape))
+    """The shape with long sides cut until it is small; what sixteen leaves of them stays, for alignment."""
+    sides = [n if n < LONGEST + 16 else LONGEST + n % 16 for n in shape]
     while prod(sides) > LARGEST:
         d = max(range(len(sides)), key=sides.__getitem__)
         n = sides[d]
@@ -243,8 +243,9 @@ def _is_dense(x: Tensor) -> bool:
 
 def _filled(x: Tensor, seed: int) -> Tensor:
     """The tensor with numbers drawn here, where nobody's generators notice."""
-    numbers = torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(x.shape)))
-    return x.copy_(numbers)
+    once = x[tuple(slice(None) if stride else slice(1) for stride in x.stride())]  # of what is expanded
+    once.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(once.shape))))
+    return x
 
 
 def _copy(job: Job) -> Job:
