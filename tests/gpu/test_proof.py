@@ -16,6 +16,7 @@ from gpu.world import DEVICE, GPU, RULE, SMALL
 from torch_front.front import BUSY, bits
 
 from layerwise import engines
+from layerwise.cli import info
 from layerwise.engines import Candidate
 from layerwise.engines.gpu import PROOF_VARIABLE, prepared, proof
 from layerwise.engines.gpu.engine import GpuEngine
@@ -134,7 +135,7 @@ def test_a_kernel_that_does_not_compile(proof_of, broken):
     assert "line 7" not in str(warned[0].message)
     alike(ours, stepped(Lamb, fused=False)[0])
     assert {int(opt.state[p]["step"]) for p in ours} == {2}
-    assert opt.stats()["group0.param0"]["trust_ratio"] > 0
+    assert all(measured["trust_ratio"] > 0 for measured in opt.stats().values())
     stepped(Lamb)  # and nothing more is said
 
 
@@ -220,6 +221,21 @@ def test_each_device_has_its_own(monkeypatch):
     for _ in range(2):
         own.passed([engines.Job(there.rule, there.h, there.p, there.state)], [there.g], made, True)
     assert tried == [DEVICE, "meta"]
+
+
+def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
+    broken("lars.apply")
+    [(device, found)] = info.proven([DEVICE]).items()
+    assert device == DEVICE
+    assert found.keys() == {f"{name}, {dtype}" for name in info.PROVEN for dtype in info.DTYPES}
+    assert {what for what, verdict in found.items() if verdict == "proven"} == {x for x in found if "Lars" not in x}
+    assert "the weights of" in found["Lars, float32"]
+    monkeypatch.setattr(info, "proven", lambda: {DEVICE: found})
+    shown = list(info.lines(info.facts(devices=True)))
+    assert f"           {DEVICE}: Lamb, bfloat16: proven" in shown
+    assert any("before its first step on a device" in line for line in info.lines(info.facts()))
+    monkeypatch.setenv(PROOF_VARIABLE, "0")
+    assert set(info.proven([DEVICE])[DEVICE].values()) == {"stepped without a proof"}
 
 
 LAYOUTS = {
