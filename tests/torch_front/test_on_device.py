@@ -15,7 +15,7 @@ from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, t
 
 from layerwise.engines import Counter, native
 from layerwise.errors import ContradictionError, HyperparameterError
-from layerwise.torch import Lamb, _optimizer, _settings, _state, _tensors
+from layerwise.torch import Lamb, _optimizer, _plan, _settings, _state, _tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -164,7 +164,8 @@ def test_rates_that_change_are_told_to_an_engine_that_counts(standing):
 def meta(monkeypatch):
     """Let parameters be on the meta device."""
     check = _tensors.check_parameter
-    monkeypatch.setattr(_tensors, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
+    for module in (_tensors, _plan):
+        monkeypatch.setattr(module, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
 
     def on_meta(**options):
         dtypes = torch.float32, torch.bfloat16, torch.float16
