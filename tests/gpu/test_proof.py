@@ -230,8 +230,9 @@ def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
     assert found.keys() == {f"{name}, {dtype}" for name in info.PROVEN for dtype in info.DTYPES}
     assert {what for what, verdict in found.items() if verdict == "proven"} == {x for x in found if "Lars" not in x}
     assert "the weights of" in found["Lars, float32"]
-    monkeypatch.setattr(info, "proven", lambda: {DEVICE: found})
-    shown = list(info.lines(info.facts(devices=True)))
+    with monkeypatch.context() as patched:
+        patched.setattr(info, "proven", lambda: {DEVICE: found})
+        shown = list(info.lines(info.facts(devices=True)))
     assert f"           {DEVICE}: Lamb, bfloat16: proven" in shown
     assert any("before its first step on a device" in line for line in info.lines(info.facts()))
     monkeypatch.setenv(PROOF_VARIABLE, "0")
