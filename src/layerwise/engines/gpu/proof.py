@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import prod
 from threading import RLock
 from typing import NamedTuple
@@ -158,8 +158,8 @@ class Trial:
         before = [[x.clone() for x in _stored(job)] for job in self._ours]
         for g in self._grads:
             _filled(g, t)
-        self._by_kernels(self._skip)
-        self._rule.step(self._grads, [Now(t, *each) for each in self._rates])
+        self._by_kernels(t, self._skip)
+        self._rule.step(self._grads, self._nows(t, [t] * len(self._ours)))
         for own, other, old in zip(self._ours, self._theirs, before, strict=True):
             if differing := _difference(own, other, old):
                 return differing
@@ -169,13 +169,16 @@ class Trial:
 
     def skipped(self) -> str:
         """What is wrong with a step that is to be skipped."""
-        self._by_kernels(torch.ones((), dtype=torch.bool, device=self._grads[0].device))
+        self._by_kernels(STEPS + 1, torch.ones((), dtype=torch.bool, device=self._grads[0].device))
         same = all(torch.equal(x, y) for x, y in self._pairs()) and all(int(n) == STEPS for n in self._counts)
         return "" if same else "they write in a step that is to be skipped"
 
-    def _by_kernels(self, skip: Tensor | None) -> None:
-        counted = zip(self._counts, self._rates, strict=True)
-        self._kernels.step(self._grads, [Now(Counter(n), *each) for n, each in counted], skip, self._others)
+    def _by_kernels(self, t: int, skip: Tensor | None) -> None:
+        self._kernels.step(self._grads, self._nows(t, map(Counter, self._counts)), skip, self._others)
+
+    def _nows(self, t: int, counted: Iterable[int | Counter]) -> list[Now]:
+        each = zip(self._ours, counted, self._rates, strict=True)
+        return [Now(n, *rates, beta2=job.h.beta2_of(t)) for job, n, rates in each]
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for own, other in zip(self._ours, self._theirs, strict=True):
