@@ -97,7 +97,7 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
         return {"torch": {"import": f"{type(problem).__name__}: {problem}"}}
     return {
         device: {
-            f"{name}, {dtype}": _verdict(torch, getattr(fronts, name), getattr(torch, dtype), device)
+            f"{name}, {dtype}": _verdict(torch, getattr(fronts, name), dtype, device)
             for name in PROVEN
             for dtype in DTYPES
         }
@@ -105,11 +105,12 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     }
 
 
-def _verdict(torch: Any, front: Any, dtype: Any, device: str) -> str:
-    params = [torch.nn.Parameter(torch.ones(shape, dtype=dtype, device=device)) for shape in ((64, 48), (48,))]
-    for p in params:
-        p.grad = torch.ones_like(p)
+def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
     try:
+        own = {"dtype": getattr(torch, dtype), "device": device}
+        params = [torch.nn.Parameter(torch.ones(shape, **own)) for shape in ((64, 48), (48,))]
+        for p in params:
+            p.grad = torch.ones_like(p)
         front(params, fused=True).step()
     except Exception as problem:
         return f"{problem}"
