@@ -15,7 +15,6 @@ from torch.nn import Parameter
 
 from layerwise.cli.bench.measure import in_short
 from layerwise.errors import EngineError
-from on_gpu import rivals
 from on_gpu.options import Variant, variants
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
 
@@ -63,9 +62,6 @@ def outcomes(place: Place) -> Iterator[Outcome]:
         yield attempt(str(usual), partial(against_rule, place, usual), required=True)
         what = f"{optimizer}: {RUNS} runs of {STEPS} steps"
         yield attempt(what, partial(again, what, place, optimizer), required=True)
-        if rivals.at_once(optimizer):
-            what = f"{optimizer}: all phases in one launch"
-            yield attempt(what, partial(at_once, what, place, optimizer))
         what = f"{optimizer}: a step with found_inf changes nothing"
         yield attempt(what, partial(skipped, what, place, optimizer))
     for side_by_side in zip_longest(*map(variants, OPTIMIZERS)):
@@ -222,20 +218,10 @@ def again(what: str, place: Place, optimizer: str) -> Outcome:
     return exact(what, all(same(first, other) for other in others))
 
 
-def at_once(what: str, place: Place, optimizer: str) -> Outcome:
-    """The same bits as by phases, in every one of many steps: what waits for others may go wrong only now and then."""
-    from on_gpu import at_once as made
-
-    both = (getattr(made, optimizer), getattr(made, f"{optimizer}InPhases"))
-    ours, theirs = (_stepped(place, optimizer, STEPS * (1 if place.interpreted else 20), make) for make in both)
-    return exact(what, same(bits(ours), bits(theirs)))
-
-
-def _stepped(place: Place, optimizer: str, steps: int, make: Any = None) -> Any:
+def _stepped(place: Place, optimizer: str, steps: int) -> Any:
     shapes = list(shapes_at(place).values())
     params = parameters(place.draw(0, shapes, torch.float32))
-    options = Variant(optimizer).options
-    opt = ours(optimizer, params, options) if make is None else make(params, **options)
+    opt = ours(optimizer, params, Variant(optimizer).options)
     for step in range(1, steps + 1):
         set_gradients(params, place.draw(step, shapes, torch.float32))
         opt.step()

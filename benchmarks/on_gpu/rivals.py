@@ -33,17 +33,10 @@ def by_the_rule(name: str) -> Peer:
     return Peer(f"layerwise.torch.{name}, by the rule", f"layerwise.torch:{name}", {**SCALED[name], "fused": False})
 
 
-def at_once(name: str) -> list[Peer]:
-    """Ours with all phases in one launch, where there is such a thing."""
-    target = f"on_gpu.at_once:{name}"
-    return [] if name == "Adafactor" else [Peer(f"layerwise.torch.{name}, one launch", target, SCALED[name], gpu=True)]
-
-
 def eager(name: str) -> list[Peer]:
     """Ours, and what is not compiled."""
     return [
         ours(name),
-        *at_once(name),
         by_the_rule(name),
         *(_scaled(peer) for peer in PEERS[name] if peer.label in TAKEN[name]),
     ]

@@ -70,10 +70,12 @@ def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     Only a sum over the whole model makes tensors wait for one another, and they wait holding a prepared gradient
     and nothing more; so what is in memory besides is the work on one tensor.
     """
-    terms = [part for run in runs if run.together for part in _to_model_sum(xp, run)]
-    model_sum = _added(terms) if terms else None
+    terms = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
+    parts = [part for each in terms.values() for part in each]
+    model_sum = _added([beside(xp, part, parts[0]) for part in parts]) if parts else None
     for run in runs:
-        yield _to_the_end(xp, run, [(model_sum,) if run.together else None] * len(run.rules))
+        own = (beside(xp, model_sum, terms[id(run)][0]),) if run.together else None
+        yield _to_the_end(xp, run, [own] * len(run.rules))
 
 
 def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iterator[Any]:
@@ -107,6 +109,11 @@ def _told_model_sum(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     while asking := {jobs: asked for jobs, asked in waiting.items() if asked[0].ask is not ModelSum}:
         waiting |= {jobs: _asking(xp, runs[jobs], x) for jobs, x in _completed(xp, runs, asking, others).items()}
     return _completed(xp, runs, waiting, others) if waiting else {}
+
+
+def beside(xp: Any, x: Array, like: Array) -> Array:
+    """`x` on the device of `like`, where a library has several."""
+    return xp.beside(x, like) if hasattr(xp, "beside") else x
 
 
 def _asking(xp: Any, run: Run, answer: Answer | None) -> tuple[Asked, ...]:

@@ -23,7 +23,6 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from layerwise.engines.gpu import engine
-from layerwise.engines.gpu.call import Sizes
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -34,7 +33,6 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 STATED = ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
 OPTIONS: list[dict[str, Any]] = [{}, {"max_grad_norm": 0.5}]
 DTYPES = [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float64",) * 3, ("float16", "float16", "bfloat16")]
-SIZES = [Sizes(), Sizes(persistent=True)]
 BLOCKS = [((), (300, 72)), ((1,), (16, 5, 48)), ((), (24, 16, 3, 3)), ((), (300,))]
 
 
@@ -65,8 +63,7 @@ def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
         for options in OPTIONS[: 1 if few else None]:
             for dtypes in DTYPES[: 1 if few else None]:
                 jobs = [make_job(case, case.hyper(**options), s, b, 0, dtypes) for b, s in BLOCKS]
-                for sizes in SIZES:
-                    Stepping(engine.GpuEngine(None, sizes)).step([mapped(job, torch.array) for job in jobs])
+                Stepping(engine.GpuEngine(None)).step([mapped(job, torch.array) for job in jobs])
     return found
 
 
@@ -75,7 +72,7 @@ def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
         one = {"kernel": name, "flags": flags}
         if "ptx" in kernel.asm:
             one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.\w]*)", kernel.asm["ptx"]))
-            one["ordered"] = Counter(re.findall(r"\b((?:atom|red|fence|membar|bar)\.[.\w]+)", kernel.asm["ptx"]))
+            one["flushed"] = Counter(re.findall(r"\b(\w+(?:\.\w+)*\.ftz[.\w]*)", kernel.asm["ptx"]))
             one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
             one |= resources(kernel.asm["cubin"])
         if "amdgcn" in kernel.asm:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager
+
 import pytest
 import torch
 from gpu.world import DEVICE
@@ -41,3 +44,16 @@ def walk(pairs, seeds, but=()):
         for seed in seeds:
             give(params, seed, but)
             opt.step()
+
+
+@contextmanager
+def waiting_refused():
+    """Let PyTorch raise where the host waits for the device."""
+    torch.cuda.synchronize()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says of itself that it is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -36,8 +36,11 @@ def test_for_nvidia(target):
     kernels = compiled(target, EXTENT)
     assert all_phases(kernels)
     for one in kernels:
-        # Where tiles, or all phases in one, take many registers, the assembler puts a few numbers aside.
-        assert one["stack"] <= (32 if one["kernel"].startswith(("planes.", "persistent.")) else 0), one
+        # Where tiles, or sums in float64, take many registers, the assembler puts a few numbers aside.
+        many = one["kernel"].startswith("planes.") or one["kernel"].endswith(".measure")
+        assert one["stack"] <= (32 if many else 0), one
+        # √v of a v below 1e-38 is not 0. Logarithms of step counts flush nothing that matters.
+        assert not one["flushed"] or one["kernel"].endswith(".tell"), one
         assert one["local"] == 0, one
         wide = sum(n for kind, n in one["memory"].items() if ".v2.b64" in kind or ".v4.b32" in kind)
         assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one

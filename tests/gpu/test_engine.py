@@ -235,7 +235,7 @@ def test_kinds_are_grouped():
     jobs = jobs_of(CASES[0], [(8,), (9,)]) + jobs_of(CASES[0], [(8,), (9,)], ("bfloat16", "bfloat16", "float32"))
     ready = prepared(jobs)
     step(ready, jobs)
-    assert [len(group.jobs) for group in ready._laid[0].layers.groups] == [2, 2]
+    assert [len(group.jobs) for group in ready._laid.tables.layers.groups] == [2, 2]
 
 
 def test_what_is_measured_can_be_kept():

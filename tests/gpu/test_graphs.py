@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
-from gpu.front import alike, both, fronts, give, walk
+from gpu.front import alike, both, fronts, give, waiting_refused, walk
 from gpu.world import DEVICE
 from torch_front.front import bits
 
@@ -153,16 +153,6 @@ def test_gradients_made_in_the_graph(front):
         graph.replay()
         step(theirs, other)
     counted(pairs, 6)
-
-
-@contextmanager
-def waiting_refused():
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @fronts

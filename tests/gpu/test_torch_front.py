@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 
 import pytest
 import torch
 from cases import ramp
-from gpu.front import alike, both, fronts, give, parameters, walk
+from gpu.front import alike, both, fronts, give, parameters, waiting_refused, walk
 from gpu.world import DEVICE
 from torch_front.front import BUSY, bits, close
 
@@ -139,3 +140,21 @@ def test_autograd_knows_that_parameters_were_written():
     opt.step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.sum().backward()
+
+
+def test_waiting_is_allowed_again_whatever_happens(monkeypatch):
+    """PyTorch warns when the mode has been set, and warnings are errors here."""
+    modes = []
+
+    def set_mode(mode):
+        modes.append(mode)
+        if mode == "error":
+            warnings.warn("the mode is a prototype", stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with waiting_refused():
+        assert modes == ["error"]
+    with pytest.raises(ZeroDivisionError), waiting_refused():
+        raise ZeroDivisionError
+    assert modes == ["error", "default"] * 2

@@ -28,3 +28,18 @@ def test_layouts(ranks, front, layout, options):
     close(found[0], _alone(front, torch.float64, repr(options), ()), TOLERANCE[torch.float64], (layout, options))
     for other in found[1:]:
         same(other, found[0])
+
+
+def test_kernels_that_fail_their_proof_on_all_ranks(ranks):
+    world = runs.layout_of("fsdp on 3")[0]
+    found = ranks.run(world, gpu_engine.proven, range(world), FRONTS[0], "fsdp on 3", torch.float64, {})
+    close(shared_stats(found)[0], _alone(FRONTS[0], torch.float64, "{}", ()), TOLERANCE[torch.float64])
+
+
+def test_kernels_that_fail_their_proof_on_one_rank(ranks):
+    """Nobody waits for the others' sums: all are told what steps it on each."""
+    world = runs.layout_of("fsdp on 3")[0]
+    found = ranks.run(world, gpu_engine.proven, (0,), FRONTS[0], "fsdp on 3", torch.float64, {})
+    assert all(
+        "what steps it is the rule, " in words and "on one and the GPU engine on the other" in words for words in found
+    )

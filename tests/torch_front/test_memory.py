@@ -329,7 +329,7 @@ def test_a_count_that_is_no_count_is_refused(step):
     p.grad = numbers(2)
     opt.step()
     opt.state[p]["step"] = step
-    with pytest.raises(StateError, match=r"'step' of w must be (a tensor of one real number|an integer from 0 to 2.53)"):
+    with pytest.raises(StateError, match=r"'step' of w must be (a tensor of one|an integer from 0)"):
         opt.step()
 
 

@@ -15,7 +15,7 @@ from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, t
 
 from layerwise.engines import Counter, native
 from layerwise.errors import ContradictionError, HyperparameterError
-from layerwise.torch import Lamb, _optimizer, _settings, _state, _tensors
+from layerwise.torch import Lamb, _optimizer, _plan, _settings, _state, _tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -164,7 +164,8 @@ def test_rates_that_change_are_told_to_an_engine_that_counts(standing):
 def meta(monkeypatch):
     """Let parameters be on the meta device."""
     check = _tensors.check_parameter
-    monkeypatch.setattr(_tensors, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
+    for module in (_tensors, _plan):
+        monkeypatch.setattr(module, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
 
     def on_meta(**options):
         dtypes = torch.float32, torch.bfloat16, torch.float16
@@ -209,6 +210,38 @@ def test_counts_that_were_on_the_device_once_are_not_read(meta, standing):
     del opt.found_inf
     opt.step()
     assert all(state["step"].is_meta for state in opt.state.values())
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_counts_beside_those_on_the_device_go_there(counts, meta, standing):
+    """A parameter that gets a gradient after a GradScaler's steps, in a step without one."""
+    params, _ = meta()
+    engine, [late, *_] = standing(counts), params.values()
+    late.grad = None
+    opt = Lamb(params.items())
+    opt.found_inf = scalar(0.0)
+    opt.step()
+    del opt.found_inf
+    late.grad = torch.ones_like(late)
+    opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values())
+    nows, _ = engine.told[-1]
+    assert all((now.t.step if counts else now.t).is_meta for now in nows)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_counts_of_a_checkpoint_go_where_their_parameters_are(counts, meta, standing):
+    """Some of them were on a device when it was saved, and others not."""
+    params, _ = meta()
+    engine = standing(counts)
+    opt = Lamb(params.items())
+    opt.step()
+    for (_, state), where in zip(opt.state.items(), ("meta", "cpu", "meta"), strict=True):
+        state["step"] = torch.tensor(5).to(where)
+    opt.step()
+    assert all(state["step"].is_meta for state in opt.state.values())
+    nows, _ = engine.told[-1]
+    assert all((now.t.step if counts else now.t).is_meta for now in nows)
 
 
 def test_what_is_known_here_is_not_asked_of_the_device():

@@ -9,7 +9,7 @@ import importlib
 import json as text
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
+PROVEN, DTYPES = ("Lamb", "Lars", "Adafactor"), ("float32", "bfloat16")
+PROOF = "each kernel is compared with the rule before its first step on a device; --devices does so now"
 NOT_INSTALLED = "not installed"
 
 
@@ -31,7 +33,7 @@ def show(devices: bool = False, json: bool = False) -> None:
 
 
 def facts(devices: bool = False) -> dict[str, Any]:
-    found = {
+    found: dict[str, Any] = {
         "layerwise": version_of("layerwise"),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -43,7 +45,11 @@ def facts(devices: bool = False) -> dict[str, Any]:
             "rule": {"available": True, "takes": "any array library: what no other engine takes"},
         },
     }
-    return found | ({"devices": {"torch": _torch_devices(), "jax": _jax_devices()}} if devices else {})
+    if not devices:
+        return found
+    if found["engines"]["gpu"]["available"]:
+        found["engines"]["gpu"]["verdicts"] = proven()
+    return found | {"devices": {"torch": _torch_devices(), "jax": _jax_devices()}}
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -57,6 +63,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield "engines"
     yield from _cpu_lines(engines["cpu"], machine["available"])
     yield f"  gpu      {engines['gpu'].get('takes') or 'not available: ' + engines['gpu']['why']}"
+    yield from _gpu_lines(engines["gpu"])
     yield f"  rule     {engines['rule']['takes']}"
 
 
@@ -69,6 +76,45 @@ def _cpu_lines(cpu: dict[str, Any], there: int) -> Iterator[str]:
     yield f"           instructions {cpu['instructions']} (kernels for {others}){_said(ISA_VARIABLE)}"
     yield f"           threads {cpu['threads']} (of {_many(there, 'processor')}){_said(THREADS_VARIABLE)}"
     yield f"           compiled by {cpu['compiler']}"
+
+
+def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
+    if found["available"]:
+        yield f"           {found['proof']}{_said(gpu.PROOF_VARIABLE)}"
+    for device, verdicts in found.get("verdicts", {}).items():
+        for what, verdict in verdicts.items():
+            yield f"           {device}: {what}: {verdict}"
+
+
+def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
+    """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or what is wrong."""
+    try:
+        torch = importlib.import_module("torch")
+        fronts = importlib.import_module("layerwise.torch")
+        if devices is None:
+            devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    except Exception as problem:  # this is what is asked when something is wrong
+        return {"torch": {"import": f"{type(problem).__name__}: {problem}"}}
+    return {
+        device: {
+            f"{name}, {dtype}": _verdict(torch, getattr(fronts, name), dtype, device)
+            for name in PROVEN
+            for dtype in DTYPES
+        }
+        for device in devices
+    }
+
+
+def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
+    try:
+        own = {"dtype": getattr(torch, dtype), "device": device}
+        params = [torch.nn.Parameter(torch.ones(shape, **own)) for shape in ((64, 48), (48,))]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        front(params, fused=True).step()
+    except Exception as problem:
+        return f"{problem}"
+    return "stepped without a proof" if os.environ.get(gpu.PROOF_VARIABLE) == "0" else "proven"
 
 
 def _cpu() -> dict[str, Any]:
@@ -91,7 +137,7 @@ def _gpu() -> dict[str, Any]:
     return (
         {"available": False, "why": why}
         if why
-        else {"available": True, "takes": "PyTorch's tensors on GPUs, by Triton"}
+        else {"available": True, "takes": "PyTorch's tensors on GPUs, by Triton", "proof": PROOF}
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.drive import Others, Run, in_rounds, local
+from layerwise.drive import Others, Run, beside, in_rounds, local
 from layerwise.engines import Job, Stats
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.parts import is_number, moved
@@ -26,7 +26,7 @@ class Arrays(Protocol):
         """The same, where what is stored may still be wanted."""
 
     def read(self, array: Array, like: Array) -> Array:
-        """`array` in the dtype in which a step on `like` is computed."""
+        """`array` in the dtype in which a step on `like` is computed, and on its device."""
 
     def copy(self, array: Array) -> Array:
         """A copy, which may be written over."""
@@ -119,6 +119,8 @@ class PreparedRules:
         skip: Array | None,
         waits: bool = False,
     ) -> Iterator[Task]:
+        if skip is not None:  # found on one device, and news to others
+            skip = beside(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
         by_now: dict[Now, list[int]] = {}
         for i in group:
             by_now.setdefault(nows[i], []).append(i)

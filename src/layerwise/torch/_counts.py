@@ -19,7 +19,7 @@ class Counts:
     """Step counts that are read as numbers, or on the device by calls that wait for nobody; or `by_engine`."""
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
-        # What once had to be on the device stays there: to read it would mean waiting.
+        # What once had to be on the device stays there: to read it would mean waiting. All of them are there then.
         self.steps, self._on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
         self.by_engine = by_engine and self._on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []

@@ -47,6 +47,12 @@ def as_number(x: Tensor) -> float | Tensor:
     return x.item() if x.device.type == "cpu" else x  # elsewhere it would mean waiting for the device
 
 
+def beside(x: Any, like: Any) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    return x.to(like.device) if isinstance(like, Tensor) else x.item()
+
+
 def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
     return x.lerp_(y, 1 - b)
 
@@ -65,6 +71,7 @@ PURE = {name: getattr(torch, name) for name in PLAIN} | {
     "add_scaled": add_scaled,
     "squares": squares,
     "as_number": as_number,
+    "beside": beside,
 }
 
 
@@ -75,7 +82,7 @@ class Tensors:
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(computing(like.dtype))
+        return array.to(like.device, computing(like.dtype))
 
     def copy(self, array: Tensor) -> Tensor:
         return array.clone()
@@ -101,4 +108,4 @@ class DifferentiableTensors(Tensors):
     xp = pure
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
-        return array.to(computing(like.dtype), copy=True)
+        return array.to(like.device, computing(like.dtype), copy=True)

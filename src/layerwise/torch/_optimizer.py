@@ -217,7 +217,8 @@ class Optimizer(Agreeing):
                 return
             self._remember(key, turn)
             if skip is not None:
-                self._skipped += skip  # in place, so that a captured step counts on
+                # In place, so that a captured step counts on.
+                self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
     def _read(self, dues: Sequence[Due]) -> tuple[Sequence[Due], Here]:
         """What of parameters and gradients is here, with gradients whose memory holds their values."""
@@ -280,7 +281,8 @@ class Optimizer(Agreeing):
         differentiable = self._groups.differentiable
         each = iter(plans)
         for due in dues:
-            where = on_device or due.group["capturable"]
+            # Counts that once had to be on the device stay there, and those beside them go there as well.
+            where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
                 _state.ready(self.state[p], p, plan, due.group["master_weights"], where)

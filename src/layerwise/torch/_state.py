@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -69,6 +69,12 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
         state.pop("master", None)
     elif p.dtype in LOW and "master" not in state:
         state["master"] = p.detach().to(torch.float32, copy=True)
+
+
+def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
+    """Whether some of these parameters have step counts that are not in the machine's memory."""
+    found = (states[p].get("step") for p in params if p in states)
+    return any(step is not None and step.device.type != "cpu" for step in found)
 
 
 def apart(state: State) -> None:

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from layerwise.engines import Candidate, Engine, Job, Prepared
 
 NAME = "gpu"
-OLDEST = "3.4"  # whose language has what the kernels are written in
+PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 lets the kernels step without showing before that they do it right
+OLDEST = "3.5"  # before it, kernels that take constants from functions could not be made
 
 
 def candidate(otherwise: Engine) -> Candidate:
@@ -19,7 +20,7 @@ def candidate(otherwise: Engine) -> Candidate:
     reason = why_not()
     if reason:
         return Candidate(NAME, None, reason)
-    return Candidate(NAME, OnDemand(otherwise), insisting=OnDemand(None))
+    return Candidate(NAME, OnDemand(otherwise, otherwise), insisting=OnDemand(None, otherwise))
 
 
 def why_not() -> str:
@@ -51,16 +52,20 @@ def _numbers(found: str) -> tuple[int, ...]:
 
 
 class OnDemand:
-    """The engine, which is loaded when there is something on a GPU: importing Triton takes its time."""
+    """The engine, which is loaded when there is something on a GPU: importing Triton takes its time.
 
-    def __init__(self, otherwise: Engine | None) -> None:
-        self.otherwise = otherwise
+    `rule` is what its kernels are compared with before they step anything.
+    """
+
+    def __init__(self, otherwise: Engine | None, rule: Engine) -> None:
+        self.otherwise, self.rule = otherwise, rule
 
     @cached_property
     def _engine(self) -> Engine:
         from layerwise.engines.gpu.engine import GpuEngine
+        from layerwise.engines.gpu.proof import Proof
 
-        return GpuEngine(self.otherwise)
+        return GpuEngine(self.otherwise, proof=Proof(self.rule))
 
     def prepare(self, jobs: Sequence[Job]) -> Prepared:
         if self.otherwise is not None and all(job.p.device.type == "cpu" for job in jobs):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
-from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
-from layerwise.engines.gpu.factored import Cut, Factored, Pile
+from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
+from layerwise.engines.gpu.factored import Cut, Factored, Pile, cut_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
@@ -25,7 +25,7 @@ class Adafactor(Method):
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         self.tables = tables
-        self.factored = Factored(tables.jobs, arrays, tables.layers, tables.sizes)
+        self.factored = Factored(tables, arrays)
         self.whole = [group for group in tables.layers.groups if not group.kind.apart.factored]
         self._asks: Asks | None = None
 
@@ -45,6 +45,17 @@ class Adafactor(Method):
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
         axes = plane_of(job, operands).axes if job.h.factored else ()
         return max(super().dims(job, operands), *map(len, axes), 0)
+
+    @classmethod
+    def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
+        if not job.h.factored:
+            return super().compiled_for(job, arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.apart(job), cut_of(plane_of(job, arrays), arrays, sizes)
+
+    @classmethod
+    def pace(cls, h: Any) -> float:
+        relative = 1e-6 if h.warmup_init else min(h.lr_cap, 1.0)
+        return float(0.25 / relative if h.relative_step else 0.25)
 
     @classmethod
     def declined(cls, job: Job) -> str:

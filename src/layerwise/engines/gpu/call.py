@@ -41,30 +41,48 @@ class Sizes:
     tiles: int = 8  # how many such it takes, one below the other
     entries: int = 512  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
-    # One launch for what may be one, which wants chunks of 2048: what it has in hand has to fit into the cache. Whether
-    # it is faster nobody has measured; when somebody has, the slower one goes.
-    persistent: bool = False
-    each: int = 2  # its programs, for each multiprocessor
-    ahead: int = 1  # chunks that it measures before it applies those before them, for each program
+
+
+class Shared:
+    """Memory that several tables of the same jobs have in common: what was measured, and room between launches."""
+
+    def __init__(self, layers: int, device: torch.device) -> None:
+        self.answers = torch.zeros((layers, at.ANSWERS.value), dtype=torch.float64, device=device)
+        self._room = torch.empty(0, dtype=torch.float64, device=device)
+
+    def room(self, numbers: int) -> Tensor:
+        """Room for so many numbers, which every step writes before it reads them."""
+        if len(self._room) < numbers:
+            self._room = torch.empty(numbers, dtype=torch.float64, device=self._room.device)
+        return self._room[:numbers]
 
 
 class Tables:
     """What kernels are given of a list of jobs, on the device, for as long as the jobs stay what they are."""
 
     def __init__(
-        self, jobs: Sequence[Job], states: States, settings: Any, layers: Layers, letter: Tensor, sizes: Sizes
+        self,
+        jobs: Sequence[Job],
+        states: States,
+        settings: Any,
+        layers: Layers,
+        letter: Tensor,
+        sizes: Sizes,
+        shared: Shared | None = None,
     ) -> None:
         device = letter.device
         self.jobs, self.layers, self.letter, self.sizes = jobs, layers, letter, sizes
+        self.shared = Shared(layers.n, device) if shared is None else shared
         self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
         real: Any = {"dtype": torch.float64, "device": device}
         self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
         self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
-        self.answers = torch.zeros((layers.n, at.ANSWERS.value), **real)
+        self.answers = self.shared.answers
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
-        self.always_ready = any(job.h.maximize or job.h.value_bounds for job in jobs)
+        self.bounded = self.own is not None or self.model is not None
+        self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.questions: dict[Any, list[Question]] = {}  # those that were asked, by what is asked how often
 
     def _bounds(self, name: str) -> Tensor | None:
@@ -116,6 +134,8 @@ class Call:
         self.ready = ready or tables.always_ready
         self.skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
         self.skips = skip is not None
+        # What kernels are compiled for besides what layers are like.
+        self.variant = self.ready, tables.bounded, self.skips, others is not None
 
     def tell(self, kernel: Any) -> None:
         """Have the rule make its numbers of `now`."""
@@ -124,17 +144,14 @@ class Call:
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
-        for group in groups:
-            self.launch(kernel[(group.size,)], group, group.chunks, *args, **flags)
-
-    def launch(self, kernel: Any, group: Group, chunks: Tensor, *args: Any, **flags: Any) -> None:
         tables = self.tables
-        kernel(
-            tables.letter, tables.numbers, tables.pointers, tables.layers.table, chunks, tables.clips,
-            *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
-            READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
-            CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
-        )  # fmt: skip
+        for group in groups:
+            kernel[(group.size,)](
+                tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+                *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
+                READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
+                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
+            )  # fmt: skip
 
     def settle(self, answer: Any, ask: Any) -> None:
         """Have the rule answered: its sums over each layer, and over what others hold of it."""
@@ -185,9 +202,8 @@ class Call:
     def clip(self) -> None:
         """What gradients are to be divided by, where their norms are bounded."""
         tables = self.tables
-        if tables.own is None and tables.model is None:
+        if not tables.bounded:
             return
-        self.ready = True
         self.each(parts.square, tables.layers.groups, tables.partials)
         parts.add[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
         here, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)

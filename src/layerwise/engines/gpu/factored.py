@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Sizes
+from layerwise.engines.gpu.call import Sizes, Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
 from layerwise.engines.gpu.layout import Dim, Group, Kind, Layers, numbered
@@ -107,20 +107,21 @@ class Pile(NamedTuple):
 class Factored:
     """The layers of a list of jobs that keep R and C."""
 
-    def __init__(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], layers: Layers, sizes: Sizes) -> None:
+    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
+        jobs, layers, sizes = tables.jobs, tables.layers, tables.sizes
         device = layers.table.device
         self._sizes, self._device = sizes, device
         room = Room()
         of = [j for j, job in enumerate(jobs) if job.h.factored]
         self.laid = {j: lay(jobs[j], arrays[j], sizes, room) for j in of}
-        self.store = torch.empty(room.taken // 8, dtype=torch.float64, device=device)  # all written before it is read
+        self.store = tables.shared.room(room.taken // 8)
         planes, sides = self._planes(layers), self._sides(jobs, arrays)
         tiles = int(planes[:, at.TILES.value].sum())
         self.tiled = torch.zeros((2, tiles), dtype=torch.float64, device=device)  # Σp² and Σu² of each tile
         plane_of_layer = np.full(layers.n, -1)
         plane_of_layer[planes[:, at.PLANE_LAYER.value]] = np.arange(len(planes))
-        tables = (planes, sides, plane_of_layer)
-        self.planes, self.sides, self.plane_of = (torch.from_numpy(table).to(device) for table in tables)
+        made = (planes, sides, plane_of_layer)
+        self.planes, self.sides, self.plane_of = (torch.from_numpy(table).to(device) for table in made)
         self.groups = list(self._groups(jobs, arrays, planes))
         self.of_rows, self.of_all = (list(self._shares(sides, rows)) for rows in (True, False))
         self.piles, self.of_sums, self.of_totals = self._piles()
@@ -195,9 +196,7 @@ def lay(job: Job, arrays: Sequence[Tensor], sizes: Sizes, room: Room) -> Laid:
     """A job's plane cut into tiles, with room for what is summed of it."""
     plane = plane_of(job, arrays)
     (matrices, lines, entries), layers = plane.sizes, len(plane.bases)
-    vector = vector_of(plane, arrays)
-    # Element by element, addresses take as many registers as what is there.
-    cut = Cut(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
+    cut = cut_of(plane, arrays, sizes)
     m, down, across = cut.tile
     over, under = max(1, -(-entries // across)), max(1, -(-lines // (down * sizes.tiles)))
     lengths = matrices * lines, matrices * entries
@@ -213,6 +212,13 @@ def lay(job: Job, arrays: Sequence[Tensor], sizes: Sizes, room: Room) -> Laid:
             layers, 2 * matrices, max(1, -(-rows // share_of(rows, sizes)[1])), compute if one else torch.float64
         ),
     )
+
+
+def cut_of(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes) -> Cut:
+    """How a plane is cut into tiles."""
+    vector = vector_of(plane, arrays)
+    # Element by element, addresses take as many registers as what is there.
+    return Cut(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
 
 
 def share_of(entries: int, sizes: Sizes) -> tuple[int, int]:

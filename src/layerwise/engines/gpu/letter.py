@@ -39,24 +39,34 @@ class Letter:
         self._converted: list[Tensor] = []
         self._spares: list[Any] = []
         self._kept: list[Any] = []  # what a recorded copy reads when it is replayed
+        self._unsent = False
 
-    def write(self, places: np.ndarray, nows: Sequence[Now]) -> None:
-        """Say it: `places` is where gradients lie."""
-        recorded = capturing(self.device)
-        if recorded and any(is_number(now.t) for now in nows):
+    def write(self, nows: Sequence[Now]) -> None:
+        """Write down what the step is told, on the host alone."""
+        if capturing(self.device) and any(is_number(now.t) for now in nows):
             raise EngineError(
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
         # What had to be converted may have got another value since.
-        news = bool(self._converted) or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows))
-        if news:
+        if self._converted or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
+            self._unsent = True
             self._tell(nows)
+
+    def send(self, places: np.ndarray) -> None:
+        """Send it, where it says something new; `places` is where gradients lie."""
+        recorded = capturing(self.device)
         # A graph has the copy in it, because by the time it is replayed another letter may have come; and who sends
         # one after a recording cannot know whether that has been replayed.
-        if news or recorded or self._kept or not np.array_equal(places, self._said[at.GRADIENT.value]):
+        if self._unsent or recorded or self._kept or not np.array_equal(places, self._said[at.GRADIENT.value]):
             self._said[at.GRADIENT.value] = places
             self._send(recorded)
+            self._unsent = False
+
+    def used_on(self, stream: Any) -> None:
+        """Keep converted numbers until this stream is done with them, if they are freed before."""
+        for x in self._converted:
+            x.record_stream(stream)
 
     def _tell(self, nows: Sequence[Now]) -> None:
         self._converted = []

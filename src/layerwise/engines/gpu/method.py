@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.layout import way_of
+from layerwise.engines.gpu.call import Call, Sizes, Tables
+from layerwise.engines.gpu.layout import kind_of, way_of
 
 
 class Method:
@@ -42,6 +42,16 @@ class Method:
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
         """In how many dimensions the job lies in memory."""
         return len(way_of(job, operands).dims)
+
+    @classmethod
+    def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
+        """What of a job, whose operands these are, its kernels are compiled for."""
+        return kind_of(way_of(job, arrays), arrays, cls.apart(job))
+
+    @classmethod
+    def pace(cls, h: Any) -> float:
+        """A learning rate with which a step moves weights by about a quarter of their size."""
+        return 0.25
 
     @classmethod
     def declined(cls, job: Job) -> str:

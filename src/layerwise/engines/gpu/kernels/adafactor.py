@@ -30,6 +30,8 @@ from layerwise.engines.gpu.kernels.parts import (
     place,
     read,
     ready,
+    root,
+    squared,
     wants,
     write,
 )
@@ -125,7 +127,7 @@ def second_moment(g, V, k):
 @triton.jit
 def update(g, V, k, CLAMP: tl.constexpr):
     _, _, _, eps1 = k
-    return g / at_least(tl.sqrt(V), eps1) if CLAMP else g / tl.sqrt(V)
+    return g / at_least(root(V), eps1) if CLAMP else g / root(V)
 
 
 @triton.jit
@@ -165,7 +167,7 @@ def measure(
     at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
-    pp, uu = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    pp, uu = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -181,8 +183,8 @@ def measure(
             pp += pp_
             uu += uu_
     to = partials + tl.load(row + FIRST) + start // CHUNK
-    tl.store(to, tl.sum(pp, 0).to(tl.float64))
-    tl.store(to + apart, tl.sum(uu, 0).to(tl.float64))
+    tl.store(to, tl.sum(pp, 0))
+    tl.store(to + apart, tl.sum(uu, 0))
 
 
 @triton.jit
@@ -201,11 +203,11 @@ def measure_at(
     if not FULL:
         V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
     u = update(g, V, k, CLAMP)
-    pp = tl.zeros((BLOCK,), COMPUTE)
+    pp = tl.zeros((BLOCK,), tl.float64)
     if SCALES:
         p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
-        pp = p * p
-    return pp, u * u
+        pp = squared(p)
+    return pp, squared(u)
 
 
 @triton.jit(do_not_specialize=VARYING)

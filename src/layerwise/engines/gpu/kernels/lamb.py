@@ -29,6 +29,8 @@ from layerwise.engines.gpu.kernels.parts import (
     place,
     read,
     ready,
+    root,
+    squared,
     wants,
     write,
 )
@@ -124,7 +126,7 @@ def moments(p, g, m, v, k):
 def update(p, m, v, k):
     """r, of p after a decay that comes first."""
     c1, c2, eps_root, eps, lam_r = k
-    return c1 * m / (tl.sqrt(c2 * v + eps_root) + eps) + lam_r * p
+    return c1 * m / (root(c2 * v + eps_root) + eps) + lam_r * p
 
 
 @triton.jit
@@ -149,25 +151,11 @@ def measure(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The new moments, and Σp² and Σr² of each chunk."""
-    measure_chunk(
-        chunk_of(layers, chunks, tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, partials, apart, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, LATE, READY, SKIPS, FLAT, ALIGNED, CHUNK, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def measure_chunk(
-    chunk, letter, numbers, pointers, clips, partials, apart, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
-    pp, rr = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -179,8 +167,8 @@ def measure_chunk(
             pp += pp_
             rr += rr_
     to = partials + tl.load(row + FIRST) + start // CHUNK
-    tl.store(to, tl.sum(pp, 0).to(tl.float64))
-    tl.store(to + apart, tl.sum(rr, 0).to(tl.float64))
+    tl.store(to, tl.sum(pp, 0))
+    tl.store(to + apart, tl.sum(rr, 0))
 
 
 @triton.jit
@@ -205,7 +193,7 @@ def measure_at(
     r = update(p, m, v, of_update)
     if not FULL:
         r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
-    return p * p, r * r
+    return squared(p), squared(r)
 
 
 @triton.jit
@@ -231,21 +219,8 @@ def apply(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
-    apply_chunk(
-        chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, answers, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, LATE, READY, SKIPS, FLAT, ALIGNED, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def apply_chunk(
-    chunk, letter, numbers, pointers, clips, answers, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)

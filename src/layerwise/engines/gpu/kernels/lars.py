@@ -23,6 +23,7 @@ from layerwise.engines.gpu.kernels.parts import (
     place,
     read,
     ready,
+    squared,
     wants,
     write,
 )
@@ -91,26 +92,12 @@ def measure(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Σp² and Σx² of each chunk."""
-    measure_chunk(
-        chunk_of(layers, chunks, tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, partials, apart, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, False, READY, SKIPS, FLAT, ALIGNED, CHUNK, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def measure_chunk(
-    chunk, letter, numbers, pointers, clips, partials, apart, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
-    pp, xx = tl.zeros((BLOCK,), COMPUTE), tl.zeros((BLOCK,), COMPUTE)
+    pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -122,8 +109,8 @@ def measure_chunk(
             pp += pp_
             xx += xx_
     to = partials + tl.load(row + FIRST) + start // CHUNK
-    tl.store(to, tl.sum(pp, 0).to(tl.float64))
-    tl.store(to + apart, tl.sum(xx, 0).to(tl.float64))
+    tl.store(to, tl.sum(pp, 0))
+    tl.store(to + apart, tl.sum(xx, 0))
 
 
 @triton.jit
@@ -134,7 +121,7 @@ def measure_at(
     e = i + tl.arange(0, BLOCK)
     p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
     x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, READY) + lam * p
-    return p * p, x * x
+    return squared(p), squared(x)
 
 
 @triton.jit
@@ -170,21 +157,8 @@ def apply(
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """b and p, one chunk after the other from the end, where caches may still have them."""
-    apply_chunk(
-        chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK),
-        letter, numbers, pointers, clips, answers, skip, jobs,
-        PARAM, GRAD, STATE0, STATE1, COMPUTE, MOMENTUM, READY, SKIPS, FLAT, ALIGNED, BLOCK,
-    )  # fmt: skip
-
-
-@triton.jit
-def apply_chunk(
-    chunk, letter, numbers, pointers, clips, answers, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    layer, row, job, start, n = chunk
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)

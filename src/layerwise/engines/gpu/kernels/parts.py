@@ -71,13 +71,9 @@ def hear(letter, numbers, jobs, j, here):
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
     """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
-    return located(layers, tl.load(chunks + 2 * c), tl.load(chunks + 2 * c + 1), CHUNK)
-
-
-@triton.jit
-def located(layers, layer, number, CHUNK: tl.constexpr):
+    layer = tl.load(chunks + 2 * c)
     row = layers + layer.to(tl.int64) * LAYER
-    start = number.to(tl.int64) * CHUNK
+    start = tl.load(chunks + 2 * c + 1).to(tl.int64) * CHUNK
     n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
     return layer, row, tl.load(row + JOB), start, n
 
@@ -190,7 +186,22 @@ def ready(g, wanted, READY: tl.constexpr):
     return g
 
 
+@triton.jit
+def root(x):
+    """√x, also of float32 below its least normal number, which `tl.sqrt` takes for 0."""
+    if x.dtype.scalar == tl.float32:
+        return tl.sqrt_rn(x)
+    return tl.sqrt(x)
+
+
 # ---- sums
+
+
+@triton.jit
+def squared(x):
+    """x² in float64, where the square of no float32 is 0 or infinite unless x is."""
+    wide = x.to(tl.float64)
+    return wide * wide
 
 
 @triton.jit
@@ -247,13 +258,13 @@ def square(
     _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
-    gg = tl.zeros((BLOCK,), COMPUTE)
+    gg = tl.zeros((BLOCK,), tl.float64)
     whole = n // BLOCK * BLOCK
     for i in range(0, whole, BLOCK):
         gg += square_at(at, wanted, row, start, i, n, COMPUTE, FLAT, BLOCK, True)
     if whole < n:
         gg += square_at(at, wanted, row, start, whole, n, COMPUTE, FLAT, BLOCK, False)
-    tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0).to(tl.float64))
+    tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0))
 
 
 @triton.jit
@@ -262,5 +273,4 @@ def square_at(
     COMPUTE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    g = ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, True)
-    return g * g
+    return squared(ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, True))

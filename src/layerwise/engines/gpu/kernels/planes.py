@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.adafactor import move, steps_of
-from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, wants
+from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, squared, wants
 from layerwise.engines.gpu.kernels.tables import (
     AXIS_DIM,
     ENTRIES_OF_LINE,
@@ -128,7 +128,7 @@ def measure(
         tl.load(plane + ENTRY_SUMS).to(tl.pointer_type(COMPUTE)) + (under * matrices + m.to(tl.int64)) * entries
     )
     in_m, in_e, goes_on = m < matrices, e < entries, goes(skip, SKIPS)
-    pp, by_entry = tl.zeros((BM, BL, BE), COMPUTE), tl.zeros((BM, BL, BE), COMPUTE)
+    pp, by_entry = tl.zeros((BM, BL, BE), tl.float64), tl.zeros((BM, BL, BE), COMPUTE)
     first = under * BL * DEPTH
     for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
         line = i + tl.arange(0, BL)
@@ -140,10 +140,10 @@ def measure(
         by_entry += gg
         if SCALES:
             p = read(p_at + lines_of(plane, line, P, VECTOR), here, COMPUTE, False)
-            pp += p * p
+            pp += squared(p)
     tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1), in_m[:, None] & in_e[None, :])
     if SCALES:
-        tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp).to(tl.float64))
+        tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp))
 
 
 @triton.jit
@@ -169,7 +169,7 @@ def squares(
     g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     in_m, in_e, goes_on = m < tl.load(plane + MATRICES), e < entries, goes(skip, SKIPS)
     entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
-    uu = tl.zeros((BM, BL, BE), COMPUTE)
+    uu = tl.zeros((BM, BL, BE), tl.float64)
     first = under * BL * DEPTH
     for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
         at = i + tl.arange(0, BL)
@@ -178,9 +178,9 @@ def squares(
         g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, READY)
         line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
         u = tl.where(here, update(g, line, entry, eps1, CLAMP), 0.0)
-        uu += u * u
+        uu += squared(u)
     to = tiled + apart + tl.load(plane + TILES_FIRST) + number
-    tl.store(to, tl.sum(uu).to(tl.float64))
+    tl.store(to, tl.sum(uu))
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -1,0 +1,273 @@
+"""Whether kernels do on a device what the rule does there: shown on small tensors before they step anything of a model.
+
+A compiler, a driver or a device may be other than those the kernels were tested with, and wrong weights look like any
+others. So the first time that kernels of some kind are wanted on a device, small tensors like those at hand are
+stepped by them and by the rule. They are alike in all that kernels are compiled for, so hardly anything is compiled
+for the proof alone.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from math import prod
+from threading import RLock
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.drive import Question
+from layerwise.engines import Counter, Engine, Job
+from layerwise.engines.gpu import PROOF_VARIABLE
+from layerwise.engines.gpu.call import Call
+from layerwise.engines.gpu.layout import operands
+from layerwise.engines.gpu.prepared import METHODS, PreparedOnGpu
+from layerwise.errors import EngineError, sentence
+from layerwise.rules.asks import Now
+
+LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: more than one program takes of either
+WEIGHT_DECAY = 0.1
+STEPS = 2
+# Two roundings where a number is stored, and what two ways to the same sum may differ by.
+STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
+
+
+class Family(NamedTuple):
+    """Kernels that are right or wrong together."""
+
+    optimizer: str
+    dtypes: tuple[torch.dtype, ...]  # of the parameter, the gradient, and the two states of their shape
+
+    def __str__(self) -> str:
+        named = (str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(self.dtypes))
+        return f"{self.optimizer} ({', '.join(named)})"
+
+
+class Proof:
+    """What has been shown in this process, by device. `rule` is what kernels are compared with."""
+
+    def __init__(self, rule: Engine) -> None:
+        self._rule = rule
+        self._passed: set[Hashable] = set()
+        self._failed: dict[tuple[torch.device, Family], str] = {}
+        self._lock = RLock()
+
+    def passed(self, jobs: Sequence[Job], grads: Sequence[Tensor], call: Call, insists: bool) -> bool:
+        """Whether kernels may step these jobs; where nobody else could, an error says why they may not."""
+        if not wanted():
+            return True
+        device = jobs[0].p.device
+        with self._lock, torch.no_grad():
+            family, why, new = self._verdict(device, list(_kinds(jobs, grads, call)), call)
+        if not why:
+            return True
+        said = f"the GPU engine's kernels for {family} fail their proof on {device}: {why}."
+        way_out = f"{PROOF_VARIABLE}=0 uses them without a proof."
+        if insists:
+            raise EngineError(f"{said} Leave the choice of engine, for the rule to step. {way_out}")
+        if new:
+            warnings.warn(f"{said} The rule steps instead, which is slower. {way_out}", RuntimeWarning, stacklevel=2)
+        return False
+
+    def _verdict(self, device: torch.device, kinds: Sequence[Kind], call: Call) -> tuple[Family | None, str, bool]:
+        """The first family that fails, why, and whether that was not known before."""
+        for kind in kinds:
+            if why := self._failed.get((device, kind.family)):
+                return kind.family, why, False
+        for kind in kinds:
+            key = device, kind.like, call.variant, call.tables.sizes
+            if key not in self._passed:
+                if why := self._tried(kind, call):
+                    self._failed[device, kind.family] = why
+                    return kind.family, why, True
+                self._passed.add(key)
+        return None, "", False
+
+    def _tried(self, kind: Kind, call: Call) -> str:
+        """What is wrong with kernels of this kind, or an empty string."""
+        try:
+            return compared(self._rule, kind, call)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as problem:
+            first = (str(problem).strip() or "no reason given").splitlines()[0][:200]
+            return f"they do not compile or run ({type(problem).__name__}: {first})"
+
+
+class Kind(NamedTuple):
+    """Jobs whose kernels are the same."""
+
+    family: Family
+    like: Hashable
+    jobs: list[tuple[Job, Tensor]]  # the smallest and the largest, with their gradients
+
+
+def wanted() -> bool:
+    """Whether the environment leaves the proof on."""
+    said = os.environ.get(PROOF_VARIABLE) or "1"
+    if said not in ("0", "1"):
+        raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", said, "0 uses the GPU engine's kernels without a proof."))
+    return said == "1"
+
+
+def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator[Kind]:
+    """Jobs by what their kernels are compiled for. Where others hold parts, all are here to count, however much is."""
+    found: dict[Hashable, list[tuple[Job, Tensor]]] = {}
+    for job, g in zip(jobs, grads, strict=True):
+        if job.p.numel() or call.others is not None:
+            method = METHODS[type(job.h)]
+            arrays = operands(job, g, method.states(job))
+            found.setdefault(method.compiled_for(job, arrays, call.tables.sizes), []).append((job, g))
+    for like, some in found.items():
+        some = sorted(some, key=lambda each: each[0].p.numel())
+        job, g = some[-1]
+        dtypes = tuple(a.dtype for a in operands(job, g, METHODS[type(job.h)].states(job)))
+        yield Kind(Family(type(job.h).__name__, dtypes), like, some if len(some) < 2 else [some[0], some[-1]])
+
+
+def compared(rule: Engine, kind: Kind, call: Call) -> str:
+    """What differs where the kernels and the rule step small tensors of this kind, or an empty string."""
+    trial = Trial(rule, kind, call)
+    for t in range(1, STEPS + 1):
+        if differing := trial.step(t):
+            return differing
+    return trial.skipped() if call.skips else ""
+
+
+class Trial:
+    """The same small jobs twice, one time for the kernels and one time for the rule."""
+
+    def __init__(self, rule: Engine, kind: Kind, call: Call) -> None:
+        pairs = [_small(*each, call) for each in kind.jobs]
+        self._grads = [g for _, g in pairs]
+        self._ours = [job for job, _ in pairs]
+        self._theirs = [_copy(job) for job in self._ours]
+        self._kernels = PreparedOnGpu(self._ours, None, call.tables.sizes, None)
+        self._rule = rule.prepare(self._theirs)
+        self._counts = [torch.zeros((), dtype=torch.int64, device=g.device) for g in self._grads]
+        self._rates = [_rates(job, call) for job in self._ours]
+        self._skip = torch.zeros((), dtype=torch.bool, device=self._grads[0].device) if call.skips else None
+        self._others = None if call.others is None else Alone()
+
+    def step(self, t: int) -> str:
+        """What differs after a step of both, the kernels' results being where the next one begins."""
+        before = [[x.clone() for x in _stored(job)] for job in self._ours]
+        for g in self._grads:
+            _filled(g, t)
+        self._by_kernels(t, self._skip)
+        self._rule.step(self._grads, self._nows(t, [t] * len(self._ours)))
+        for own, other, old in zip(self._ours, self._theirs, before, strict=True):
+            if differing := _difference(own, other, old):
+                return differing
+        for x, y in self._pairs():
+            y.copy_(x)
+        return "they count another step" if any(int(count) != t for count in self._counts) else ""
+
+    def skipped(self) -> str:
+        """What is wrong with a step that is to be skipped."""
+        self._by_kernels(STEPS + 1, torch.ones((), dtype=torch.bool, device=self._grads[0].device))
+        same = all(torch.equal(x, y) for x, y in self._pairs()) and all(int(n) == STEPS for n in self._counts)
+        return "" if same else "they write in a step that is to be skipped"
+
+    def _by_kernels(self, t: int, skip: Tensor | None) -> None:
+        self._kernels.step(self._grads, self._nows(t, map(Counter, self._counts)), skip, self._others)
+
+    def _nows(self, t: int, counted: Iterable[int | Counter]) -> list[Now]:
+        each = zip(self._ours, counted, self._rates, strict=True)
+        return [Now(n, *rates, beta2=job.h.beta2_of(t)) for job, n, rates in each]
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for own, other in zip(self._ours, self._theirs, strict=True):
+            yield from zip(_stored(own), _stored(other), strict=True)
+
+
+def _rates(job: Job, call: Call) -> tuple[float, float, float]:
+    return METHODS[type(job.h)].pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
+
+
+class Alone:
+    """Others who hold nothing."""
+
+    def told_how(self, how: str) -> None:
+        pass
+
+    def add_up(self, questions: Sequence[Question], sums: Tensor) -> Tensor:
+        return sums
+
+
+# ---- small tensors
+
+
+def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
+    """A job like this one, and a gradient, with numbers that are the same everywhere."""
+    whole = tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape
+    shape, h = smaller(whole), job.h
+    if call.tables.bounded:
+        h = h.settled(max_grad_norm_per_tensor=h.max_grad_norm_per_tensor or 1.0)
+    p = _filled(_lying_like(job.p, shape), 0)
+    state = type(job.state)(*(None if s is None else _lying_like(s, _kept(s, job.p, shape)) for s in job.state))
+    return Job(job.rule, h, p, state, job.block_dims), _lying_like(g, shape)
+
+
+def smaller(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape with long sides cut until it is small; what sixteen leaves of them stays, for alignment."""
+    sides = [n if n < LONGEST + 16 else LONGEST + n % 16 for n in shape]
+    while prod(sides) > LARGEST:
+        d = max(range(len(sides)), key=sides.__getitem__)
+        n = sides[d]
+        sides[d] = n // 32 * 16 + n % 16 if n > 32 else -(-n // 2)
+    return tuple(sides)
+
+
+def _kept(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """The state's shape where its parameter has this one: it has size 1 where the parameter was summed."""
+    return tuple(n if kept == whole else 1 for n, kept, whole in zip(shape, state.shape, p.shape, strict=True))
+
+
+def _lying_like(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of zeros that lies in memory as x does: the order of dimensions, whether there are gaps, alignment."""
+    gap = 1 if x.is_contiguous() or x.numel() < 2 or _is_dense(x) else 2
+    strides, step = [0] * len(shape), gap
+    for d in sorted(range(len(shape)), key=lambda d: (x.stride(d), -d)):
+        if x.stride(d) or x.shape[d] < 2:
+            strides[d], step = step, step * max(1, shape[d])
+    odd = int(x.data_ptr() % 16 != 0)
+    return torch.zeros(step + odd, dtype=x.dtype, device=x.device).as_strided(tuple(shape), strides, odd)
+
+
+def _is_dense(x: Tensor) -> bool:
+    sides = sorted(((x.stride(d), n) for d, n in enumerate(x.shape) if n > 1), reverse=True)
+    return bool(sides) and prod(n for _, n in sides) == 1 + sum((n - 1) * stride for stride, n in sides)
+
+
+def _filled(x: Tensor, seed: int) -> Tensor:
+    """The tensor with numbers drawn here, where nobody's generators notice."""
+    once = x[tuple(slice(None) if stride else slice(1) for stride in x.stride())]  # of what is expanded
+    once.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(once.shape))))
+    return x
+
+
+def _copy(job: Job) -> Job:
+    return job._replace(p=job.p.clone(), state=type(job.state)(*(None if s is None else s.clone() for s in job.state)))
+
+
+def _stored(job: Job) -> list[Tensor]:
+    return [job.p, *(x for x in job.state if x is not None)]
+
+
+def _difference(own: Job, other: Job, before: Sequence[Tensor]) -> str:
+    """What of a job the kernels have made something else of than the rule."""
+    names = ["the weights", *(name for name, x in zip(own.state._fields, own.state, strict=True) if x is not None)]
+    computed = COMPUTED[torch.float64 if own.p.dtype is torch.float64 else torch.float32]
+    for name, x, y, old in zip(names, _stored(own), _stored(other), before, strict=True):
+        a, b = x.double(), y.double()
+        room = STORED[x.dtype] * (old.double().abs() + b.abs()) + computed * (b.abs().max() if b.numel() else 0)
+        right = ((a - b).abs() <= room) | (a == b) | (a.isnan() & b.isnan())
+        if not bool(right.all()):
+            worst = ((a - b).abs() / b.abs().max())[~right].max()
+            return f"{name} of {tuple(x.shape)} differ from the rule's by {float(worst):.1e} of the largest"
+    return ""

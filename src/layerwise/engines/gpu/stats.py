@@ -1,0 +1,39 @@
+"""What a step measured on the device, as people ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+
+class Measured:
+    """What a step measured, brought to the host when it is asked for."""
+
+    def __init__(self, answers: Tensor) -> None:
+        self._answers = answers
+        self._here: Any = None
+
+    @property
+    def here(self) -> Any:
+        if self._here is None:
+            self._here = self._answers.cpu().numpy()
+        return self._here
+
+
+class Named(Mapping[str, Any]):
+    """Of one job, by name: a number for each layer."""
+
+    def __init__(self, measured: Measured, layers: slice, columns: Mapping[str, int]) -> None:
+        self._measured, self._layers, self._columns = measured, layers, columns
+
+    def __getitem__(self, name: str) -> Any:
+        return np.array(self._measured.here[self._layers, self._columns[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)

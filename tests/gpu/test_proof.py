@@ -1,0 +1,320 @@
+"""The proof that kernels owe before their first step on a device; kernels that are broken on purpose fail it."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from cases import CASES
+from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.worlds import EPS, make_job, mapped
+from gpu.front import alike, fronts, give, parameters
+from gpu.world import DEVICE, GPU, RULE, SMALL
+from torch_front.front import BUSY, bits
+
+from layerwise import engines
+from layerwise.cli import info
+from layerwise.engines import Candidate
+from layerwise.engines.gpu import PROOF_VARIABLE, prepared, proof
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.proof import Proof, smaller
+from layerwise.errors import EngineError
+from layerwise.torch import Adafactor, Lamb, Lars, _engines
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+KIND = type(parts.add)
+RUN = KIND.run
+KERNELS = {
+    Lamb: ["lamb.tell", "lamb.measure", "parts.settle", "lamb.apply"],
+    Lars: ["lars.tell", "lars.measure", "parts.settle", "lars.apply"],
+    Adafactor: [
+        "adafactor.tell", "adafactor.measure", "adafactor.settle", "adafactor.apply", "planes.measure",
+        "planes.squares", "planes.apply", "statistics.fold", "statistics.total", "statistics.renew",
+    ],
+}  # fmt: skip
+CLIPPING = ["parts.square", "parts.add"]
+
+
+def name_of(kernel):
+    return f"{kernel.fn.__module__.rpartition('.')[2]}.{kernel.fn.__name__}"
+
+
+@pytest.fixture
+def proof_of(monkeypatch):
+    """A new proof, for the engine that tensors on a GPU get."""
+    made = Proof(RULE)
+    table = (
+        Candidate("gpu", GpuEngine(RULE, SMALL, made), insisting=GpuEngine(None, SMALL, made)),
+        Candidate("rule", _engines.RULE),
+    )
+    monkeypatch.setattr(_engines, "ENGINES", table)
+    return made
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Break the kernel of that name: it is not launched, or something else is done."""
+
+    def breaks(name, instead=lambda *_: None):
+        def run(self, *args, **kwargs):
+            with np.errstate(all="ignore"):  # what is made of numbers that are not there
+                return instead(self, args, kwargs) if name_of(self) == name else RUN(self, *args, **kwargs)
+
+        monkeypatch.setattr(KIND, "run", run)
+
+    return breaks
+
+
+def stepped(front, steps=2, shapes=((12, 70), (5,)), dtype=torch.float32, **options):
+    params = parameters(dtype, shapes)
+    opt = front(params, **{**BUSY[front], **options})
+    for seed in range(steps):
+        give(params, seed)
+        opt.step()
+    return params, opt
+
+
+@fronts
+def test_kernels_that_are_right_pass(front, proof_of):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({}, {"max_grad_norm": 0.5}, {"skip_nonfinite": True}, {"capturable": True}):
+            ours, theirs = (stepped(front, fused=fused, **options)[0] for fused in (True, False))
+            alike(ours, theirs)
+    assert proof_of._passed
+    assert not proof_of._failed
+
+
+@pytest.mark.parametrize(
+    ("front", "kernel", "options"),
+    [
+        *((front, name, {}) for front, names in KERNELS.items() for name in names),
+        *((Lamb, name, {"max_grad_norm": 0.5}) for name in CLIPPING),
+    ],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of, broken):
+    broken(kernel)
+    with pytest.warns(RuntimeWarning, match=f"{front.__name__}.*fail their proof.*The rule steps instead") as warned:
+        params, _ = stepped(front, **options)
+    assert len(warned) == 1
+    assert bits(params) == bits(stepped(front, fused=False, **options)[0])
+
+
+def test_every_kernel_is_broken_above(monkeypatch, proof_of):
+    found = set()
+    monkeypatch.setattr(KIND, "run", lambda self, *a, **k: (found.add(name_of(self)), RUN(self, *a, **k))[1])
+    for front in KERNELS:
+        stepped(front, max_grad_norm=0.5)
+    assert found == {name for names in KERNELS.values() for name in names} | {*CLIPPING}
+
+
+@fronts
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_step_that_is_a_little_too_long_is_noticed(front, dtype, proof_of, broken):
+    def longer(kernel, args, kwargs):
+        RUN(kernel, *args, **kwargs)
+        next(x for x in args if isinstance(x, torch.Tensor) and x.shape[-1:] == (6,)).mul_(1.1)
+
+    broken("adafactor.settle" if front is Adafactor else "parts.settle", longer)
+    with pytest.warns(RuntimeWarning, match="the weights of .* differ from the rule's by"):
+        stepped(front, dtype=dtype)
+
+
+def test_a_kernel_that_does_not_compile(proof_of, broken):
+    def fails(*_):
+        raise ValueError("no such instruction\nin line 7")
+
+    broken("lamb.apply", fails)
+    with pytest.warns(RuntimeWarning, match=r"they do not compile or run \(.*no such instruction") as warned:
+        ours, opt = stepped(Lamb, capturable=True, skip_nonfinite=True)
+    assert "line 7" not in str(warned[0].message)
+    alike(ours, stepped(Lamb, fused=False)[0])
+    assert {int(opt.state[p]["step"]) for p in ours} == {2}
+    assert all(measured["trust_ratio"] > 0 for measured in opt.stats().values())
+    stepped(Lamb)  # and nothing more is said
+
+
+@fronts
+def test_who_insists_is_refused(front, proof_of, broken):
+    broken("adafactor.apply" if front is Adafactor else f"{front.__name__.lower()}.apply")
+    params = parameters(shapes=[(5,)])
+    before = bits(params)
+    opt = front(params, fused=True)
+    give(params, 0)
+    for _ in range(2):
+        with pytest.raises(EngineError, match=rf"{front.__name__} .*fail their proof on {DEVICE}.*{PROOF_VARIABLE}=0"):
+            opt.step()
+    assert bits(params) == before
+
+
+def test_other_kernels_are_used_all_the_same(proof_of, broken):
+    broken("lamb.apply")
+    with pytest.warns(RuntimeWarning, match="Lamb"):
+        stepped(Lamb)
+    stepped(Lars, fused=True)
+
+
+def test_steps_are_counted_and_skipped_where_the_rule_steps(proof_of, broken):
+    broken("lamb.apply")
+    params = parameters()
+    opt = Lamb(params, capturable=True)
+    give(params, 0)
+    with pytest.warns(RuntimeWarning):
+        opt.step()
+    before = bits(params), bits(opt.state_dict()["state"])
+    opt.found_inf, opt.grad_scale = torch.tensor(1.0, device=DEVICE), torch.tensor(2.0, device=DEVICE)
+    opt.step()
+    assert (bits(params), bits(opt.state_dict()["state"])) == before
+    opt.found_inf = torch.tensor(0.0, device=DEVICE)
+    opt.step()
+    assert {int(opt.state[p]["step"]) for p in params} == {2}
+
+
+def test_the_environment_skips_it(proof_of, broken, monkeypatch):
+    broken("lamb.apply")
+    monkeypatch.setenv(PROOF_VARIABLE, "0")
+    params, _ = stepped(Lamb, fused=True)
+    assert bits(params) == bits(parameters(shapes=[(12, 70), (5,)]))  # stepped by the broken kernel
+    assert not proof_of._failed
+    monkeypatch.setenv(PROOF_VARIABLE, "perhaps")
+    with pytest.raises(EngineError, match=f"`{PROOF_VARIABLE}` must be 0 or 1, but is 'perhaps'"):
+        stepped(Lamb)
+
+
+@fronts
+def test_nobody_notices_it(front, proof_of):
+    """Random numbers, defaults, modes."""
+    params = parameters()
+    opt = front(params, **BUSY[front])
+    give(params, 0)
+    torch.set_default_dtype(torch.float64)
+    try:
+        states = torch.get_rng_state(), random.getstate()
+        with torch.device("meta"), torch.enable_grad():
+            opt.step()
+            assert torch.is_grad_enabled()
+            assert torch.empty(0).is_meta
+        assert torch.equal(torch.get_rng_state(), states[0])
+        assert random.getstate() == states[1]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert proof_of._passed
+    assert not proof_of._failed
+
+
+def test_each_device_has_its_own(monkeypatch):
+    tried, own = [], Proof(RULE)
+    monkeypatch.setattr(proof, "compared", lambda rule, kind, call: tried.append(kind.jobs[0][0].p.device.type) or "")
+    case = CASES[0]
+    job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
+    ready = GpuEngine(None, SMALL, own).prepare([engines.Job(job.rule, job.h, job.p, job.state)])
+    ready.step([job.g], [job.now])
+    [call] = [laid.variants for laid in ready._layouts.values()]
+    assert len(call) == 1
+    there = mapped(job, lambda a: a.to("meta"))
+    made = prepared.Call(ready._laid.tables, None, False, None)
+    for _ in range(2):
+        own.passed([engines.Job(there.rule, there.h, there.p, there.state)], [there.g], made, True)
+    assert tried == [DEVICE, "meta"]
+
+
+def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
+    broken("lars.apply")
+    [(device, found)] = info.proven([DEVICE]).items()
+    assert device == DEVICE
+    assert found.keys() == {f"{name}, {dtype}" for name in info.PROVEN for dtype in info.DTYPES}
+    assert {what for what, verdict in found.items() if verdict == "proven"} == {x for x in found if "Lars" not in x}
+    assert "the weights of" in found["Lars, float32"]
+    with monkeypatch.context() as patched:
+        patched.setattr(info, "proven", lambda: {DEVICE: found})
+        shown = list(info.lines(info.facts(devices=True)))
+    assert f"           {DEVICE}: Lamb, bfloat16: proven" in shown
+    assert any("before its first step on a device" in line for line in info.lines(info.facts()))
+    monkeypatch.setenv(PROOF_VARIABLE, "0")
+    assert set(info.proven([DEVICE])[DEVICE].values()) == {"stepped without a proof"}
+
+
+LAYOUTS = {
+    "plain": lambda x: x,
+    "transposed": lambda x: x.mT.contiguous().mT if x.ndim > 1 else x,
+    "odd": lambda x: torch.empty(x.numel() + 1, dtype=x.dtype, device=DEVICE)[1:].view(x.shape).copy_(x),
+    "spread": lambda x: torch.empty(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype, device=DEVICE)[..., ::2].copy_(x),
+    "expanded": lambda x: x[..., :1].expand_as(x),
+}
+
+
+@fronts
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "skip_nonfinite": True}], ids=["plain", "busy"])
+def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch):
+    """Nothing is compiled for the proof alone, and nothing is used that it has not seen."""
+    own, launched, inside = Proof(RULE), (set(), set()), []
+
+    def noted(self, *args, **kwargs):
+        flags = tuple((key, str(x)) for key, x in sorted(kwargs.items()) if key.isupper())
+        launched[not inside].add((name_of(self), flags))
+        return RUN(self, *args, **kwargs)
+
+    compared = proof.compared
+    monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear())[1])
+    monkeypatch.setattr(KIND, "run", noted)
+    monkeypatch.setattr(proof, "LONGEST", 80)  # as many times what a program takes as with usual sizes
+    engine = GpuEngine(None, SMALL, own)
+    monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", engine, insisting=engine),))
+    params = parameters(shapes=[(20, 24), (120, 7), (3, 5, 3, 3), (200,), (5,)])
+    opt = front(params, fused=True, **{**BUSY[front], **options})
+    give(params, 0)
+    for p in params:
+        p.grad = LAYOUTS[layout](p.grad)
+    opt.step()
+    assert launched[0] == launched[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((), ()),
+        ((0, 5), (0, 5)),
+        ((543,), (543,)),
+        ((3072, 768), (528, 528)),
+        ((50257, 770), (529, 530)),
+        ((512,) * 4, None),
+    ],
+)
+def test_small_shapes(shape, expected):
+    found = smaller(shape)
+    assert expected is None or found == expected
+    assert np.prod(found) <= proof.LARGEST
+    assert all(n == small or n % 16 == small % 16 or n <= 32 for n, small in zip(shape, found, strict=True))
+
+
+# ---- where others hold parts
+
+
+@cases
+def test_ranks_fall_back_together_even_one_that_holds_nothing(case, broken):
+    """All know what is wrong with kernels of which only some have something to step."""
+    broken("planes.apply" if case.name == "Adafactor" else f"{case.name.lower()}.apply")
+    job, cut = make_job(case, case.hyper(), (4, 3, 2), (), 0), Cut(0, (4,))
+    seats = [[part] for part in in_parts(job, cut, 2)]
+    assert 0 in seats[1][0].p.shape
+    GPU.rule.step([alone := mapped(job, GPU.array)])
+    engine = GpuEngine(RULE, SMALL, Proof(RULE))
+    with pytest.warns(RuntimeWarning, match="fail their proof"):
+        step_parts(engine, seats, [job.p.shape], [cut], GPU.array)
+    check(alone, [part for seat in seats for part in seat], 8 * EPS["float32"])
+
+
+@cases
+def test_parts_are_stepped_by_kernels_that_passed(case):
+    job, cut, own = make_job(case, case.hyper(), (6, 3, 2), (), 0), Cut(0, (2,)), Proof(RULE)
+    seats = [[part] for part in in_parts(job, cut, 2)]
+    GPU.engine().step([alone := mapped(job, GPU.array)])
+    step_parts(GpuEngine(None, SMALL, own), seats, [job.p.shape], [cut], GPU.array)
+    check(alone, [part for seat in seats for part in seat], 8 * EPS["float32"])
+    assert own._passed
