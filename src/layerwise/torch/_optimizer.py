@@ -214,7 +214,7 @@ class Optimizer(Agreeing):
         try:
             turn.step(dues, *given)
         except Changed:
-            plans = list(self._planned(dues))
+            plans = list(self._planned(dues))  # with errors for what is wrong
             if not turn.holds(grads_of(dues), self.state, at_once=False):
                 turn = self._prepare(dues, here, plans, skip is not None)
             turn.step(dues, *given)
@@ -225,10 +225,8 @@ class Optimizer(Agreeing):
     ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
         """The turn these parameters had before, if everything is as it was; if not, their plans, checked."""
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
-        turn = self._turns.get(key)
+        turn = None if self._groups.differentiable else self._turns.get(key)
         at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
-        if self._groups.differentiable:
-            turn = None
         if turn is not None and turn.holds(grads, self.state, at_once) and turn.takes(dues):
             return key, turn, ()
         return key, None, list(self._planned(dues))
