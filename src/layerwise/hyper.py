@@ -92,6 +92,10 @@ class Hyper:
             object.__setattr__(settled, name, value)
         return settled
 
+    def form(self) -> tuple[Any, ...]:
+        """The settings without their numbers, of which only whether they are 0 decides how a step is laid out."""
+        return tuple(_form(getattr(self, spec.name)) for spec in fields(self))
+
     @classmethod
     def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
         """Return one option's value, checked alone.
@@ -103,6 +107,12 @@ class Hyper:
         for own, other in (called or {}).items():
             way_out = re.sub(rf"\b{own}\b", other, way_out)
         return spec.metadata["check"](argument or name, value, way_out)
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_form, value))
+    return (value == 0,) if isinstance(value, float) else value
 
 
 def _warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:

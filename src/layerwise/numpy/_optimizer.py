@@ -11,7 +11,7 @@ import numpy as np
 
 from layerwise import checks
 from layerwise.engines import Candidate, Job, choose
-from layerwise.engines.native import candidate
+from layerwise.engines.native import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,
@@ -37,6 +37,8 @@ BY_NAME = ("adapt", "decay", "l2")  # options that may be given by name instead
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
 ALWAYS_SHOWN = ("lr", "relative_step")
+RATES = ("lr", "weight_decay")
+MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 
 
 class Optimizer:
@@ -63,7 +65,8 @@ class Optimizer:
         }
         self._slots: dict[str, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
-        self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], Any], Plan] = {}
+        self._layouts: dict[tuple[str, ...], Any] = {}  # of engines, by the names stepped together; they hold no arrays
         self._skipped = 0
         self._seen: dict[str, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._matched = False  # whether all patterns are known to match a name
@@ -81,7 +84,8 @@ class Optimizer:
                     "max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all()."
                 )
             )
-        self._step({name: self._entry(name, weights, grad)})
+        with signals_wait:
+            self._step({name: self._entry(name, weights, grad)})
 
     def step_all(self, weights: Mapping[str, Array], grads: Mapping[str, Any]) -> None:
         """Update named arrays in place: all, or none if anything given for one of them cannot be right.
@@ -99,7 +103,8 @@ class Optimizer:
         for option, by_name in self._by_name.items():
             if not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
-        self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
+        with signals_wait:
+            self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
         self._matched = True
         if not weights.keys() <= self._seen.keys():
             self._seen |= {name: np.shape(w) for name, w in weights.items() if name not in self._seen}
@@ -134,7 +139,8 @@ class Optimizer:
         pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
         jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
         apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
-        prepared = choose(self._engine, ENGINES).prepare(jobs)
+        together = tuple(entries)
+        prepared = choose(self._engine, ENGINES).prepare(jobs, self._layouts.pop(together, None))
         with np.errstate(all="ignore"):
             prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
         measured = iter(prepared.stats())
@@ -144,6 +150,13 @@ class Optimizer:
             slot.measured = [next(measured) for _ in slot.layout.pieces]
         self._slots.update(slots)
         self._furthest = furthest
+        self._remember(together, prepared.layouts)
+
+    def _remember(self, together: tuple[str, ...], layouts: Any) -> None:
+        """Keep what was laid out for the next time, and only so much of it."""
+        self._layouts[together] = layouts
+        if len(self._layouts) > MOST_LAYOUTS + len(self._slots):
+            del self._layouts[next(iter(self._layouts))]
 
     def _scheduled(self, step: int) -> tuple[float, float]:
         """lr and weight_decay after so many steps of the optimizer."""
@@ -159,15 +172,16 @@ class Optimizer:
         return Job(self._rule, piece.h, piece.view(np.asarray(p)), state, piece.block_dims)
 
     def _plan(self, name: str, p: Array) -> Plan:
-        key = name, p.shape, p.dtype.name
+        key = name, p.shape, p.dtype
         if key not in self._plans:
             self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
         return self._plans[key]
 
     def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float = 1.0) -> Plan:
         said = {option: by_name(name) for option, by_name in self._by_name.items()}
-        own = {"adapt": said["adapt"], "l2": said["l2"], "decay": said["decay"].place}
-        h = replace(self._h, **{option: value for option, value in own.items() if value is not None})
+        asked = {"adapt": said["adapt"], "l2": said["l2"], "decay": said["decay"].place}
+        own = {option: value for option, value in asked.items() if value is not None}
+        h = replace(self._h, **own) if own else self._h
         layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
         return Plan(layout, said["lr_scale"], said["decay"].factor)
 
@@ -205,8 +219,11 @@ class Optimizer:
                 f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
                 f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
             )
+        # A rate is told to each step; whether there is one decides how it is planned.
+        planned_alike = name in RATES and (getattr(self._h, name) is None) == (value is None)
         self._h = changed
-        self._plans.clear()
+        if not planned_alike:
+            self._plans.clear()
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:

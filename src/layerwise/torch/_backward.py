@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from typing import Any
+from weakref import ref
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from layerwise import checks
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.engines.native import signals_wait
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Settings
 from layerwise.torch import _cuts as cuts
 from layerwise.torch._optimizer import Optimizer
@@ -21,10 +23,12 @@ class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` takes them off."""
 
     def __init__(self, optimizer: Optimizer, every: int, alone: bool) -> None:
-        self._optimizer, self._every, self._alone = optimizer, every, alone
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
+        # which weights and state wait for the garbage collector.
+        self._optimizer, self._every, self._alone = ref(optimizer), every, alone
         self._searched = False
-        self._check_alone()
-        self._passes: Counter[Tensor] = Counter()
+        self._check_alone(optimizer)
+        self._passes: Counter[int] = Counter()  # by the parameters' identities
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))
             for i, group in enumerate(optimizer.param_groups)
@@ -37,21 +41,32 @@ class InBackward:
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
-            self._check_alone()  # once more, because the model may have been wrapped since the hooks were made
+            optimizer = self._there()
+            self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
             self._searched = cuts.in_group()
-            self._passes[p] += 1
-            if self._passes[p] < self._every or (g := p.grad) is None:
+            self._passes[id(p)] += 1
+            if self._passes[id(p)] < self._every or (g := p.grad) is None:
                 return
-            del self._passes[p]
-            optimizer, group = self._optimizer, self._optimizer.param_groups[number]
-            h = optimizer.settings_of(group)
-            _refuse(h)
-            optimizer.step_due([Due(number, group, h, [p], [g])])
-            p.grad = None
+            with signals_wait:
+                del self._passes[id(p)]
+                group = optimizer.param_groups[number]
+                h = optimizer.settings_of(group)
+                _refuse(h)
+                optimizer.step_due([Due(number, group, h, [p], [g])])
+                p.grad = None
 
         return step
 
-    def _check_alone(self) -> None:
+    def _there(self) -> Optimizer:
+        optimizer = self._optimizer()
+        if optimizer is None:
+            raise ParameterError(
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
+                "while you train; to train without it, call remove() on what step_in_backward() returned."
+            )
+        return optimizer
+
+    def _check_alone(self, optimizer: Optimizer) -> None:
         """Raise where gradients may be those of this process alone, before others' are added to them."""
         if not cuts.in_group():
             return
@@ -61,7 +76,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        if not self._searched and _in_ddp(self._optimizer):
+        if not self._searched and _in_ddp(optimizer):
             raise ContradictionError(
                 "step_in_backward steps before DistributedDataParallel has added up the gradients, which it keeps in "
                 "its buckets, so that nothing would be freed either. Call optimizer.step() after the backward pass."
@@ -71,8 +86,9 @@ class InBackward:
         """Step in `optimizer.step()` again; a second call changes nothing."""
         for hook in self._hooks:
             hook.remove()
-        if self._hooks:
-            self._optimizer._when_zeroed.remove(self._passes.clear)
+        optimizer = self._optimizer()
+        if self._hooks and optimizer is not None:
+            optimizer._when_zeroed.remove(self._passes.clear)
         self._hooks.clear()
 
 

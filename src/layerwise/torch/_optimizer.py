@@ -13,6 +13,7 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
+from layerwise.engines.native import signals_wait
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -157,6 +158,7 @@ class Optimizer(Agreeing):
 
     def settings_of(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, if all it says is right."""
+        self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
         if capturing():
@@ -186,7 +188,7 @@ class Optimizer(Agreeing):
         agreement = self.agreement()
         if not dues and agreement is None:
             return
-        with torch.set_grad_enabled(self._groups.differentiable):
+        with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
             dues, here = self._read(dues)
             params, grads = params_of(dues), grads_of(dues)
@@ -205,7 +207,7 @@ class Optimizer(Agreeing):
                 return
             new = [p for due in dues for p in due.params if p not in self.state] if turn is None else []
             if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, here, plans, skip is not None)
+                turn = self._prepare(dues, here, plans or list(self._planned(dues)), skip is not None)
             try:
                 turn = self._stepped(turn, dues, here, skip, skips)
             except Exception as answer:
@@ -238,19 +240,21 @@ class Optimizer(Agreeing):
         try:
             turn.step(dues, *given)
         except Changed:
-            turn = self._prepare(dues, here, list(self._planned(dues)), skip is not None)
+            plans = list(self._planned(dues))  # with errors for what is wrong
+            if not turn.holds(grads_of(dues), self.state, at_once=False):
+                turn = self._prepare(dues, here, plans, skip is not None)
             turn.step(dues, *given)
         return turn
 
     def _kept_turn(
         self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
     ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
-        """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
+        """The turn these parameters had before, if everything is as it was; if not, their plans, checked."""
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
-        turn = self._turns.get(key)
+        turn = None if self._groups.differentiable else self._turns.get(key)
         at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
-        if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
-            return key, turn, turn.plans
+        if turn is not None and turn.holds(grads, self.state, at_once) and turn.takes(dues):
+            return key, turn, ()
         return key, None, list(self._planned(dues))
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:

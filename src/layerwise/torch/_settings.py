@@ -24,7 +24,7 @@ SWITCHES = ("master_weights", "differentiable", "capturable")
 # What is said once for all groups, and what one or another of the three optimizers takes.
 NOT_OF_A_GROUP = ("blocks", "skip_nonfinite", "model_group", "fused")
 ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
-MOST_SETTINGS = 64
+MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
 class Groups:
@@ -101,12 +101,18 @@ class Groups:
         key = (lr is None, *map(_hashable, static.values()))
         if key not in self._made:
             made: Any = self._hyper
-            if len(self._made) > MOST_SETTINGS:  # a scheduler that moves betas makes new ones at every step
-                self._made.clear()
             on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
             h = made(lr=0.0 if on_device else lr, **static)
             self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
         return self._made[key]
+
+    def forget(self, groups: int) -> None:
+        """Drop settings that were made, if there are more than so many groups need.
+
+        A scheduler that moves betas makes new ones at every step.
+        """
+        if len(self._made) > MOST_SETTINGS + 2 * groups:
+            self._made.clear()
 
     def settle(self, group: dict[str, Any]) -> None:
         """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""

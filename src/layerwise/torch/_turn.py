@@ -65,6 +65,15 @@ def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
 
 
+def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
+    if len(options) != len(others):
+        return False
+    return all(
+        rest == other_rest and type(h) is type(other) and h.form() == other.form()
+        for (h, *rest), (other, *other_rest) in zip(options, others, strict=True)
+    )
+
+
 class Turn:
     """A prepared step of these parameters, of which others may hold parts."""
 
@@ -75,7 +84,7 @@ class Turn:
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
-        prepare: Callable[[Sequence[Job]], Prepared],
+        prepare: Callable[..., Prepared],
         rule: Any,
         agreement: Agreement | None = None,
     ) -> None:
@@ -92,7 +101,8 @@ class Turn:
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         each = zip(self.params, plans, self.states, strict=True)
         jobs = [job for p, plan, state in each for job in plan.jobs(rule, p, state)]
-        self._prepared = prepare(jobs)
+        self._jobs, self._prepare = jobs, prepare
+        self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
         axes = [one.axes for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
@@ -107,13 +117,31 @@ class Turn:
             Counts(list(islice(steps, len(due.params))), on, by_engine) for due, on in zip(dues, on_device, strict=True)
         ]
 
-    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States, at_once: bool) -> bool:
-        """Whether everything is as it was when this was prepared.
+    def holds(self, grads: list[Tensor], states: States, at_once: bool) -> bool:
+        """Whether all tensors are as they were when this was prepared.
 
         Where the step follows `at_once`, what the engine finds out itself is left to it: it may raise `Changed`.
         """
         who = at_once and self._itself and self._prepared.notices
-        return self._options == _options(dues) and self._watch.same(self.params, grads, states, who)
+        return self._watch.same(self.params, grads, states, who)
+
+    def takes(self, dues: Sequence[Due]) -> bool:
+        """Whether the groups' settings are what they were; those that differ in numbers alone are taken over."""
+        options = _options(dues)
+        if options == self._options:
+            return True
+        layouts = self._prepared.layouts
+        # With others, what is planned is part of what is agreed.
+        if self._peers is not None or layouts is None or not _differ_in_numbers(options, self._options):
+            return False
+        self._options, held = options, (one for plan in self.plans for one in plan.held)
+        hs = [due.h for due in dues for _ in due.params]
+        each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
+        fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
+        self._jobs = [job._replace(h=h) for job, h in zip(self._jobs, fitted, strict=True)]
+        notices, self._prepared = self._prepared.notices, self._prepare(self._jobs, layouts)
+        self._prepared.notices = notices  # for those who ask `holds`, nothing has changed
+        return True
 
     def step(
         self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: Skips | None = None
@@ -125,8 +153,9 @@ class Turn:
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None and skips is not None:
-            self._peers.begin(nows, skips, partial(self._words, nows))
+            self._peers.begin(nows, skips, partial(_words, self.plans, nows))
         self._prepared.step(*given, skip, self._peers)
+        self._measured = self._prepared
         if self._uncounted:
             _state.count(self._uncounted, skip)
         for heres, masters in self._masters:
@@ -142,18 +171,6 @@ class Turn:
         """All that makes the step what it is and does not change from step to step."""
         return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
 
-    def _words(self, nows: Sequence[Now]) -> dict[str, Any]:
-        """The same in words, with what changes, to find what is not the same on another process."""
-        said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in self.plans}
-        for plan, now in zip(self.plans, nows, strict=True):
-            said[f"the step of {plan.name!r}"] = now.t
-            said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-            said |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
-            said[f"beta2 of {plan.name!r} at this step"] = now.beta2
-            said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
-            said["grad_scale"] = now.g_scale
-        return said
-
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
         g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
         nows: list[Now] = []
@@ -166,7 +183,7 @@ class Turn:
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Each parameter with its name and what its step measured."""
-        measured = iter(self._prepared.stats())
+        measured = iter(self._measured.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
             found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
             yield p, plan.name, summary(found, plan.layout.pieces)
@@ -188,3 +205,16 @@ def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
 
 def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
+
+
+def _words(plans: Sequence[Plan], nows: Sequence[Now]) -> dict[str, Any]:
+    """What makes the step what it is and what changes, in words, to find what is not the same on another process."""
+    said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
+    for plan, now in zip(plans, nows, strict=True):
+        said[f"the step of {plan.name!r}"] = now.t
+        said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+        said |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
+        said[f"beta2 of {plan.name!r} at this step"] = now.beta2
+        said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+        said["grad_scale"] = now.g_scale
+    return said

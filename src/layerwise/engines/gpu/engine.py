@@ -33,7 +33,7 @@ class GpuEngine:
     def __init__(self, otherwise: Engine | None, sizes: Sizes | None = None, proof: Proof | None = None) -> None:
         self.otherwise, self.sizes, self.proof = otherwise, sizes or Sizes(), proof
 
-    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         reasons = [declined(job) for job in jobs]
         if any(reasons) and self.otherwise is None:
             raise EngineError(
