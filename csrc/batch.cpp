@@ -294,9 +294,22 @@ void Batch::now(int tensor, double t, double lr, double weight_decay, double g_s
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G] &&
             (l.f || o.method != ADAFACTOR);
-    stats_[size_t(i)] = {0, 0, 1};
   }
 }
+
+bool Batch::retune(const std::vector<Options>& options, std::vector<bool> same_options) {
+  for (size_t i = 0; i < tensors_.size(); i++) {
+    const Options &a = tensors_[i].options, &b = options[i];
+    if (a.method != b.method || a.adapt != b.adapt || (a.max_grad_norm > 0) != (b.max_grad_norm > 0) ||
+        (a.max_grad_norm_per_tensor > 0) != (b.max_grad_norm_per_tensor > 0))
+      return false;
+  }
+  for (size_t i = 0; i < tensors_.size(); i++) tensors_[i].options = options[i];
+  same_options_ = std::move(same_options);
+  return true;
+}
+
+void Batch::start() { std::fill(stats_.begin(), stats_.end(), std::array<double, 3>{0, 0, 1}); }
 
 void Batch::step() {
   const Scratchpad scratch(scratch_);

@@ -52,6 +52,12 @@ class Batch {
   int tensors() const { return int(tensors_.size()); }
   void place(int tensor, Role role, char* address);
   void now(int tensor, double t, double lr, double weight_decay, double g_scale);
+  // Other numbers in the options of all tensors; false, with nothing done, where they would be laid out otherwise.
+  bool retune(const std::vector<Options>& options, std::vector<bool> same_options);
+  bool cut_alike(int tensor, const std::vector<int>& rows, const std::vector<int>& cols) const {
+    return tensors_[size_t(tensor)].rows == rows && tensors_[size_t(tensor)].cols == cols;
+  }
+  void start();  // a step, once all is placed
   void step();
 
   // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked

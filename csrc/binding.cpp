@@ -6,6 +6,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -15,6 +17,7 @@
 #include "arrays.hpp"
 #include "batch.hpp"
 #include "dispatch.hpp"
+#include "signals.hpp"
 #include "threads.hpp"
 #include "watch.hpp"
 
@@ -22,6 +25,30 @@ namespace nb = nanobind;
 using namespace layerwise;
 
 namespace {
+
+// Lets other threads run Python. A daemon thread that comes back while the interpreter shuts down is ended by Python, and
+// some systems do that by unwinding the stack, which these frames and those of the binding would turn into an abort. So
+// it stays where it is until the process has ended.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  ~Unlocked() noexcept(false) {
+    struct Stay {
+      bool back = false;
+      ~Stay() {
+        while (!back) pause();
+      }
+    } stay;
+    PyEval_RestoreThread(state_);
+    stay.back = true;
+  }
+  Unlocked(const Unlocked&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+struct Signals {};
 
 std::string compiler() {
 #if defined(__clang__)
@@ -131,6 +158,24 @@ class Jobs {
     std::vector<int> rows, cols;
   };
 
+  // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
+  bool retune(Objects hs, Objects options) {
+    if (nb::len(hs) != like_.size() || nb::len(options) != like_.size()) return false;
+    std::vector<Options> given;
+    std::vector<bool> same;
+    for (size_t i = 0; i < like_.size(); i++) {
+      const auto& one = nb::cast<const GivenOptions&>(options[i]);
+      if (!batch_->cut_alike(int(i), one.rows, one.cols)) return false;
+      given.push_back(one.options);
+      same.push_back(i && at(hs, i) == at(hs, i - 1));
+    }
+    if (batch_->busy.exchange(true)) return false;
+    const bool taken = batch_->retune(given, std::move(same));
+    for (size_t i = 0; taken && i < like_.size(); i++) like_[i].h = nb::borrow(at(hs, i));
+    batch_->busy.store(false);
+    return taken;
+  }
+
   // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
   bool step(Objects jobs, Objects grads, Objects nows) {
     if (!begin(jobs, grads, nows)) return false;
@@ -138,7 +183,7 @@ class Jobs {
       Batch& b;
       ~Release() { b.busy.store(false); }
     } release{*batch_};
-    nb::gil_scoped_release others_may_run;
+    const Unlocked others_may_run;
     batch_->step();
     return true;
   }
@@ -153,6 +198,7 @@ class Jobs {
       Numbers numbers;
       while (i < like_.size() && numbers.read(at(nows, i)) && fits(int(i), at(jobs, i), at(grads, i), numbers)) i++;
       all = i == like_.size();
+      if (all) batch_->start();
     } catch (...) {
       batch_->busy.store(false);
       throw;
@@ -161,11 +207,11 @@ class Jobs {
     return all;
   }
   bool measure() {
-    nb::gil_scoped_release others_may_run;
+    const Unlocked others_may_run;
     return batch_->measure();
   }
   void apply() {
-    nb::gil_scoped_release others_may_run;
+    const Unlocked others_may_run;
     batch_->apply();
   }
   void leave() {
@@ -314,7 +360,7 @@ void bind_options(nb::module_& m) {
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
   if (open_numpy() < 0) throw nb::python_error();
-  // Batches that engines remember live as long as the process.
+  // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);
   m.def("compiler", &compiler, "The compiler that built this extension.");
   m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
@@ -354,12 +400,23 @@ NB_MODULE(_native, m) {
            },
            nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("who") = false,
            "Whether all of it is as it was, or with `who` only the objects that the state is made of.");
+  nb::class_<Signals>(m, "Signals", "A context in which signals wait that Python would handle.")
+      .def(nb::init<>())
+      .def("__enter__", [](const Signals&) {
+             if (hold_signals() < 0) throw nb::python_error();
+           })
+      .def("__exit__", [](const Signals&, nb::handle, nb::handle, nb::handle) {
+             if (release_signals() < 0) throw nb::python_error();
+           },
+           nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
   bind_options(m);
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            nb::arg("options"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
+      .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),
+           "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
       .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,

@@ -48,6 +48,8 @@ class Prepared(Protocol):
     counts: bool
     """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
     is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
+    layouts: Any
+    """What has been planned, without any array: for the next `prepare` of jobs like these."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
@@ -63,8 +65,12 @@ class Prepared(Protocol):
 
 
 class Engine(Protocol):
-    def prepare(self, jobs: Sequence[Job]) -> Prepared:
-        """Plan the step of these jobs, for as long as they stay what they are."""
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
+        """Plan the step of these jobs, for as long as they stay what they are.
+
+        `layouts` are those of an earlier plan for jobs like these, which have other arrays now, or other numbers in
+        their hyperparameters. What still holds of them is not planned again.
+        """
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,14 @@ from layerwise.threads import extension, wanted_threads
 
 RATIO = ("weight_norm", "update_norm", "trust_ratio")
 UPDATE = ("update_rms", "trust_ratio", "weight_rms")
-KEPT = 256  # lists of jobs whose layout is remembered; NumPy's optimizers prepare every step anew
+LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
 VARIABLE = "LAYERWISE_ISA"
 CHANGED = "the jobs changed while they were laid out. Step from one thread at a time."
 
 _native: Any = extension()
+
+signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
+"""While this is entered, signals whose handlers Python would call wait: what is written and what is counted are one."""
 
 
 def candidate(
@@ -105,6 +109,35 @@ class Measured(Mapping[str, Any]):
         return dict, (dict(self),)  # a copy is of the numbers
 
 
+class Layouts:
+    """What jobs were laid out as, a few ways for gradients that lie in memory now in one and now in another.
+
+    It holds no arrays, and may be given to the next `prepare` of jobs that differ in arrays or numbers.
+    """
+
+    def __init__(self, hs: Sequence[Any] = ()) -> None:
+        self.hs = list(hs)
+        self.batches: list[Any] = []  # the last used at the start
+        self.parts: dict[tuple[bool, ...], Layouts] = {}
+
+    def fitted(self, hs: Sequence[Any]) -> Layouts:
+        """The same for these hyperparameters, as far as they differ in numbers alone."""
+        if len(hs) != len(self.hs):
+            return Layouts(hs)
+        if any(map(is_not, hs, self.hs)):
+            self.hs, options = list(hs), _options_of(hs)
+            self.batches = [batch for batch in self.batches if batch.retune(self.hs, options)]
+        return self
+
+    def used(self, batch: Any) -> None:
+        """Remember which was used last."""
+        if not self.batches or self.batches[0] is not batch:
+            self.batches = [batch, *(one for one in self.batches if one is not batch)][:LAYOUTS]
+
+    def __reduce__(self) -> Any:
+        return Layouts, ()  # a copy of an optimizer lays out for itself
+
+
 class NativeEngine:
     """Hands jobs to the extension, and to `otherwise` those it does not take; without one, it refuses them.
 
@@ -113,37 +146,29 @@ class NativeEngine:
 
     def __init__(self, otherwise: Engine | None, written: Callable[[Sequence[Any]], None] | None = None) -> None:
         self.otherwise, self.written = otherwise, written
-        self._kept: OrderedDict[Any, Any] = OrderedDict()
 
-    def batch_of(self, jobs: Sequence[Job]) -> Any:
-        """The batch that was last laid out for jobs at these addresses, for fronts that prepare every step anew."""
-        return self._kept.get(_place(jobs))
-
-    def keep(self, jobs: Sequence[Job], batch: Any) -> None:
-        self._kept[_place(jobs)] = batch
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-
-    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         if self.otherwise is not None and _all_elsewhere(jobs):
             return self.otherwise.prepare(jobs)
-        return PreparedNative(self, jobs)
+        return PreparedNative(self, jobs, layouts)
 
 
 class PreparedNative:
-    """Jobs and the batch they were laid out as, which is made by the first step."""
+    """Jobs, and the batches they were laid out as, the first of which is made by the first step."""
 
     counts = False
 
-    def __init__(self, engine: NativeEngine, jobs: Sequence[Job]) -> None:
+    def __init__(self, engine: NativeEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self.notices = False
-        self._batch: Any = engine.batch_of(self._jobs)
+        self.layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
         self._rounds: Rounds | None = None
         self._elsewhere: list[str] | None = None  # why the extension will never take each of them, or nothing
         self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
-        self._stats: Callable[[], list[Stats]] = list
+        # What the last step was measured by. Nothing here refers to this object: arrays go when nobody wants them.
+        self._batch: Any = None
+        self._in_parts: tuple[bool, ...] | None = None
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         given = list(grads), list(nows)
@@ -157,17 +182,28 @@ class PreparedNative:
         if self.notices:
             self.notices = False
             raise Changed
-        refused = self._refused(*given, skip)
+        refused = self._lay_out(*given) if skip is None else self._refused(*given, skip)
         if any(refused):
             self._in_part(*given, skip, refused)
-            return
-        self._batch = _native.Batch(self._jobs, *given, [options_of(_native, job.h) for job in self._jobs])
-        self._engine.keep(self._jobs, self._batch)
-        if not self._stepped(*given):
+        elif not self._stepped(*given):
             raise EngineError(CHANGED)
 
     def stats(self) -> list[Stats]:
-        return self._stats()
+        if self._in_parts is not None:
+            return _joined(self._in_parts, *self._parts[self._in_parts])
+        if self._batch is None:
+            return []
+        return [Measured(self._batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
+
+    def _lay_out(self, grads: list[Any], nows: list[Now]) -> list[str]:
+        """Make a batch of the jobs, or say why the extension does not take each of them."""
+        if self._elsewhere is not None and any(self._elsewhere):
+            return self._elsewhere
+        try:
+            self.layouts.used(_native.Batch(self._jobs, grads, nows, _options_of([job.h for job in self._jobs])))
+        except ValueError:
+            return self._refused(grads, nows, None)
+        return []
 
     def _in_rounds(self, grads: list[Any], nows: list[Now], skip: Any, others: Others) -> None:
         given = grads, nows, others
@@ -178,7 +214,7 @@ class PreparedNative:
         if any(refused):
             self._in_part(grads, nows, skip, refused, others)
             return
-        options = [options_of(_native, job.h) for job in self._jobs]
+        options = _options_of([job.h for job in self._jobs])
         self._rounds = Rounds(_native, self._jobs, grads, nows, options)
         if not self._rounds.step(*given):
             raise EngineError(CHANGED)
@@ -195,16 +231,18 @@ class PreparedNative:
         return [_refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
-        if self._batch is None or not self._batch.step(self._jobs, grads, nows):
-            return False
-        self.notices = True
-        self._was_stepped(self._batch)
-        return True
+        for batch in self.layouts.batches:
+            if batch.step(self._jobs, grads, nows):
+                self.notices = True
+                self.layouts.used(batch)
+                self._was_stepped(batch)
+                return True
+        return False
 
     def _was_stepped(self, batch: Any) -> None:
         if self._engine.written is not None:
             self._engine.written(self._params)
-        self._stats = lambda: [Measured(batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
+        self._batch, self._in_parts = batch, None
 
     def _in_part(
         self, grads: list[Any], nows: list[Now], skip: Any, refused: list[str], others: Others | None = None
@@ -217,17 +255,15 @@ class PreparedNative:
         theirs = tuple(together or bool(no) for no in refused)
         if theirs not in self._parts:
             sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
-            self._parts = {theirs: (self._engine.otherwise.prepare(next(sides)), self._engine.prepare(next(sides)))}
+            otherwise, layouts = self._engine.otherwise.prepare(next(sides)), self.layouts.parts.get(theirs)
+            self._parts = {theirs: (otherwise, self._engine.prepare(next(sides), layouts))}
         # Ours first, because it may find that something has `Changed`, when nothing must have been touched.
         for side, prepared in zip((False, True), reversed(self._parts[theirs]), strict=True):
             places = [i for i, no in enumerate(theirs) if no is side]
             if places:
                 prepared.step([grads[i] for i in places], [nows[i] for i in places], skip, others)
-        self._stats = lambda: _joined(theirs, *self._parts[theirs])
-
-
-def _place(jobs: Sequence[Job]) -> Any:
-    return (len(jobs), _native.address(jobs[0].p), _native.address(jobs[-1].p)) if jobs else 0
+        self._batch, self._in_parts = None, theirs
+        self.layouts.parts = {theirs: self._parts[theirs][1].layouts}
 
 
 def _joined(theirs: Sequence[bool], otherwise: Prepared, ours: Prepared) -> list[Stats]:
@@ -248,6 +284,15 @@ def _out_of_reach(name: str, array: Any) -> str:
     if _native.address(array) or 0 in array.shape:
         return ""
     return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
+
+
+def _options_of(hs: Sequence[Any]) -> list[Any]:
+    """What the extension is told of these hyperparameters, many of which are one object."""
+    made: dict[int, Any] = {}
+    for h in hs:
+        if id(h) not in made:
+            made[id(h)] = options_of(_native, h)
+    return [made[id(h)] for h in hs]
 
 
 def _refusal(job: Job, g: Any, now: Now) -> str:

@@ -15,6 +15,7 @@ class Parted:
     """Prepared shares of a list of jobs. Where all of them have to be stepped together, `whole` prepares that."""
 
     notices = counts = False
+    layouts = None
 
     def __init__(self, jobs: int, shares: Sequence[Share], whole: Callable[[], Prepared]) -> None:
         self._jobs, self._shares, self._whole = jobs, shares, whole

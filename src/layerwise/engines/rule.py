@@ -59,7 +59,7 @@ class RuleEngine:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
 
-    def prepare(self, jobs: Sequence[Job]) -> PreparedRules:
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         return PreparedRules(self, jobs)
 
 
@@ -82,6 +82,7 @@ class PreparedRules:
     """Jobs in the order in which they are driven: those that can be stacked side by side."""
 
     notices = counts = False
+    layouts = None
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, jobs

@@ -11,7 +11,7 @@ import numpy as np
 
 from layerwise import checks
 from layerwise.engines import Candidate, Job, choose
-from layerwise.engines.native import candidate
+from layerwise.engines.native import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,
@@ -35,6 +35,7 @@ from layerwise.telemetry import summary
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
+MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 
 
 class Optimizer:
@@ -62,6 +63,7 @@ class Optimizer:
         self._slots: dict[str, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
+        self._layouts: dict[tuple[str, ...], Any] = {}  # of engines, by the names stepped together; they hold no arrays
         self._skipped = 0
 
     @property
@@ -77,7 +79,8 @@ class Optimizer:
                     "max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all()."
                 )
             )
-        self._step({name: self._entry(name, weights, grad)})
+        with signals_wait:
+            self._step({name: self._entry(name, weights, grad)})
 
     def step_all(self, weights: Mapping[str, Array], grads: Mapping[str, Any]) -> None:
         """Update named arrays in place: all, or none if anything given for one of them cannot be right.
@@ -92,7 +95,8 @@ class Optimizer:
         for name in grads:
             if name not in weights:
                 raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
-        self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
+        with signals_wait:
+            self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
 
     def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
         if not isinstance(name, str) or not name or "\0" in name:
@@ -124,7 +128,8 @@ class Optimizer:
         pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
         jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
         apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
-        prepared = choose(self._engine, ENGINES).prepare(jobs)
+        together = tuple(entries)
+        prepared = choose(self._engine, ENGINES).prepare(jobs, self._layouts.pop(together, None))
         with np.errstate(all="ignore"):
             prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
         measured = iter(prepared.stats())
@@ -134,6 +139,13 @@ class Optimizer:
             slot.measured = [next(measured) for _ in slot.layout.pieces]
         self._slots.update(slots)
         self._furthest = furthest
+        self._remember(together, prepared.layouts)
+
+    def _remember(self, together: tuple[str, ...], layouts: Any) -> None:
+        """Keep what was laid out for the next time, and only so much of it."""
+        self._layouts[together] = layouts
+        if len(self._layouts) > MOST_LAYOUTS + len(self._slots):
+            del self._layouts[next(iter(self._layouts))]
 
     def _scheduled(self, step: int) -> tuple[float, float]:
         """lr and weight_decay after so many steps of the optimizer."""

@@ -110,7 +110,7 @@ class Turn:
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None:
-            self._peers.begin(nows, skips, partial(self._words, nows))
+            self._peers.begin(nows, skips, partial(_words, self.plans, nows))
         self._prepared.step(*given, skip, self._peers)
         if self._uncounted:
             _state.count(self._uncounted, skip)
@@ -126,17 +126,6 @@ class Turn:
     def _described(self) -> str:
         """All that makes the step what it is and does not change from step to step."""
         return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
-
-    def _words(self, nows: Sequence[Now]) -> dict[str, Any]:
-        """The same in words, with what changes, to find what is not the same on another process."""
-        said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in self.plans}
-        for plan, now in zip(self.plans, nows, strict=True):
-            said[f"the step of {plan.name!r}"] = now.t
-            said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-            said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
-            said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
-            said["grad_scale"] = now.g_scale
-        return said
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
         g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
@@ -171,3 +160,15 @@ def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
 
 def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
+
+
+def _words(plans: Sequence[Plan], nows: Sequence[Now]) -> dict[str, Any]:
+    """What makes the step what it is and what changes, in words, to find what is not the same on another process."""
+    said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
+    for plan, now in zip(plans, nows, strict=True):
+        said[f"the step of {plan.name!r}"] = now.t
+        said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+        said |= {f"`{key}` of {plan.name!r}": value for key, value in vars(plan.h).items()}
+        said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+        said["grad_scale"] = now.g_scale
+    return said

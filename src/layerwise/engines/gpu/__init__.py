@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Any
 
 from layerwise.engines import Candidate, Engine, Job, Prepared
 
@@ -62,7 +63,7 @@ class OnDemand:
 
         return GpuEngine(self.otherwise)
 
-    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         if self.otherwise is not None and all(job.p.device.type == "cpu" for job in jobs):
             return self.otherwise.prepare(jobs)
         return self._engine.prepare(jobs)

@@ -42,7 +42,7 @@ class GpuEngine:
     def __init__(self, otherwise: Engine | None, sizes: Sizes | None = None) -> None:
         self.otherwise, self.sizes = otherwise, sizes or Sizes()
 
-    def prepare(self, jobs: Sequence[Job]) -> Prepared:
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         reasons = [declined(job) for job in jobs]
         if any(reasons) and self.otherwise is None:
             raise EngineError(
@@ -94,6 +94,7 @@ class PreparedOnGpu:
 
     notices = False
     counts = True
+    layouts = None
 
     def __init__(self, engine: GpuEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, list(jobs)

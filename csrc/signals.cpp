@@ -1,0 +1,145 @@
+#include "signals.hpp"
+
+#include <signal.h>
+
+#include <vector>
+
+namespace layerwise {
+namespace {
+
+// What comes from outside. What a thread brings upon itself, such as SIGSEGV, cannot wait; SIGKILL and SIGSTOP do not.
+// Stopping, going on and windows that change are nothing that a handler raises for.
+constexpr int WAITING[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGUSR1,   SIGUSR2, SIGALRM,
+                           SIGTERM, SIGCHLD, SIGXCPU, SIGVTALRM, SIGPROF};
+constexpr int MOST = 65;
+
+struct Kept {
+  int number;
+  PyObject* handler;  // Python's, owned
+  struct sigaction action;  // what the system calls: Python's function, or what somebody has put before it
+};
+
+void (*of_python)(int) = nullptr;
+
+// All of it belongs to the thread that holds, and is touched under Python's lock.
+std::vector<Kept> kept;
+unsigned long holder = 0;
+int depth = 0;
+bool came[MOST];
+PyObject *get_handler, *set_handler, *main_thread, *s_ident, *note_it, *numbers[MOST];
+
+PyObject* note(PyObject*, PyObject* args) {
+  int number;
+  PyObject* frame;
+  if (!PyArg_ParseTuple(args, "iO", &number, &frame)) return nullptr;
+  if (number > 0 && number < MOST) came[number] = true;
+  Py_RETURN_NONE;
+}
+
+PyObject* member(const char* module, const char* name) {
+  PyObject* found = PyImport_ImportModule(module);
+  PyObject* value = found ? PyObject_GetAttrString(found, name) : nullptr;
+  Py_XDECREF(found);
+  return value;
+}
+
+bool open() {
+  if (note_it) return true;
+  static PyMethodDef def{"note", note, METH_VARARGS, "Note a signal that came during a step."};
+  get_handler = member("_signal", "getsignal"), set_handler = member("_signal", "signal");
+  main_thread = member("threading", "main_thread");
+  s_ident = PyUnicode_InternFromString("ident");
+  for (int number : WAITING) numbers[number] = PyLong_FromLong(number);
+  if (!get_handler || !set_handler || !main_thread || !s_ident) return false;
+  return (note_it = PyCFunction_New(&def, nullptr));
+}
+
+// 1, 0, or −1 and a Python error.
+int is_main() {
+  PyObject* thread = PyObject_CallNoArgs(main_thread);
+  PyObject* ident = thread ? PyObject_GetAttr(thread, s_ident) : nullptr;
+  Py_XDECREF(thread);
+  if (!ident) return -1;
+  const unsigned long main = PyLong_AsUnsignedLong(ident);
+  Py_DECREF(ident);
+  return PyErr_Occurred() ? -1 : main == PyThread_get_thread_ident();
+}
+
+// Python sets its own function for the system to call as well. Where somebody had put another before it, that stays.
+bool set(int number, PyObject* handler, const struct sigaction& action) {
+  PyObject* const args[] = {numbers[number], handler};
+  PyObject* before = PyObject_Vectorcall(set_handler, args, 2, nullptr);
+  if (!before) return false;
+  Py_DECREF(before);
+  if (!of_python) {
+    struct sigaction now;
+    sigaction(number, nullptr, &now);
+    of_python = now.sa_handler;
+  }
+  if (action.sa_handler != of_python) sigaction(number, &action, nullptr);
+  return true;
+}
+
+// Sets all handlers again. What a handler raises meanwhile is kept, and does not keep the others from being set.
+void restore() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  for (Kept& one : kept)
+    for (int tries = 0; tries < 8 && !set(one.number, one.handler, one.action); tries++) {
+      if (type) PyErr_Clear();
+      else PyErr_Fetch(&type, &value, &trace);
+    }
+  PyErr_Restore(type, value, trace);
+}
+
+// Calls the handlers of what came. After one that raises, the others have their turn as if their signal came now.
+void deliver() {
+  for (Kept& one : kept) {
+    if (!came[one.number]) continue;
+    came[one.number] = false;
+    if (PyErr_Occurred()) {
+      PyErr_SetInterruptEx(one.number);
+      continue;
+    }
+    PyObject* frame = reinterpret_cast<PyObject*>(PyEval_GetFrame());
+    PyObject* const args[] = {numbers[one.number], frame ? frame : Py_None};
+    Py_XDECREF(PyObject_Vectorcall(one.handler, args, 2, nullptr));
+  }
+}
+
+int end() {
+  restore();
+  holder = 0;
+  deliver();
+  for (Kept& one : kept) Py_DECREF(one.handler);
+  kept.clear();
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+}  // namespace
+
+int hold_signals() {
+  if (depth && holder == PyThread_get_thread_ident()) return depth++, 0;
+  if (!open()) return -1;
+  if (const int found = is_main(); found != 1) return found;
+  for (int number : WAITING) {
+    PyObject* handler = PyObject_CallOneArg(get_handler, numbers[number]);
+    if (!handler) return end();
+    if (!PyCallable_Check(handler)) {
+      Py_DECREF(handler);
+      continue;
+    }
+    kept.push_back({number, handler, {}});
+    sigaction(number, nullptr, &kept.back().action);
+    if (!set(number, note_it, kept.back().action)) return end();
+  }
+  holder = PyThread_get_thread_ident(), depth = 1;
+  return 0;
+}
+
+int release_signals() {
+  if (!depth || holder != PyThread_get_thread_ident() || --depth) return 0;
+  return end();
+}
+
+}  // namespace layerwise
