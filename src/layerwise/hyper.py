@@ -66,11 +66,21 @@ class Hyper:
             object.__setattr__(settled, name, value)
         return settled
 
+    def form(self) -> tuple[Any, ...]:
+        """The settings without their numbers, of which only whether they are 0 decides how a step is laid out."""
+        return tuple(_form(getattr(self, spec.name)) for spec in fields(self))
+
     @classmethod
     def check(cls, name: str, value: Any, argument: str | None = None) -> Any:
         """One option's value, checked alone; `argument` is what the message calls it."""
         spec = next(spec for spec in fields(cls) if spec.name == name)
         return spec.metadata["check"](argument or name, value, spec.metadata["way_out"])
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_form, value))
+    return (value == 0,) if isinstance(value, float) else value
 
 
 def _not_swapped(betas: tuple[float, float]) -> None:

@@ -233,7 +233,7 @@ def test_gradients_that_are_gone():
 
 def test_sparse_gradients():
     model = nn.Embedding(4, 2, sparse=True)
-    NoiseScale(model)
+    _noise = NoiseScale(model)
     with pytest.raises(GradientError, match="weight is sparse"):
         model(torch.tensor([1])).sum().backward()
 

@@ -35,6 +35,7 @@ from layerwise.telemetry import summary
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
+RATES = ("lr", "weight_decay")
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 
 
@@ -62,7 +63,7 @@ class Optimizer:
         }
         self._slots: dict[str, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
-        self._plans: dict[tuple[str, tuple[int, ...], str], Plan] = {}
+        self._plans: dict[tuple[str, tuple[int, ...], Any], Plan] = {}
         self._layouts: dict[tuple[str, ...], Any] = {}  # of engines, by the names stepped together; they hold no arrays
         self._skipped = 0
 
@@ -162,15 +163,16 @@ class Optimizer:
         return Job(self._rule, piece.h, piece.view(np.asarray(p)), state, piece.block_dims)
 
     def _plan(self, name: str, p: Array) -> Plan:
-        key = name, p.shape, p.dtype.name
+        key = name, p.shape, p.dtype
         if key not in self._plans:
             self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
         return self._plans[key]
 
     def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float = 1.0) -> Plan:
         said = {option: by_name(name) for option, by_name in self._by_name.items()}
-        own = {"adapt": said["adapt"], "decay": said["decay"].place}
-        h = replace(self._h, **{option: value for option, value in own.items() if value is not None})
+        asked = {"adapt": said["adapt"], "decay": said["decay"].place}
+        own = {option: value for option, value in asked.items() if value is not None}
+        h = replace(self._h, **own) if own else self._h
         layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
         return Plan(layout, said["lr_scale"], said["decay"].factor)
 
@@ -213,8 +215,11 @@ class Optimizer:
                 f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
                 f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
             )
+        # A rate is told to each step; whether there is one decides how it is planned.
+        planned_alike = name in RATES and (getattr(self._h, name) is None) == (value is None)
         self._h = changed
-        self._plans.clear()
+        if not planned_alike:
+            self._plans.clear()
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -253,7 +258,7 @@ class Optimizer:
 
     def _settings(self) -> dict[str, float | None]:
         """What can be set while training and is not a schedule."""
-        values = {name: getattr(self._h, name) for name in ("lr", "weight_decay")}
+        values = {name: getattr(self._h, name) for name in RATES}
         return {name: value for name, value in values.items() if not callable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from weakref import ref
 
 from torch import Tensor
 
 from layerwise import checks
-from layerwise.errors import ContradictionError, sentence
+from layerwise.engines.native import signals_wait
+from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.hyper import Settings
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._turn import Due
@@ -18,8 +20,10 @@ class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` takes them off."""
 
     def __init__(self, optimizer: Optimizer, every: int) -> None:
-        self._optimizer, self._every = optimizer, every
-        self._passes: Counter[Tensor] = Counter()
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
+        # which weights and state wait for the garbage collector.
+        self._optimizer, self._every = ref(optimizer), every
+        self._passes: Counter[int] = Counter()  # by the parameters' identities
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))
             for i, group in enumerate(optimizer.param_groups)
@@ -32,23 +36,36 @@ class InBackward:
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
-            self._passes[p] += 1
-            if self._passes[p] < self._every or (g := p.grad) is None:
+            self._passes[id(p)] += 1
+            if self._passes[id(p)] < self._every or (g := p.grad) is None:
                 return
-            del self._passes[p]
-            optimizer, group = self._optimizer, self._optimizer.param_groups[number]
-            h = optimizer.settings_of(group)
-            _refuse(h)
-            optimizer.step_due([Due(number, group, h, [p], [g])])
-            p.grad = None
+            with signals_wait:
+                del self._passes[id(p)]
+                optimizer = self._there()
+                group = optimizer.param_groups[number]
+                h = optimizer.settings_of(group)
+                _refuse(h)
+                optimizer.step_due([Due(number, group, h, [p], [g])])
+                p.grad = None
 
         return step
+
+    def _there(self) -> Optimizer:
+        optimizer = self._optimizer()
+        if optimizer is None:
+            raise ParameterError(
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
+                "while you train; to train without it, call remove() on what step_in_backward() returned."
+            )
+        return optimizer
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again."""
         for hook in self._hooks:
             hook.remove()
-        self._optimizer._when_zeroed.remove(self._passes.clear)
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            optimizer._when_zeroed.remove(self._passes.clear)
 
 
 def step_in_backward(optimizer: Optimizer, every: int = 1) -> InBackward:

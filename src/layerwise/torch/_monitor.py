@@ -20,8 +20,9 @@ class Monitor:
     """The hooks that watch an optimizer; `remove()`, or leaving it as a context, takes them off."""
 
     def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
-        self._optimizer, self._every, self._write = optimizer, every, writing_to(writer)
-        self._loaded()
+        # The optimizer holds the hooks and tells them who it is: a reference to it would close a circle around it.
+        self._every, self._write = every, writing_to(writer)
+        self._loaded(optimizer)
         self._hooks = [
             optimizer.register_step_post_hook(self._stepped),
             optimizer.register_load_state_dict_post_hook(self._loaded),
@@ -32,18 +33,18 @@ class Monitor:
         """The table that is written to, if it is one."""
         return self._write.path if isinstance(self._write, Table) else None
 
-    def _loaded(self, *_: object) -> None:
-        self._count = self._last = _steps(self._optimizer)
+    def _loaded(self, optimizer: Any) -> None:
+        self._count = self._last = _steps(optimizer)
 
-    def _stepped(self, *_: object) -> None:
+    def _stepped(self, optimizer: Any, *_: object) -> None:
         self._count += 1
         if self._count % self._every:
             return
-        self._count = _steps(self._optimizer)  # fewer, if steps were skipped
-        if self._count % self._every or self._count == self._last or _muted(self._optimizer):
+        self._count = _steps(optimizer)  # fewer, if steps were skipped
+        if self._count % self._every or self._count == self._last or _muted(optimizer):
             return
         self._last = self._count
-        self._write(self._count, _record(self._optimizer))
+        self._write(self._count, _record(optimizer))
 
     def remove(self) -> None:
         """Write nothing any more."""

@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -85,7 +86,13 @@ class NoiseScale:
         self._hooked: dict[int, Tensor] = {}
         self.discard()
         self._listen(model)
-        self._hooks += [m.register_forward_pre_hook(lambda m, _: self._listen(m)) for m in _sharded(model)]
+        listens = WeakMethod(self._listen)  # else the model, which holds the hooks, would be held by them
+
+        def look_again(module: nn.Module, _: Any) -> None:
+            if (listen := listens()) is not None:
+                listen(module)
+
+        self._hooks += [m.register_forward_pre_hook(look_again) for m in _sharded(model)]
 
     # ---- in the backward pass
 
@@ -95,19 +102,14 @@ class NoiseScale:
             if p.requires_grad and id(p) not in self._hooked:
                 _tensors.check_parameter(name, p)
                 self._hooked[id(p)] = p
-                self._hooks.append(p.register_hook(self._hook(name, p)))  # type: ignore[no-untyped-call]
+                self._hooks.append(p.register_hook(_noting(WeakMethod(self._note), name, id(p))))  # type: ignore[no-untyped-call]
 
-    def _hook(self, name: str, p: Tensor) -> Callable[[Tensor], None]:
-        number = id(p)
-
-        def note(g: Tensor) -> None:
-            if self._updates % self._every:
-                return
-            _tensors.check_gradient(name, p, g)
-            self._norms.append(_norm(g.detach()))
-            self._passes[number] += 1
-
-        return note
+    def _note(self, name: str, number: int, g: Tensor) -> None:
+        if self._updates % self._every:
+            return
+        _tensors.check_gradient(name, self._hooked[number], g)
+        self._norms.append(_norm(g.detach()))
+        self._passes[number] += 1
 
     # ---- before a step
 
@@ -221,6 +223,16 @@ class NoiseScale:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+
+def _noting(note: Callable[[], Callable[[str, int, Tensor], None] | None], name: str, number: int) -> Any:
+    """A parameter's hook, which holds nothing: a noise scale that nobody has any more measures nothing."""
+
+    def hook(g: Tensor) -> None:
+        if (there := note()) is not None:
+            there(name, number, g)
+
+    return hook
 
 
 def _axis(group: Any) -> Axis | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
+from layerwise.engines.native import signals_wait
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -137,6 +138,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def settings_of(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, if all it says is right."""
+        self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
         check_capture(group)
@@ -165,7 +167,7 @@ class Optimizer(torch.optim.Optimizer):
         agreement = self.agreement()
         if not dues and agreement is None:
             return
-        with torch.set_grad_enabled(self._groups.differentiable):
+        with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
             params, grads = params_of(dues), grads_of(dues)
             here = cuts.here(params, grads) if self._wrapped else (params, grads)
@@ -180,7 +182,7 @@ class Optimizer(torch.optim.Optimizer):
                 return
             new = [p for due in dues for p in due.params if p not in self.state] if turn is None else []
             if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, here, plans, skip is not None)
+                turn = self._prepare(dues, here, plans or list(self._planned(dues)), skip is not None)
             try:
                 turn = self._stepped(turn, dues, here, skip, skips)
             except (Skipped, SynchronizationError) as answer:
@@ -200,19 +202,23 @@ class Optimizer(torch.optim.Optimizer):
         try:
             turn.step(dues, *given)
         except Changed:
-            turn = self._prepare(dues, here, list(self._planned(dues)), skip is not None)
+            plans = list(self._planned(dues))
+            if not turn.holds(grads_of(dues), self.state, at_once=False):
+                turn = self._prepare(dues, here, plans, skip is not None)
             turn.step(dues, *given)
         return turn
 
     def _kept_turn(
         self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
     ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
-        """The turn these parameters had before, if everything is as it was; and their plans, checked if not."""
+        """The turn these parameters had before, if everything is as it was; if not, their plans, checked."""
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = self._turns.get(key)
         at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
-        if turn is not None and not self._groups.differentiable and turn.holds(dues, grads, self.state, at_once):
-            return key, turn, turn.plans
+        if self._groups.differentiable:
+            turn = None
+        if turn is not None and turn.holds(grads, self.state, at_once) and turn.takes(dues):
+            return key, turn, ()
         return key, None, list(self._planned(dues))
 
     def agreement(self) -> Agreement | None:

@@ -24,7 +24,7 @@ SWITCHES = ("master_weights", "differentiable", "capturable")
 # What is said once for all groups, and what one or another of the three optimizers takes.
 NOT_OF_A_GROUP = ("blocks", "skip_nonfinite", "model_group", "fused")
 ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
-MOST_SETTINGS = 64
+MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
 class Groups:
@@ -86,10 +86,16 @@ class Groups:
         key = (relative, *map(_hashable, static.values()))
         if key not in self._made:
             made: Any = self._hyper
-            if len(self._made) > MOST_SETTINGS:  # a scheduler that moves betas makes new ones at every step
-                self._made.clear()
             self._made[key] = made(lr=None if relative else 0.0, **static)
         return self._made[key]
+
+    def forget(self, groups: int) -> None:
+        """Drop settings that were made, if there are more than so many groups need.
+
+        A scheduler that moves betas makes new ones at every step.
+        """
+        if len(self._made) > MOST_SETTINGS + 2 * groups:
+            self._made.clear()
 
     def _is_muted(self, group: Mapping[str, Any]) -> bool:
         """Whether a relative step is held at 0, as torch.distributed.checkpoint does for the step that makes state."""

@@ -50,6 +50,15 @@ def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
 
 
+def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
+    if len(options) != len(others):
+        return False
+    return all(
+        rest == other_rest and type(h) is type(other) and h.form() == other.form()
+        for (h, *rest), (other, *other_rest) in zip(options, others, strict=True)
+    )
+
+
 class Turn:
     """A prepared step of these parameters, of which others may hold parts."""
 
@@ -60,7 +69,7 @@ class Turn:
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
-        prepare: Callable[[Sequence[Job]], Prepared],
+        prepare: Callable[..., Prepared],
         rule: Any,
         agreement: Agreement | None = None,
     ) -> None:
@@ -77,7 +86,8 @@ class Turn:
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         each = zip(self.params, plans, self.states, strict=True)
         jobs = [job for p, plan, state in each for job in plan.jobs(rule, p, state)]
-        self._prepared = prepare(jobs)
+        self._jobs, self._prepare = jobs, prepare
+        self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
         axes = [one.axes for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
@@ -92,13 +102,30 @@ class Turn:
             Counts(list(islice(steps, len(due.params))), on, by_engine) for due, on in zip(dues, on_device, strict=True)
         ]
 
-    def holds(self, dues: Sequence[Due], grads: list[Tensor], states: States, at_once: bool) -> bool:
-        """Whether everything is as it was when this was prepared.
+    def holds(self, grads: list[Tensor], states: States, at_once: bool) -> bool:
+        """Whether all tensors are as they were when this was prepared.
 
         Where the step follows `at_once`, what the engine finds out itself is left to it: it may raise `Changed`.
         """
         who = at_once and self._itself and self._prepared.notices
-        return self._options == _options(dues) and self._watch.same(self.params, grads, states, who)
+        return self._watch.same(self.params, grads, states, who)
+
+    def takes(self, dues: Sequence[Due]) -> bool:
+        """Whether the groups' settings are what they were; those that differ in numbers alone are taken over."""
+        options = _options(dues)
+        if options == self._options:
+            return True
+        # With others, what is planned is part of what is agreed.
+        if self._peers is not None or not _differ_in_numbers(options, self._options):
+            return False
+        self._options, held = options, (one for plan in self.plans for one in plan.held)
+        hs = [due.h for due in dues for _ in due.params]
+        each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
+        fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
+        self._jobs = [job._replace(h=h) for job, h in zip(self._jobs, fitted, strict=True)]
+        notices, self._prepared = self._prepared.notices, self._prepare(self._jobs, self._prepared.layouts)
+        self._prepared.notices = notices  # for those who ask `holds`, nothing has changed
+        return True
 
     def step(
         self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: bool | None = None
@@ -112,6 +139,7 @@ class Turn:
         if self._peers is not None:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows))
         self._prepared.step(*given, skip, self._peers)
+        self._measured = self._prepared
         if self._uncounted:
             _state.count(self._uncounted, skip)
         for heres, masters in self._masters:
@@ -138,7 +166,7 @@ class Turn:
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Each parameter with its name and what its step measured."""
-        measured = iter(self._prepared.stats())
+        measured = iter(self._measured.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
             found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
             yield p, plan.name, summary(found, plan.layout.pieces)
