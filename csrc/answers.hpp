@@ -35,8 +35,8 @@ inline Step settle(const Options& o, double t, double lr, double lam, double g_s
     s.a2 = 1 - s.b2;
     s.rho = lr;
     if (o.relative) {
-      const double rho = at_most(1 / std::sqrt(t), o.lr_cap);
-      s.rho = lr * (o.warmup ? at_most(rho, 1e-6 * t) : rho);
+      const double rho = at_most(1 / std::sqrt(t), o.lr_caps ? lr : o.lr_cap);
+      s.rho = (o.lr_caps ? 1 : lr) * (o.warmup ? at_most(rho, 1e-6 * t) : rho);
     }
   }
   return s;

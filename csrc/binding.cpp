@@ -351,7 +351,7 @@ void bind_options(nb::module_& m) {
   OPTION(grad_averaging), OPTION(momentum), OPTION(eta), OPTION(dampening), OPTION(nesterov), OPTION(norm_decayed);
   OPTION(eps1), OPTION(eps2), OPTION(clip_threshold), OPTION(beta2_decay), OPTION(beta2_cap), OPTION(beta1);
   OPTION(lr_cap), OPTION(decay_offset), OPTION(clamp), OPTION(scale_parameter), OPTION(relative), OPTION(warmup);
-  OPTION(decay_scale);
+  OPTION(decay_scale), OPTION(lr_caps);
 #undef OPTION
 }
 

@@ -43,6 +43,7 @@ struct Options {
   double eps1 = 0, eps2 = 0, clip_threshold = 0, beta2_decay = 0, beta2_cap = -1, beta1 = -1, lr_cap = 0;
   int64_t decay_offset = 0;
   bool clamp = false, scale_parameter = false, relative = false, warmup = false;
+  bool lr_caps = false;  // lr is the relative step's cap, and not its factor
   DecayScale decay_scale = BY_LR;
 };
 

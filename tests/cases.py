@@ -63,7 +63,7 @@ ADAFACTOR = {
     "weight_decay": (0.0, 0.1),
     "decay_scale": ("lr", "step", "none"),
     "scale_parameter": (None, True, False),
-    "relative_step": (None,),
+    "relative_step": (None, "factor", "cap"),
     "lr_cap": (1e-2, 0.8),  # 0.8 is above 1/√t from the second step on
     "warmup_init": (False, True),
     "factored": ("last", "largest", "matrix", False, (0, 1), (-1, 0), ((0,), (1, 2))),
@@ -84,7 +84,8 @@ def _consistent_lars(options: Options) -> Options:
 
 
 def _consistent_adafactor(options: Options) -> Options:
-    return {**options, "warmup_init": options["warmup_init"] and options["lr"] is None}
+    relative = options["lr"] is None or options["relative_step"] is not None
+    return {**options, "warmup_init": options["warmup_init"] and relative}
 
 
 @dataclass(frozen=True)

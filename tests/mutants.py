@@ -183,8 +183,14 @@ MUTANTS = [
             "root(xp, pp) + h.eps[1]",
             "reference vectors",
         ),
-        ("relative step not capped", "at_most(xp, now.t**-0.5, h.lr_cap)", "now.t**-0.5", "reference vectors"),
-        ("relative step never falls", "at_most(xp, now.t**-0.5, h.lr_cap)", "h.lr_cap", "reference"),
+        ("relative step not capped", "at_most(xp, now.t**-0.5, cap)", "now.t**-0.5", "reference vectors"),
+        ("relative step never falls", "at_most(xp, now.t**-0.5, cap)", "cap", "reference"),
+        (
+            "lr multiplies the step that it bounds",
+            '(1.0, now.lr) if h.relative_step == "cap" else (now.lr, h.lr_cap)',
+            "now.lr, h.lr_cap",
+            "reference",
+        ),
         ("warm-up ignored", "at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho", "rho", "reference"),
         (
             "decay outside any rate",

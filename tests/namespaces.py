@@ -87,7 +87,7 @@ def trajectory(
     path = []
     for t, gs in enumerate(grads, start=1):
         lr = settings.lr if lrs is None else lrs[t - 1]
-        scalars = (space.scalar(x, dtype) for x in (t, 1.0 if lr is None else lr, settings.weight_decay))
+        scalars = (space.scalar(x, dtype) for x in (t, lr, settings.weight_decay))
         with np.errstate(all="ignore"):
             ps, states = step(ps, [space.array(g, dtype) for g in gs], states, *scalars)
         path.append([np.asarray(p, dtype=np.float64) for p in ps])

@@ -51,13 +51,13 @@ def matches_reference(world: Any, case: Case, seed: int, space: Namespace = NUMP
     options = case.drawn(seed)
     settings, oracle = case.hyper(**options), case.reference(**options)
     params, grads = data(seed)
-    lrs = None if settings.lr is None else [settings.lr * k for k in (1.0, 0.5, 2.0, 0.0)]
+    lrs = [settings.lr * k for k in (1.0, 0.5, 2.0, 0.0)]
     rule = world.rules[settings.optimizer]
     ours = trajectory(space, rule, settings, params, grads, lrs=lrs, local=world.local, run=world.Run)
     names = [str(i) for i in range(len(params))]
     theirs = dict(zip(names, params, strict=True))
     for t, gs in enumerate(grads):
-        theirs = oracle.step(theirs, dict(zip(names, gs, strict=True)), lr=None if lrs is None else lrs[t])
+        theirs = oracle.step(theirs, dict(zip(names, gs, strict=True)), lr=lrs[t])
         close(ours[t], theirs.values(), 1e-12, f"step {t + 1} {options}")
 
 

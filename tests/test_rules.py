@@ -50,6 +50,8 @@ CONTEXT: dict[Any, dict[str, Any]] = {
     "norm": {"weight_decay": 0.1},
     ("max_grad_norm_per_tensor", "Lars"): {"eps": 0.1},
     ("scale_parameter", True): {"lr": 0.1},
+    ("relative_step", "factor"): {"lr": 0.1},
+    ("relative_step", "cap"): {"lr": 0.1},
 }
 
 

@@ -243,14 +243,17 @@ class TestTorch:
         with pytest.raises(ContradictionError, match=r"`schedule.peak` must be the lr of a group, which is 0.8 or 0.4"):
             self.made(Polynomial(0.1, total=10))
 
-    def test_a_relative_step_has_no_lr_to_schedule(self):
+    def test_a_relative_step_is_scaled(self):
         import torch
 
         from layerwise.torch import Adafactor, scheduler
 
         opt = Adafactor([torch.nn.Parameter(torch.ones(2))])
-        with pytest.raises(ContradictionError, match="which is None"):
+        with pytest.raises(ContradictionError, match=r"which is 1, but is 0\.1"):
             scheduler(opt, Polynomial(0.1, total=10))
+        sched = scheduler(opt, Polynomial(1.0, total=10))
+        sched.step()
+        assert opt.get_lr() == 0.9
 
     def test_a_callable_of_another_kind(self):
         with pytest.raises(HyperparameterError, match="`schedule` must be a schedule of layerwise"):

@@ -21,7 +21,7 @@ struct AdafactorNumbers {
   bool clamp, momentum;
   explicit AdafactorNumbers(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
     const Options& o = *l.o;
-    const double alpha = l.scale, lr_decay = o.relative ? l.s->lr * o.lr_cap : l.s->lr;
+    const double alpha = l.scale, lr_decay = o.relative && !o.lr_caps ? l.s->lr * o.lr_cap : l.s->lr;
     const double scale[] = {lr_decay, alpha, 1};
     eps1 = T(o.eps1), b2 = T(l.s->b2), a2 = T(l.s->a2), b1 = T(o.beta1);
     u = T(alpha * l.clip);

@@ -4,11 +4,28 @@ Take the front of your framework: `layerwise.numpy`. Importing this package impo
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from layerwise.blocks import Blocks
+from layerwise.names import optional
 from layerwise.presets import Preset, preset, presets
 from layerwise.threads import get_num_threads, set_num_threads
 
-__all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "preset", "presets", "set_num_threads"]
+__all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "optional", "preset", "presets", "set_num_threads"]
 
 __version__ = version("layerwise")
+
+FRONTS = {
+    **dict.fromkeys(("Lamb", "Lars", "Adafactor"), ("layerwise.torch", "layerwise.numpy")),
+    **dict.fromkeys(("lamb", "lars", "adafactor"), ("layerwise.jax",)),
+    "param_groups": ("layerwise.torch",),
+}
+
+if not TYPE_CHECKING:  # a checker would take every name to be there
+
+    def __getattr__(name: str) -> Any:
+        """Say where a name is that each front has for itself."""
+        said = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
+        others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
+        hint = f". Take it from the front of your framework:{said}{others}" if said else ""
+        raise AttributeError(f"module 'layerwise' has no attribute {name!r}{hint}.")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from layerwise.errors import HyperparameterError, sentence
 
@@ -50,9 +53,15 @@ def checked(spec: Field[Any], value: Any) -> Any:
     return spec.metadata["check"](spec.name, value, spec.metadata["way_out"])
 
 
-def plain(value: Any) -> Any:
-    """A scalar or zero-dimensional array of an array library as the Python object it holds."""
-    if getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
+def plain(value: Any, of_one: bool = False) -> Any:
+    """A scalar or zero-dimensional array of an array library as the Python object it holds.
+
+    With `of_one` an array of one element as well, whatever its dimensions.
+    """
+    dims = getattr(value, "ndim", None)
+    if not isinstance(dims, int) or not hasattr(value, "item"):
+        return value
+    if dims and not (of_one and math.prod(value.shape) == 1):
         return value
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
         raise Refused  # a time is no number, though it would give one
@@ -72,8 +81,8 @@ def members(value: Any) -> tuple[Any, ...]:
 
 
 def as_float(value: Any) -> float:
-    """A finite number as float: of Python or of an array library, but neither bool nor text."""
-    value = plain(value)
+    """A finite number as float: of Python or an array of one, but neither bool nor text."""
+    value = plain(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise Refused
     try:
@@ -150,11 +159,42 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
 
 def schedule() -> Check:
     def convert(value: Any) -> Any:
-        if not callable(value):
+        if not callable(value) or isinstance(value, type) or not _takes_a_step(value):
             raise Refused
         return value
 
     return Check("a callable of the step", convert)
+
+
+def _takes_a_step(function: Callable[..., Any]) -> bool:
+    """Whether it can be called with a step, as far as its signature says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables have none
+        return True
+    try:
+        signature.bind(0)
+    except TypeError:
+        return False
+    return True
+
+
+def _dtype_name(value: Any) -> Any:
+    """The name of a dtype, which may be given as one of PyTorch, of NumPy or of JAX."""
+    if isinstance(value, (str, int, float, type(None))):
+        return value
+    if type(value).__module__ == "torch":
+        return str(value).removeprefix("torch.")
+    try:
+        return np.dtype(value).name
+    except Exception:  # whatever an object raises that is asked for its dtype
+        raise Refused from None
+
+
+def dtype(*names: str) -> Check:
+    """The name of one of these dtypes, given by name or as a dtype of an array library."""
+    named = one_of(*names)
+    return Check(f"{named.allowed} or a dtype of that name", lambda value: named.convert(_dtype_name(value)))
 
 
 NONE = one_of(None)

@@ -11,6 +11,10 @@ class HyperparameterError(LayerwiseError, ValueError):
     """An option is outside its range or of the wrong kind."""
 
 
+class UnknownOptionError(HyperparameterError, TypeError):
+    """No option has that name."""
+
+
 class ContradictionError(HyperparameterError):
     """Each option is fine alone, but they cannot hold together."""
 

@@ -5,13 +5,14 @@ Every front builds one of these first, so the same mistake gets the same message
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import factoring
-from layerwise.checks import FLAG, NONE, Check, checked, integer, number, one_of, option, pair, schedule
+from layerwise.checks import FLAG, NONE, Check, checked, dtype, integer, number, one_of, option, pair, schedule
 from layerwise.errors import ContradictionError, sentence
 from layerwise.rules.parts import is_on
 
@@ -36,6 +37,7 @@ class Hyper:
     """What all three share: how the gradient is prepared."""
 
     optimizer: ClassVar[str]
+    settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
 
     max_grad_norm: float | None = option(None, OFF, GRAD)
     max_grad_norm_per_tensor: float | None = option(None, OFF, GRAD)
@@ -83,12 +85,9 @@ def _form(value: Any) -> Any:
     return (value == 0,) if isinstance(value, float) else value
 
 
-def _not_swapped(betas: tuple[float, float]) -> None:
-    b1, b2 = betas
-    if b1 >= 0.99 and b2 <= 0.9:
-        raise ContradictionError(
-            sentence("betas", "(b1, b2) with b2 > 0.9 where b1 ≥ 0.99", betas, f"Swapped? Pass betas={(b2, b1)!r}.")
-        )
+def _warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
+    """Say that two numbers look swapped, which the formula allows all the same."""
+    warnings.warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?", stacklevel=2)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,9 @@ class Lamb(Hyper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _not_swapped(self.betas)
+        b1, b2 = self.betas
+        if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
+            _warn_of_swap("b1", "b2", self.betas)
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ class Adafactor(Hyper):
     """Adafactor; docs/optimizers/adafactor.md gives the formula and each option's place in it."""
 
     optimizer: ClassVar[str] = "Adafactor"
+    settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
 
     lr: Scheduled | None = option(None, RATE | NONE, LR + " None asks for the relative step.")
     _: KW_ONLY
@@ -189,16 +191,21 @@ class Adafactor(Hyper):
     beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
     momentum_dtype: str | None = option(
         None,
-        one_of("float16", "bfloat16", "float32", "float64", None),
-        "Pass the name of the dtype in which to keep the momentum, or None for that of the other state.",
+        NONE | dtype("float16", "bfloat16", "float32", "float64"),
+        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
     )
     lr_in_momentum: bool = option(True, FLAG, SWITCH)
     weight_decay: Scheduled = option(0.0, RATE, WEIGHT_DECAY)
     decay_scale: Literal["lr", "step", "none"] = option(
         "lr", one_of("lr", "step", "none"), 'Pass "lr" for lr·λ, "step" for the whole step size·λ, or "none" for λ.'
     )
-    scale_parameter: bool | None = option(None, FLAG | NONE, "Pass True, False, or None: on when lr is None.")
-    relative_step: bool | None = option(None, FLAG | NONE, "Pass True, False, or None: on when lr is None.")
+    scale_parameter: bool | None = option(None, FLAG | NONE, "Pass True, False, or None: on with a relative step.")
+    relative_step: bool | Literal["factor", "cap"] | None = option(
+        None,
+        one_of(True, False, "factor", "cap", None),
+        'Pass True, False, "factor" where lr multiplies the relative step, "cap" where it bounds it, '
+        "or None: on when lr is None.",
+    )
     lr_cap: float = option(1e-2, number(0, above=True), "Pass the relative step's upper bound, such as 1e-2.")
     warmup_init: bool = option(False, FLAG, SWITCH)
     factored: Any = option("last", factoring.CHECK, factoring.WAY_OUT)
@@ -208,18 +215,9 @@ class Adafactor(Hyper):
         super().__post_init__()
         eps1, eps2 = self.eps
         if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
-            raise ContradictionError(
-                sentence("eps", "(eps1, eps2) with eps1 ≤ 1e6·eps2", self.eps, f"Swapped? Pass eps={(eps2, eps1)!r}.")
-            )
-        if self.lr is not None and self.relative_step:
-            raise ContradictionError(
-                sentence("lr", "None when relative_step=True", self.lr, "Drop one of them; lr_cap bounds the step.")
-            )
-        if self.lr is None and self.relative_step is False:
-            raise ContradictionError(
-                sentence("lr", "given when relative_step=False", None, "Pass lr, such as 1e-3, or drop relative_step.")
-            )
-        if self.warmup_init and not self.relative:
+            _warn_of_swap("eps1", "eps2", (eps1, eps2))
+        self._settle_rates()
+        if self.warmup_init and not self.relative_step:
             raise ContradictionError(
                 sentence("warmup_init", "False when lr is given", True, "Drop lr, or warm it up by a schedule.")
             )
@@ -229,10 +227,26 @@ class Adafactor(Hyper):
                 sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
             )
 
-    @property
-    def relative(self) -> bool:
-        """Whether the step follows t rather than lr."""
-        return self.lr is None if self.relative_step is None else self.relative_step
+    def _settle_rates(self) -> None:
+        """Settle what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
+        if self.lr is not None and self.relative_step is True:
+            way_out = (
+                'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
+            )
+            raise ContradictionError(sentence("lr", "None when relative_step=True", self.lr, way_out))
+        if self.lr is None and self.relative_step is False:
+            raise ContradictionError(
+                sentence("lr", "given when relative_step=False", None, "Pass lr, such as 1e-3, or drop relative_step.")
+            )
+        role = self.relative_step
+        if role is None or role is True:
+            role = "factor" if self.lr is None else False
+        lr = self.lr
+        if lr is None:
+            lr = self.lr_cap if role == "cap" else 1.0
+        scaled = role is not False if self.scale_parameter is None else self.scale_parameter
+        for name, value in (("lr", lr), ("relative_step", role), ("scale_parameter", scaled)):
+            object.__setattr__(self, name, value)
 
     def state_dtypes(self) -> dict[str, str]:
         return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
@@ -241,8 +255,6 @@ class Adafactor(Hyper):
         eps1, eps2 = self.eps
         return self.settled(
             eps=(machine_eps if eps1 is None else eps1, eps2),
-            relative_step=self.relative,
-            scale_parameter=self.lr is None if self.scale_parameter is None else self.scale_parameter,
             factored=factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False,
         )
 

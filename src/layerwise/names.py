@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from layerwise.errors import HyperparameterError, sentence
+
+
+class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]
+    """A name or pattern that may match nothing: `blocks={optional("*.qkv.weight"): 3}`."""
+
+    __slots__ = ()
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is the pattern, or fits it."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
+def check_matched(argument: str, patterns: Iterable[Any], names: Collection[str]) -> None:
+    """Raise if a pattern matches none of these names, and is not said to be `optional`."""
+    for pattern in patterns:
+        if isinstance(pattern, optional) or any(matches(name, pattern) for name in names):
+            continue
+        close = get_close_matches(pattern, names, n=3, cutoff=0.5) or list(names)[:3]
+        raise HyperparameterError(
+            f"`{argument}` speaks of {pattern!r}, which matches none of the parameters. The nearest names are "
+            f"{', '.join(map(repr, close)) or 'none'}. Pass layerwise.optional({str(pattern)!r}) if it need not match."
+        )
 
 
 def is_by_name(given: object) -> bool:
@@ -37,6 +61,11 @@ class ByName:
                 self._checked(name, value)
         elif not callable(self.given) and self.given is not None:
             self.check(self.argument, self.given)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The names and patterns of which something is said."""
+        return tuple(self.given) if isinstance(self.given, Mapping) else ()
 
     def __call__(self, name: str) -> Any:
         return self._checked(name, self._look_up(name))

@@ -12,7 +12,12 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from layerwise import hyper
 from layerwise.errors import PresetError
+from layerwise.keywords import check_keywords
+from layerwise.names import is_by_name
+
+BY_NAME = ("adapt", "decay")  # options that a front may take by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,7 @@ class Preset:
 
 _APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
 _T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
-_CAP = {"relative_step": True, "scale_parameter": True, "decay_scale": "lr"}
+_CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
 _ALL = (
     Preset("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults.", ""),
@@ -135,14 +140,15 @@ _ALL = (
         "torch.Adafactor",
         "Adafactor",
         {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
-        "its lr is our lr_cap; eps1 clamps, and is the dtype's own epsilon.",
+        "its lr, 0.01 unless given, is the cap of a relative step; eps1 clamps, and is the dtype's own epsilon.",
         "one tensor's epsilon leaking into the next of another dtype; state in the gradient's dtype.",
     ),
     Preset(
         "keras.Adafactor",
         "Adafactor",
         {**_CAP, "lr_cap": 1e-3},
-        "its learning_rate is our lr_cap; relative_step=False changes nothing in it.",
+        "its learning_rate, 0.001 unless given, is the cap of a relative step; relative_step=False changes nothing "
+        "in it.",
         "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
     ),
     Preset(
@@ -173,18 +179,34 @@ _ALL = (
 _PRESETS = {one.name: one for one in _ALL}
 
 
-def preset(name: str) -> dict[str, Any]:
+def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Keyword arguments for the class it belongs to, in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
 
-    To change one of them: `{**preset("apex.FusedLAMB"), "weight_decay": 0.1}`.
+    `overrides` are options of the formula in place of the preset's, or besides them.
 
-    >>> preset("optax.lars")
-    {'norm': 'decayed'}
+    >>> preset("optax.lars", trust_coefficient=0.02)
+    {'norm': 'decayed', 'trust_coefficient': 0.02}
     """
+    one = find(name)
+    settings: Any = getattr(hyper, one.optimizer)
+    check_keywords(one.optimizer, overrides.keys() - _options(one), _options(one))
+    for option, value in overrides.items():
+        if not (option in BY_NAME and is_by_name(value)):
+            settings.check(option, value)
+    return {**one.options, **overrides}
+
+
+def _options(one: Preset) -> list[str]:
+    """The options of the formula that the preset's optimizer has."""
+    return [*getattr(hyper, one.optimizer).__dataclass_fields__]
+
+
+def find(name: str) -> Preset:
+    """The preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
         close = get_close_matches(str(name), _PRESETS, n=3, cutoff=0.4) or _PRESETS
         raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
-    return dict(_PRESETS[name].options)
+    return _PRESETS[name]
 
 
 def presets() -> list[Preset]:

@@ -130,7 +130,7 @@ def new_gradient(p: Any, seed: int, dtype: str, layout: str = "plain") -> np.nda
 
 
 def now_of(h: Any, t: int, g_scale: float = 1.0) -> Now:
-    return Now(t, 1.0 if h.lr is None else h.lr, h.weight_decay, g_scale)
+    return Now(t, h.lr, h.weight_decay, g_scale)
 
 
 def mapped(job: Job, change: Callable[[Any], Any]) -> Job:

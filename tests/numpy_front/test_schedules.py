@@ -204,27 +204,41 @@ def test_lr_0_moves_nothing_but_counts(front):
     assert opt.state_dict()["matrix/step"] == 1
 
 
-def test_relative_step_has_no_lr_until_one_is_set():
-    opt, weights = Adafactor(), arrays(11)
-    opt.step_all(weights, ones(weights))
-    assert opt.lr is None
-    opt.lr = 0.1
-    assert opt.lr == 0.1
-    plain = Adafactor(lr=0.1)
-    plain.load_state_dict(opt.state_dict())
+@pytest.mark.parametrize("given", [{}, {"relative_step": True}, {"relative_step": "factor"}])
+def test_lr_multiplies_a_relative_step(given):
+    opt, weights = Adafactor(**given, weight_decay=0.1), arrays(11)
+    half = Adafactor(lr_cap=5e-3, weight_decay=0.1)  # which the cap decides at these steps
+    assert opt.lr == 1.0
+    opt.lr = 0.5
     other = copies(weights)
-    opt.step_all(weights, ones(weights))
-    plain.step_all(other, ones(other))
-    assert bits(weights) == bits(other)
+    for _ in range(3):
+        opt.step_all(weights, ones(weights))
+        half.step_all(other, ones(other))
+    for name, w in weights.items():
+        np.testing.assert_allclose(w, other[name], rtol=1e-6)
     opt.lr = None
-    assert opt.lr is None
+    assert opt.lr == 1.0
 
 
-def test_relative_step_asked_for_keeps_lr_none():
-    opt = Adafactor(relative_step=True)
-    with pytest.raises(ContradictionError, match=r"`lr` must be None when relative_step=True, but is 0\.1\."):
-        opt.lr = 0.1
-    assert opt.lr is None
+def test_a_schedule_of_a_relative_step():
+    scheduled, moved = Adafactor(lr=lambda step: 0.5**step, relative_step="factor"), Adafactor()
+    weights, other = arrays(11), arrays(11)
+    for t in range(3):
+        moved.lr = 0.5**t
+        scheduled.step_all(weights, ones(weights))
+        moved.step_all(other, ones(other))
+    assert bits(weights) == bits(other)
+
+
+def test_lr_that_bounds_a_relative_step():
+    opt, weights = Adafactor(lr=0.6, relative_step="cap", clip_threshold=None), {"w": np.ones(2)}
+    steps = []
+    for _ in range(4):
+        before = weights["w"].copy()
+        opt.step_all(weights, {"w": np.ones(2)})
+        steps.append(float((before - weights["w"])[0] / before[0]))
+    np.testing.assert_allclose(steps, [0.6, 0.6, 3**-0.5, 0.5], rtol=1e-6)
+    assert Adafactor(relative_step="cap", lr_cap=0.25).lr == 0.25
 
 
 def test_lamb_and_lars_need_an_lr():

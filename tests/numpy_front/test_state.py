@@ -190,14 +190,41 @@ def test_lr_is_restored_unless_a_schedule_is_given(front):
 
 
 @pytest.mark.parametrize(("given", "then"), [(None, 0.1), (0.1, None)])
-def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then):
-    opt, fresh = Adafactor(lr=given), Adafactor(lr=given)
-    opt.lr = then
+@pytest.mark.parametrize("left_open", [False, True])  # as states that do not say what lr is
+def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then, left_open):
+    opt, fresh = Adafactor(lr=then), Adafactor(lr=given)
     walk(opt, arrays(5), range(2))
-    with pytest.raises(StateError, match=f"lr={then}, and this optimizer has lr={given}"):
-        fresh.load_state_dict(opt.state_dict())
-    assert fresh.lr == given
+    state = opt.state_dict()
+    if left_open:
+        del state["relative_step"]
+        state["lr"] = np.array(np.nan if then is None else then)
+    before = fresh.lr
+    with pytest.raises(StateError, match="lr means something else"):
+        fresh.load_state_dict(state)
+    assert fresh.lr == before
     assert not fresh.parameters
+
+
+@pytest.mark.parametrize("role", ["factor", "cap"])
+def test_a_state_that_leaves_the_relative_step_open_is_taken_over(role):
+    opt, fresh = Adafactor(relative_step=role), Adafactor(lr=0.25, relative_step=role)
+    walk(opt, arrays(5), range(2))
+    state = {key: value for key, value in opt.state_dict().items() if key != "relative_step"}
+    fresh.load_state_dict({**state, "lr": np.array(np.nan)})
+    assert fresh.lr == 0.25
+    assert fresh.parameters == opt.parameters
+
+
+def test_the_factor_of_a_relative_step_is_restored():
+    opt, fresh = Adafactor(), Adafactor()
+    opt.lr = 0.5
+    walk(opt, a := arrays(5), range(2))
+    b = {name: w.copy() for name, w in a.items()}
+    fresh.load_state_dict(opt.state_dict())
+    assert fresh.lr == 0.5
+    walk(opt, a, [2])
+    walk(fresh, b, [2])
+    assert bits(a) == bits(b)
 
 
 @fronts

@@ -52,8 +52,12 @@ class Adafactor(Stepper):
         self.momentum_dtype = momentum_dtype
         self.lr_in_momentum = lr_in_momentum
         self.decay_scale = decay_scale
-        self.scale_parameter = lr is None if scale_parameter is None else scale_parameter
-        self.relative_step = lr is None if relative_step is None else relative_step
+        if relative_step is None or relative_step is True:
+            relative_step = "factor" if lr is None else False
+        if lr is None:
+            self.lr = lr_cap if relative_step == "cap" else 1.0
+        self.scale_parameter = relative_step is not False if scale_parameter is None else scale_parameter
+        self.relative_step = relative_step
         self.lr_cap = lr_cap
         self.warmup_init = warmup_init
         self.factored = factored
@@ -65,9 +69,9 @@ class Adafactor(Stepper):
         u = self.direction(g, v)
         update_rms = rms(u)
         u_hat = self.clipped(u, update_rms)
-        alpha = self.step_size(p, t, lr) * lr_scale
+        alpha = self.step_size(p, t, lr * lr_scale)
         step = self.momentum_step(state, u_hat, alpha)
-        w = self.decay_factor(alpha, lr, lr_scale)
+        w = self.decay_factor(alpha, lr * lr_scale)
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - w * lam * p[i] - step[i]
@@ -133,9 +137,11 @@ class Adafactor(Stepper):
         """alpha = rho·max(eps2, RMS(p)), or rho"""
         rho = lr
         if self.relative_step:
-            rho = min(self.lr_cap, 1 / math.sqrt(t))
+            rho = min(lr if self.relative_step == "cap" else self.lr_cap, 1 / math.sqrt(t))
             if self.warmup_init:
                 rho = min(rho, 1e-6 * t)
+            if self.relative_step == "factor":
+                rho = lr * rho
         return rho * max(rms(p), self.eps2) if self.scale_parameter else rho
 
     def momentum_step(self, state, u_hat, alpha):
@@ -155,13 +161,13 @@ class Adafactor(Stepper):
             state["e"][i] = stored(e, self.momentum_dtype)
         return step
 
-    def decay_factor(self, alpha, lr, lr_scale):
+    def decay_factor(self, alpha, lr):
         """w, which multiplies lam·p"""
         if self.decay_scale == "none":
             return 1.0
         if self.decay_scale == "step":
             return alpha
-        return (self.lr_cap if self.relative_step else lr) * lr_scale
+        return lr * self.lr_cap if self.relative_step == "factor" else lr
 
 
 def factored_dims(shape, factored, min_size):

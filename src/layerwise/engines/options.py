@@ -81,7 +81,8 @@ def _adafactor(native: Any, h: Adafactor) -> dict[str, Any]:
         "lr_in_momentum": h.lr_in_momentum,
         "decay_scale": getattr(native.DecayScale, DECAY_SCALE[h.decay_scale]),
         "scale_parameter": h.scale_parameter,
-        "relative": h.relative_step,
+        "relative": h.relative_step is not False,
+        "lr_caps": h.relative_step == "cap",
         "lr_cap": h.lr_cap,
         "warmup": h.warmup_init,
     }

@@ -28,6 +28,7 @@ from layerwise.jax._presets import NAMES, preset
 from layerwise.jax._state import AdafactorState, LambState, LarsState
 from layerwise.jax._stats import stats
 from layerwise.jax._transform import Mask, Transformation
+from layerwise.keywords import explained
 
 Rate = float | jax.Array | Callable[[Any], Any]
 Number = float | jax.Array
@@ -38,6 +39,7 @@ ByLeaf = Any  # a tree like the parameters, a prefix of it, or a callable of the
 __all__ = ["AdafactorState", "LambState", "LarsState", "adafactor", "lamb", "lars", "preset", "stats"]
 
 
+@explained
 def lamb(
     learning_rate: Rate,
     b1: Number = 0.9,
@@ -74,6 +76,7 @@ def lamb(
     return _made(rules.lamb, hyper.Lamb, LambState, given, Mask("mask", mask))
 
 
+@explained
 def lars(
     learning_rate: Rate,
     weight_decay: Rate = 0.0,
@@ -109,6 +112,7 @@ def lars(
     return _made(rules.lars, hyper.Lars, LarsState, given, Mask("weight_decay_mask", weight_decay_mask))
 
 
+@explained
 def adafactor(
     learning_rate: Rate | None = None,
     min_dim_size_to_factor: int = 128,
@@ -127,7 +131,7 @@ def adafactor(
     beta2_cap: Optional = None,
     lr_in_momentum: bool = True,
     decay_scale: Literal["lr", "step", "none"] = "none",
-    relative_step: bool | None = False,
+    relative_step: bool | Literal["factor", "cap"] | None = False,
     lr_cap: Number = 1e-2,
     warmup_init: bool = False,
     max_grad_norm: Optional = None,
@@ -143,15 +147,13 @@ def adafactor(
     parameters.
 
     The first twelve arguments are optax's. learning_rate=None is 1 as there, and the paper's relative step with
-    relative_step=True, or None, which is on when learning_rate is None. `eps` may be (eps1, eps2); `factored` also
-    takes what it takes in the other fronts, True being "largest".
+    relative_step=True, or None, which is on when learning_rate is None. With "factor" the learning rate multiplies
+    the relative step, with "cap" it bounds it. `eps` may be (eps1, eps2); `factored` also takes what it takes in the
+    other fronts, True being "largest".
     """
     if learning_rate is not None and relative_step is True:
-        raise ContradictionError(
-            sentence(
-                "learning_rate", "None when relative_step=True", learning_rate, "Drop one; lr_cap bounds the step."
-            )
-        )
+        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        raise ContradictionError(sentence("learning_rate", "None when relative_step=True", learning_rate, way_out))
     given = {
         **locals(),
         "lr": 1.0 if learning_rate is None and relative_step is False else learning_rate,
@@ -204,12 +206,5 @@ def _negative(argument: str, value: Any) -> Any:
 
 
 def _dtype_name(dtype: Any) -> Any:
-    if dtype is None:
-        return None
-    try:
-        # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
-        return jnp.dtype(getattr(dtype, "dtype", dtype)).name
-    except TypeError:
-        raise HyperparameterError(
-            sentence("dtype_momentum", "a floating dtype", dtype, "Pass one such as jnp.bfloat16, or None.")
-        ) from None
+    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    return hyper.Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), "dtype_momentum")

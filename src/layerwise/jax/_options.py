@@ -41,17 +41,17 @@ class Options:
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
             value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
-            if not (is_traced(value) or isinstance(value, jax.Array)):
+            if not is_traced(value):
                 value = number(0)(argument, value, "A schedule must return such a number for every step.")
-            elif jnp.ndim(value) or jnp.iscomplexobj(value):
+            elif value.size != 1 or jnp.iscomplexobj(value):
                 raise HyperparameterError(
                     sentence(argument, "one real number", value, "A schedule must return one for every step.")
                 )
-        return 1.0 if value is None else _as(value, dtype)
+        return _as(value, dtype)
 
 
 def _as(value: Any, dtype: Any) -> Any:
-    return value.astype(dtype) if isinstance(value, jax.Array) else value
+    return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 
 def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
@@ -78,7 +78,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
     if not is_traced(value):
         return value
-    if isinstance(stand_in, (bool, str)) or value.ndim or not jnp.issubdtype(value.dtype, jnp.number):
+    if isinstance(stand_in, (bool, str)) or value.size != 1 or not jnp.issubdtype(value.dtype, jnp.number):
         raise HyperparameterError(
             sentence(
                 name, "known when the step is traced", value, "With inject_hyperparams, name it among static_args."

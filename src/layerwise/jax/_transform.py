@@ -79,6 +79,8 @@ class Transformation:
 
     def _no_stats(self, plan: Plan) -> dict[str, Any]:
         """What a step will measure, before there was one."""
+        if not plan.layout.pieces:
+            return {}
         shapes = jax.eval_shape(partial(self._measured_at_first, plan))
         return {key: jnp.zeros(one.shape, one.dtype) for key, one in shapes.items()}
 
@@ -175,6 +177,8 @@ class Transformation:
         return [self._plan(*row) for row in rows]
 
     def _plan(self, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
+        if not _trees.is_stepped(p):
+            return Plan(name, p, Layout(()), decayed=False, parts=(None,) * len(self.rule.State._fields), cut=cut)
         h = self.options.fitted_to(_scalar(p))
         if not adapted:
             h = h.settled(adapt=False)

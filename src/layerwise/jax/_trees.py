@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from layerwise.checks import Refused, plain
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence
 
 Check = Callable[[str, Any], Any]
@@ -27,11 +30,16 @@ class Leaves(NamedTuple):
 
 
 def parameters(params: Any) -> Leaves:
-    """The parameters, each a floating or complex array with a name to speak of it by."""
+    """The parameters, each an array with a name to speak of it by; those that `is_stepped` are floating or complex."""
     paths, tree = jax.tree_util.tree_flatten_with_path(params)
     names = [name_of(path) for path, _ in paths]
     arrays = [_parameter(name, leaf) for name, (_, leaf) in zip(names, paths, strict=True)]
     return Leaves(names, arrays, tree)
+
+
+def is_stepped(leaf: Any) -> bool:
+    """Whether an optimizer moves it: integers, such as counts, stay what they are."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 def _parameter(name: str, leaf: Any) -> Any:
@@ -40,6 +48,10 @@ def _parameter(name: str, leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
         raise ParameterError(f"{name} must be an array, but is {leaf!r}. Mask it, or take it out of the tree.")
+    if jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_:
+        return leaf
+    if isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        _warn_of_x64(str(dtype))
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
             f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
@@ -48,8 +60,18 @@ def _parameter(name: str, leaf: Any) -> Any:
     return leaf
 
 
+@cache
+def _warn_of_x64(dtype: str) -> None:
+    """Say once that JAX rounds such numbers."""
+    warnings.warn(
+        f"parameters are {dtype}, which JAX rounds to 32 bits. Call jax.config.update('jax_enable_x64', True) to keep "
+        "it, or make them float32.",
+        stacklevel=2,
+    )
+
+
 def gradients(leaves: Leaves, updates: Any) -> list[Any]:
-    """The gradient of each parameter; None where there is none."""
+    """The gradient of each parameter; None where there is none, or where it is not stepped."""
     try:
         found = leaves.tree.flatten_up_to(updates)
     except ValueError as problem:
@@ -58,7 +80,7 @@ def gradients(leaves: Leaves, updates: Any) -> list[Any]:
 
 
 def _gradient(name: str, p: Any, g: Any) -> Any:
-    if g is None:
+    if g is None or not is_stepped(p):
         return None
     if isinstance(g, (bool, int, float, complex)):
         g = jnp.asarray(g)
@@ -87,7 +109,7 @@ def said(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -
     tree = given(params) if _is_function(given) else given
 
     def spread(one: Any, under: Any) -> Any:
-        value = check(argument, one)
+        value = check(argument, one) if jax.tree.leaves(under) else None
         return jax.tree.map(lambda _: _Said(value), under)
 
     try:
@@ -118,8 +140,11 @@ def _is_end(x: Any) -> bool:
 
 def flag(argument: str, value: Any) -> bool:
     """A leaf of a mask."""
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
+    try:
+        if isinstance(found := plain(value), bool):
+            return found
+    except Refused:  # being traced
+        pass
     raise HyperparameterError(sentence(argument, "made of True and False", value, "Masks are known before the step."))
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 from layerwise import hyper, rules
 from layerwise.blocks import Blocks
 from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 
 V = TypeVar("V")
@@ -37,6 +38,7 @@ class Lamb(Optimizer):
 
     _rule, _hyper = rules.lamb, hyper.Lamb
 
+    @explained
     def __init__(
         self,
         lr: Scheduled = 1e-3,
@@ -69,6 +71,7 @@ class Lars(Optimizer):
 
     _rule, _hyper = rules.lars, hyper.Lars
 
+    @explained
     def __init__(
         self,
         lr: Scheduled = 1.0,
@@ -102,6 +105,7 @@ class Adafactor(Optimizer):
 
     _rule, _hyper = rules.adafactor, hyper.Adafactor
 
+    @explained
     def __init__(
         self,
         lr: Scheduled | None = None,
@@ -113,12 +117,12 @@ class Adafactor(Optimizer):
         beta2_cap: float | None = None,
         decay_offset: int = 0,
         beta1: float | None = None,
-        momentum_dtype: str | None = None,
+        momentum_dtype: Any = None,
         lr_in_momentum: bool = True,
         weight_decay: Scheduled = 0.0,
         decay_scale: Literal["lr", "step", "none"] = "lr",
         scale_parameter: bool | None = None,
-        relative_step: bool | None = None,
+        relative_step: bool | Literal["factor", "cap"] | None = None,
         lr_cap: float = 1e-2,
         warmup_init: bool = False,
         factored: Any = "last",

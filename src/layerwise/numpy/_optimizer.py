@@ -23,7 +23,7 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Scheduled, Settings, scheduled
 from layerwise.layout import Piece, lay_out
-from layerwise.names import is_by_name
+from layerwise.names import check_matched, is_by_name
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._by_name import settings_by_name
@@ -37,6 +37,7 @@ RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
 RATES = ("lr", "weight_decay")
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
+ALWAYS_SHOWN = ("lr", "relative_step")
 
 
 class Optimizer:
@@ -66,6 +67,8 @@ class Optimizer:
         self._plans: dict[tuple[str, tuple[int, ...], Any], Plan] = {}
         self._layouts: dict[tuple[str, ...], Any] = {}  # of engines, by the names stepped together; they hold no arrays
         self._skipped = 0
+        self._seen: dict[str, tuple[int, ...]] = {}  # names with their shapes, stepped or not
+        self._matched = False  # whether all patterns are known to match a name
 
     @property
     def skipped(self) -> int:
@@ -96,8 +99,14 @@ class Optimizer:
         for name in grads:
             if name not in weights:
                 raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
+        for option, by_name in self._by_name.items():
+            if not self._matched:
+                check_matched(option, by_name.patterns, [*weights, *self._seen])
         with signals_wait:
             self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
+        self._matched = True
+        if not weights.keys() <= self._seen.keys():
+            self._seen |= {name: np.shape(w) for name, w in weights.items() if name not in self._seen}
 
     def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
         if not isinstance(name, str) or not name or "\0" in name:
@@ -150,9 +159,8 @@ class Optimizer:
 
     def _scheduled(self, step: int) -> tuple[float, float]:
         """lr and weight_decay after so many steps of the optimizer."""
-        h = self._h
-        lr = 1.0 if h.lr is None else scheduled(h.lr, "lr", step)
-        return lr, scheduled(h.weight_decay, "weight_decay", step)
+        h: Any = self._h
+        return scheduled(h.lr, "lr", step), scheduled(h.weight_decay, "weight_decay", step)
 
     def _now(self, plan: Plan, slot: Slot, lr: float, lam: float) -> Now:
         scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
@@ -186,17 +194,12 @@ class Optimizer:
         return Slot(p.shape, self._rule.State(**made))
 
     @property
-    def lr(self) -> float | None:
-        """The learning rate of the next step; None where the step follows t instead.
-
-        Setting a number there means what lr=number means to Adafactor: no relative step, and no scaling by RMS(p)
-        unless scale_parameter=True.
-        """
-        lr = self._h.lr
-        return None if lr is None else scheduled(lr, "lr", self._furthest)
+    def lr(self) -> float:
+        """The learning rate of the next step; of a relative step of Adafactor the factor (1 at first), or the cap."""
+        return self._scheduled(self._furthest)[0]
 
     @lr.setter
-    def lr(self, value: Scheduled | None) -> None:
+    def lr(self, value: Scheduled) -> None:
         self._set("lr", value)
 
     @property
@@ -223,13 +226,13 @@ class Optimizer:
 
     @property
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """The names seen so far, and their shapes."""
-        return {name: slot.shape for name, slot in self._slots.items()}
+        """The names seen so far, stepped or given without a gradient, and their shapes."""
+        return self._seen | {name: slot.shape for name, slot in self._slots.items()}
 
     @property
     def num_parameters(self) -> int:
-        """How many names have been seen."""
-        return len(self._slots)
+        """How many names have been seen: all that were given to step_all, or that have a state."""
+        return len(self.parameters)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """What the last step of each name measured: a number, or with blocks an array of one number a block.
@@ -247,18 +250,21 @@ class Optimizer:
         """Forget the state of one name, or of all: they begin anew when seen again."""
         if name is None:
             self._slots.clear()
+            self._seen.clear()
             self._furthest = 0
         elif not isinstance(name, str) or self._slots.pop(name, None) is None:
             raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
+        else:
+            self._seen.pop(name, None)
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
         """Everything needed to go on bit for bit, as copies in plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
-    def _settings(self) -> dict[str, float | None]:
-        """What can be set while training and is not a schedule."""
-        values = {name: getattr(self._h, name) for name in RATES}
+    def _settings(self) -> dict[str, Any]:
+        """What can be set while training and is not a schedule, and what lr is."""
+        values = {name: getattr(self._h, name) for name in _saved.SETTINGS if hasattr(self._h, name)}
         return {name: value for name, value in values.items() if not callable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -272,6 +278,7 @@ class Optimizer:
         settings: dict[str, Any] = _saved.settings(saved, self._settings())
         self._h = replace(self._h, **settings)
         self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
+        self._seen.clear()
         self._plans.clear()
 
     def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
@@ -287,7 +294,7 @@ class Optimizer:
     def __repr__(self) -> str:
         default = self._hyper()
         given = {s.name: getattr(self._h, s.name) for s in fields(self._h)}
-        changed = [f"{k}={v!r}" for k, v in given.items() if k == "lr" or v != getattr(default, k)]
+        changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
         changed += [f"{k}={one.given!r}" for k, one in self._by_name.items() if one.given is not None]
         return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
 

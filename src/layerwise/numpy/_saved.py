@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from layerwise.checks import Check, Refused, integer, number
+from layerwise.checks import Check, Refused, integer, number, one_of
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
@@ -17,6 +17,7 @@ FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
 COUNT = integer(0)
 RATE = number(0)
+ROLE = one_of(False, "factor", "cap")  # of Adafactor's lr in its step
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,15 @@ class Saved:
     entries: dict[str, dict[str, Array]]
     skipped: int
     step: int
-    settings: dict[str, float | None]  # lr and weight_decay, where they were not schedules
+    settings: dict[str, Any]  # lr and weight_decay, where they were not schedules, and what lr is to Adafactor
 
 
 def dump(
-    optimizer: str, slots: Mapping[str, Slot], settings: Mapping[str, float | None], skipped: int, step: int
+    optimizer: str, slots: Mapping[str, Slot], settings: Mapping[str, Any], skipped: int, step: int
 ) -> dict[str, Array]:
     state = {"optimizer": np.array(optimizer), "format": np.array(FORMAT)}
     state.update({"skipped": np.array(skipped), "step": np.array(step)})
-    # nan stands for None, which an array of numbers cannot hold.
-    state.update({name: np.array(np.nan if value is None else value) for name, value in settings.items()})
+    state.update({name: np.array(value) for name, value in settings.items()})
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
@@ -51,7 +51,7 @@ def parse(optimizer: str, state: Any) -> Saved:
         raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
     arrays = {key: _readable(key, value) for key, value in state.items()}
     header = {key: value for key, value in arrays.items() if "/" not in key}
-    unknown = header.keys() - {"optimizer", "format", "skipped", "step", "lr", "weight_decay"}
+    unknown = header.keys() - {"optimizer", "format", "skipped", "step", *SETTINGS}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
     if unknown or missing:
         raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
@@ -64,7 +64,7 @@ def parse(optimizer: str, state: Any) -> Saved:
         if "/" in key:
             name, _, field = key.rpartition("/")
             entries.setdefault(name, {})[field] = value
-    rates = {name: _rate(name, header) for name in ("lr", "weight_decay") if name in header}
+    rates = {name: read(name, header) for name, read in SETTINGS.items() if name in header}
     return Saved(entries, _held("skipped", header, COUNT), _held("step", header, COUNT), rates)
 
 
@@ -85,19 +85,35 @@ def _held(key: str, entry: Mapping[str, Array], check: Check, whose: str = "") -
 def _rate(key: str, header: Mapping[str, Array]) -> float | None:
     value = header[key]
     if key == "lr" and value.shape == () and value.dtype.kind == "f" and np.isnan(value):
-        return None
+        return None  # of a relative step, in states that do not say what lr is
     return float(_held(key, header, RATE))
 
 
-def settings(saved: Saved, here: Mapping[str, float | None]) -> dict[str, float | None]:
+def _role(key: str, header: Mapping[str, Array]) -> Any:
+    return _held(key, header, ROLE)
+
+
+SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
+    "lr": _rate,
+    "weight_decay": _rate,
+    "relative_step": _role,
+}
+
+
+def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
     """What of the saved settings is to be taken over by an optimizer that has these."""
     common = {name: value for name, value in saved.settings.items() if name in here}
-    for name, value in common.items():
-        if (value is None) != (here[name] is None):
-            raise StateError(
-                f"the state was saved with {name}={value}, and this optimizer has {name}={here[name]}: "
-                "one follows t and the other does not. Make the optimizer with the options it was saved with."
-            )
+    if "lr" not in common:
+        return {name: value for name, value in common.items() if name != "relative_step"}
+    role, own = common.pop("relative_step", False), here.get("relative_step", False)
+    if common["lr"] is None and own:
+        del common["lr"]
+    elif common["lr"] is None or role != own:
+        raise StateError(
+            f"the state was saved with lr={common['lr']}, relative_step={role!r}, and this optimizer has "
+            f"lr={here['lr']}, relative_step={own!r}: lr means something else. "
+            "Make the optimizer with the options it was saved with."
+        )
     return common
 
 

@@ -17,6 +17,7 @@ Departures, each an option:
     paper: matrices are factored     factored:  any two dimensions, or groups of them, of a tensor of any rank; or none
     paper: d = 1                     clip_threshold=None:  û = u
     paper: rho = min(1e-2, 1/√t)     lr:  rho = lr, and alpha = rho unless scale_parameter;   warmup_init:  and ≤ 1e-6·t
+                                     relative_step="factor":  rho = lr·min(lr_cap, 1/√t);   "cap":  rho = min(lr, 1/√t)
     paper: G = g² + eps1, u = g/√V   eps_mode="clamp":  G = g²,  V = R·C/max(mean(R), eps1),  u = g/max(√V, eps1)
     paper: b2 → 1                    beta2_cap:  min(b2, cap);   decay_offset:  t − offset instead of t
     paper: no momentum               beta1:  e ← b1·e + (1 − b1)·alpha·û,  p ← p − e
@@ -115,8 +116,14 @@ def _b2(xp: Any, t: Scalar, h: Any) -> Scalar:
 def _rho(xp: Any, now: Now, h: Any) -> Scalar:
     if not h.relative_step:
         return now.lr
-    rho = at_most(xp, now.t**-0.5, h.lr_cap)
-    return now.lr * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
+    factor, cap = _factor_and_cap(now, h)
+    rho = at_most(xp, now.t**-0.5, cap)
+    return factor * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
+
+
+def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
+    """What multiplies the relative step, and what bounds it; lr is one of them."""
+    return (1.0, now.lr) if h.relative_step == "cap" else (now.lr, h.lr_cap)
 
 
 def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Scalar, Array, Array]:
@@ -131,5 +138,5 @@ def _decay(now: Now, alpha: Scalar, h: Any) -> Scalar:
     """What p loses of itself, besides the step."""
     if is_zero(now.weight_decay):
         return 0.0
-    lr = now.lr * h.lr_cap if h.relative_step else now.lr
-    return {"lr": lr, "step": alpha, "none": 1.0}[h.decay_scale] * now.weight_decay
+    factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)
+    return {"lr": factor * cap, "step": alpha, "none": 1.0}[h.decay_scale] * now.weight_decay

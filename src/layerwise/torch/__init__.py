@@ -20,6 +20,7 @@ from torch import Tensor
 from layerwise import hyper, rules
 from layerwise.blocks import Blocks
 from layerwise.hyper import Adapt, Bounds
+from layerwise.keywords import explained
 from layerwise.torch._backward import step_in_backward
 from layerwise.torch._convert import convert
 from layerwise.torch._engines import set_bucket_size
@@ -65,6 +66,7 @@ class Lamb(Optimizer):
 
     _rule, _hyper = rules.lamb, hyper.Lamb
 
+    @explained
     def __init__(
         self,
         params: Any,
@@ -101,6 +103,7 @@ class Lars(Optimizer):
 
     _rule, _hyper = rules.lars, hyper.Lars
 
+    @explained
     def __init__(
         self,
         params: Any,
@@ -137,6 +140,7 @@ class Adafactor(Optimizer):
 
     _rule, _hyper = rules.adafactor, hyper.Adafactor
 
+    @explained
     def __init__(
         self,
         params: Any,
@@ -149,12 +153,12 @@ class Adafactor(Optimizer):
         beta2_cap: float | None = None,
         decay_offset: int = 0,
         beta1: float | None = None,
-        momentum_dtype: str | None = None,
+        momentum_dtype: Any = None,
         lr_in_momentum: bool = True,
         weight_decay: Rate = 0.0,
         decay_scale: Literal["lr", "step", "none"] = "lr",
         scale_parameter: bool | None = None,
-        relative_step: bool | None = None,
+        relative_step: bool | Literal["factor", "cap"] | None = None,
         lr_cap: float = 1e-2,
         warmup_init: bool = False,
         factored: Any = "last",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from layerwise import checks
 from layerwise.engines import Candidate, Engine, choose, gpu, native
 from layerwise.engines.rule import RuleEngine
+from layerwise.errors import EngineError
 from layerwise.torch import _tensors
 from layerwise.torch._namespace import DifferentiableTensors, Tensors
 
@@ -19,6 +21,7 @@ RULE = RuleEngine(Tensors(), SLICE, STACK)
 GPU = gpu.candidate(RULE)
 CPU = native.candidate(GPU.engine or RULE, _tensors.written, GPU.insisting)
 ENGINES = (CPU, GPU, Candidate("rule", RULE))  # each leaves to the next what it does not take
+KERNELS = {"cpu": CPU, "cuda": GPU, "xpu": GPU}
 FUSED = "fused"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
@@ -39,6 +42,16 @@ def engine_name(fused: Any) -> str | None:
     name: str | None = {None: None, True: FUSED, False: "rule"}[fused]
     engine_of(name, differentiable=False)
     return name
+
+
+def check_fused(name: str, device: str) -> None:
+    """Raise where there are no kernels for a parameter, which `fused=True` insists on."""
+    row = KERNELS.get(device)
+    interpreted = device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if interpreted or (row is not None and row.engine is not None):
+        return
+    reason = f"there are none for {device}" if row is None else row.declined
+    raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which takes what there is.")
 
 
 def engine_of(name: str | None, differentiable: bool) -> Engine:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, sentence
+from layerwise.names import check_matched, matches
 
 Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
 
@@ -50,14 +50,23 @@ def param_groups(
     """The model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
 
     A parameter that several modules share is there once, under its first name, and matches if any of them does.
-    `options` are set in every group, such as lr=0.01.
+    `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is
+    `layerwise.optional(pattern)`.
     """
+    if not isinstance(model, nn.Module):
+        raise HyperparameterError(
+            sentence("model", "a torch.nn.Module", model, "Pass the model itself, whose modules tell the groups.")
+        )
+    no_decay, no_adapt = _listed("no_decay", no_decay), _listed("no_adapt", no_adapt)
     tests = [_test("no_decay", no_decay), _test("no_adapt", no_adapt)]
     places: dict[Tensor, list[tuple[str, nn.Module]]] = {}
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(prefix=prefix, recurse=False):
             if p.requires_grad:
                 places.setdefault(p, []).append((name, module))
+    names = [name for found in places.values() for name, _ in found]
+    for argument, matchers in (("no_decay", no_decay), ("no_adapt", no_adapt)):
+        check_matched(argument, [one for one in matchers if isinstance(one, str) and one not in KINDS], names)
     groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
     for p, found in places.items():
         key = tuple(any(test(name, p, module) for name, module in found) for test in tests)
@@ -73,16 +82,20 @@ def param_groups(
     )
 
 
-def _test(argument: str, matchers: Iterable[Matcher]) -> Callable[[str, Tensor, nn.Module], bool]:
+def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
     if isinstance(matchers, (str, type)) or not isinstance(matchers, Iterable):
         raise HyperparameterError(sentence(argument, "a list of rules", matchers, WAY_OUT))
+    return list(matchers)
+
+
+def _test(argument: str, matchers: list[Matcher]) -> Callable[[str, Tensor, nn.Module], bool]:
     tests = [_one(argument, matcher) for matcher in matchers]
     return lambda name, p, module: any(test(name, p, module) for test in tests)
 
 
 def _one(argument: str, matcher: Any) -> Callable[[str, Tensor, nn.Module], bool]:
     if isinstance(matcher, str):
-        return KINDS.get(matcher) or (lambda name, p, module: fnmatchcase(name, matcher))
+        return KINDS.get(matcher) or (lambda name, p, module: matches(name, matcher))
     if isinstance(matcher, type) and issubclass(matcher, nn.Module):
         return lambda name, p, module: isinstance(module, matcher)
     if isinstance(matcher, int) and not isinstance(matcher, bool):

@@ -67,9 +67,21 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> dict[str, Any]:
 
 def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """The saved group with rates of its own: tensors where a captured step needs them, if they were moved to load."""
+    saved = _with_role(group, saved)
     rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
     device = group["params"][0].device if group["capturable"] and group["params"] else None
     return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
+
+
+def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The saved group with what its lr is; checkpoints that leave that open have None for a relative step."""
+    if "lr" not in saved or "relative_step" not in group:
+        return saved
+    relative = saved["lr"] is None
+    role = (group["relative_step"] if relative else saved.get("relative_step")) or False
+    lr = group["lr"] if relative and role else saved["lr"]
+    scaled = {"scale_parameter": relative} if saved.get("scale_parameter", False) is None else {}
+    return {**saved, "lr": lr, "relative_step": role, **scaled}
 
 
 def _check_form(loaded: Mapping[str, Any]) -> None:
@@ -83,10 +95,11 @@ def _check_form(loaded: Mapping[str, Any]) -> None:
 
 def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """What will be taken over has to be right, and must not turn a rate into the relative step or back."""
-    if "lr" in saved and (saved["lr"] is None) != (group["lr"] is None):
+    there, here = saved.get("relative_step"), group.get("relative_step")
+    if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
-            f"the checkpoint was written with lr={saved['lr']}, and this optimizer has lr={group['lr']}: "
-            f"one follows t and the other does not. {_state.WAY_OUT}"
+            f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
+            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {_state.WAY_OUT}"
         )
     try:
         optimizer.settings_of({**group, **{name: saved[name] for name in MOVED if name in saved and name in group}})

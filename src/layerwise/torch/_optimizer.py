@@ -22,10 +22,10 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.hyper import Settings
-from layerwise.names import ByName
+from layerwise.names import ByName, check_matched
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _state, _tensors
-from layerwise.torch._engines import engine_name, engine_of
+from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
 from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
@@ -61,7 +61,12 @@ class Optimizer(torch.optim.Optimizer):
         self._when_zeroed: list[Callable[[], None]] = []
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
+        if given["fused"] is True and given["differentiable"]:
+            way_out = "Drop one of them: kernels are not differentiated through."
+            raise ContradictionError(sentence("fused", "None or False when differentiable=True", True, way_out))
         super().__init__(params, defaults)
+        if self._model_group is None:  # else what a pattern means may be elsewhere
+            check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
 
     def _forget_plans(self) -> None:
         self._plans: dict[Tensor, Plan] = {}
@@ -84,18 +89,21 @@ class Optimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
+            self._groups.settle(group)
 
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; what is not said is as for the others."""
+        """Add parameters with settings of their own; other options are as they were given to the optimizer."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group.
         group = {key: x for key, x in param_group.items() if key not in self._of_all or x is not self._of_all[key]}
         self._groups.check_keys(group)
-        self._groups.check({**self.defaults, **group})
+        group = {**self.defaults, **group}
+        self._groups.check(group)
+        self._groups.settle(group)
         super().add_param_group(group)
         self._axes = None
         try:
@@ -109,10 +117,16 @@ class Optimizer(torch.optim.Optimizer):
         for p, name in named(group, number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
+            if self._engine == FUSED:
+                check_fused(name, p.device.type)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
             )
+
+    def _members(self) -> list[tuple[Tensor, str]]:
+        """All parameters with their names."""
+        return [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
 
     # ---- the step
 
@@ -224,7 +238,7 @@ class Optimizer(torch.optim.Optimizer):
     def agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._axes is None:
-            members = [each for i, group in enumerate(self.param_groups) for each in named(group, i)]
+            members = self._members()
             found = [cuts.cut_of(name, p) for p, name in members]
             axes, replicas = cuts.axes_of(found)
             self._wrapped = any(cut is not None for cut in found)
@@ -303,8 +317,11 @@ class Optimizer(torch.optim.Optimizer):
         rates = [group["lr"] for group in self.param_groups]
         return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
 
-    def set_lr(self, lr: float | Tensor) -> None:
-        """Set the learning rate of every group."""
+    def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
+        """Set the learning rate of every group to this one.
+
+        With `proportional` it is the first group's, and the others keep their proportions to it.
+        """
         if any("initial_lr" in group for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
@@ -312,11 +329,37 @@ class Optimizer(torch.optim.Optimizer):
             )
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})
-        for group in self.param_groups:
+        rates = self._proportional(lr) if proportional else [lr] * len(self.param_groups)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            self._groups.check({**group, "lr": rate})
+        for group, rate in zip(self.param_groups, rates, strict=True):
             if group["capturable"] and isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr.reshape(()) if isinstance(lr, Tensor) else lr)  # where a captured step sees it
+                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
             else:
-                group["lr"] = lr
+                group["lr"] = rate
+
+    def _proportional(self, lr: float | Tensor) -> list[Any]:
+        """A rate for each group, the first group's being `lr`."""
+        now = [group["lr"] for group in self.param_groups]
+        if not isinstance(now[0], Tensor) and now[0] == 0:
+            way_out = "Set the groups' lr one by one."
+            raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
+        return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
+
+    def parameters(self) -> list[Tensor]:
+        """All parameters, group by group."""
+        return [p for p, _ in self._members()]
+
+    def clear_state(self, which: str | Tensor | None = None) -> None:
+        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        found = [p for p, name in self._members() if which is None or p is which or name == which]
+        if which is not None and not any(p in self.state for p in found):
+            shown = which if isinstance(which, str) else type(which).__name__
+            names = ", ".join(repr(name) for p, name in self._members()[:5] if p in self.state)
+            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
+        for p in found:
+            self.state.pop(p, None)
+        self._forget_plans()
 
     @property
     def num_parameters(self) -> int:

@@ -32,6 +32,7 @@ class Groups:
 
     def __init__(self, h: type[Settings], differentiable: bool) -> None:
         self._hyper, self.differentiable = h, differentiable
+        self._without_lr = h.__dataclass_fields__["lr"].default is None
         self.options = [spec.name for spec in fields(h)]
         self.known = (*self.options, *SWITCHES)
         self._made: dict[Hashable, Settings] = {}
@@ -80,13 +81,15 @@ class Groups:
     def settings(self, group: Mapping[str, Any]) -> Settings:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():
-            _check_rate(name, group[name], way_out, optional=name == "lr" and self._hyper.lr is None)
-        relative = group["lr"] is None or self._is_muted(group)
+            _check_rate(name, group[name], way_out, optional=name == "lr" and self._without_lr)
+        lr = group["lr"]
         static = {name: group[name] for name in self.options if name not in RATES}
-        key = (relative, *map(_hashable, static.values()))
+        key = (lr is None, *map(_hashable, static.values()))
         if key not in self._made:
             made: Any = self._hyper
-            self._made[key] = made(lr=None if relative else 0.0, **static)
+            on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
+            h = made(lr=0.0 if on_device else lr, **static)
+            self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
         return self._made[key]
 
     def forget(self, groups: int) -> None:
@@ -97,10 +100,10 @@ class Groups:
         if len(self._made) > MOST_SETTINGS + 2 * groups:
             self._made.clear()
 
-    def _is_muted(self, group: Mapping[str, Any]) -> bool:
-        """Whether a relative step is held at 0, as torch.distributed.checkpoint does for the step that makes state."""
-        asked = self._hyper.lr is None and (group["relative_step"] or group["warmup_init"])
-        return bool(asked) and not isinstance(group["lr"], Tensor) and group["lr"] == 0
+    def settle(self, group: dict[str, Any]) -> None:
+        """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
+        h = self.settings(group)
+        group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
 
     def counted(self, h: Settings) -> Settings:
         """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""

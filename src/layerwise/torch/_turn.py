@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise.checks import as_float
 from layerwise.engines import Job, Prepared
 from layerwise.hyper import Settings
 from layerwise.rules.asks import Now
@@ -160,7 +161,8 @@ class Turn:
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            rates = (_scalar(x, due.group["differentiable"]) for x in (1.0 if lr is None else lr, weight_decay))
+            settled: Any = due.h.lr
+            rates = (_scalar(x, due.group["differentiable"]) for x in (settled if lr is None else lr, weight_decay))
             nows += counts.nows(*rates, g_scale)
         return nows
 
@@ -180,7 +182,7 @@ def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     """A number, where it is at hand and no gradient is to flow through it."""
     if not isinstance(value, Tensor):
-        return value
+        return value if isinstance(value, (int, float)) else as_float(value)
     if not followed and value.device.type == "cpu":
         return value.item()
     return value if value.ndim == 0 else value.reshape(())

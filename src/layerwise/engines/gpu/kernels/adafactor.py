@@ -60,6 +60,7 @@ B1, LR_INSIDE, EXPONENT, CAP, OFFSET, THRESHOLD, SCALED, EPS2 = (number(SPECIFIC
 RELATIVE, LR_CAP, WARMUP, DECAY, EPS_ADDED = (number(SPECIFIC + 8 + i) for i in range(5))
 B2, A2, RHO, LR_DECAY = (number(SPECIFIC + 13 + i) for i in range(4))
 BY_LR, BY_STEP, BY_ITSELF = number(0.0), number(1.0), number(2.0)
+ABSOLUTE, LR_SCALES, LR_CAPS = number(0.0), number(1.0), number(2.0)  # what RELATIVE says lr is
 
 
 def settings(h: Any) -> dict[int, float]:
@@ -76,7 +77,7 @@ def settings(h: Any) -> dict[int, float]:
         OFFSET: h.decay_offset,
         THRESHOLD: h.clip_threshold or inf,
         SCALED: float(h.scale_parameter),
-        RELATIVE: float(h.relative_step),
+        RELATIVE: {False: ABSOLUTE, "factor": LR_SCALES, "cap": LR_CAPS}[h.relative_step].value,
         LR_CAP: h.lr_cap,
         WARMUP: float(h.warmup_init),
         DECAY: {"lr": BY_LR, "step": BY_STEP, "none": BY_ITSELF}[h.decay_scale].value,
@@ -97,11 +98,12 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
     b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
     tl.store(row + B2, b2, here)
     tl.store(row + A2, 1 - b2, here)
-    relative, cap = tl.load(row + RELATIVE, here, other=0.0) != 0, tl.load(row + LR_CAP, here, other=1.0)
+    relative, cap = tl.load(row + RELATIVE, here, other=0.0), tl.load(row + LR_CAP, here, other=1.0)
+    cap, factor = tl.where(relative == LR_CAPS, lr, cap), tl.where(relative == LR_CAPS, 1.0, lr)
     rho = at_most(1 / tl.sqrt(t), cap)
     rho = tl.where(tl.load(row + WARMUP, here, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
-    tl.store(row + RHO, tl.where(relative, lr * rho, lr), here)
-    tl.store(row + LR_DECAY, tl.where(relative, lr * cap, lr), here)
+    tl.store(row + RHO, tl.where(relative == ABSOLUTE, lr, factor * rho), here)
+    tl.store(row + LR_DECAY, tl.where(relative == ABSOLUTE, lr, factor * cap), here)
 
 
 @triton.jit
