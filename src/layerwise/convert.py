@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from layerwise import rules
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, LambState, LarsState
+from layerwise.jax._state import TURNED
 from layerwise.jax._trees import Leaves, of_state, parameters
 
 __all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
@@ -28,17 +30,17 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     ours, leaves = _ours(transform, params), parameters(params)
     if isinstance(ours, LambState):
         adam = _only(state, "ScaleByAdamState")
-        return _filled(ours, leaves, count=adam.count, exp_avg=adam.mu, exp_avg_sq=_real(adam.nu))
+        return _filled(ours, leaves, count=adam.count, mu=adam.mu, nu=_real(adam.nu))
     if isinstance(ours, LarsState):
-        # Its trace is of what is added to parameters, ours of what is taken away; it counts only for schedules.
+        # It counts only for schedules.
         counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]
-        trace = jax.tree.map(jnp.negative, _only(state, "TraceState").trace)
-        kept = {} if ours.momentum_buffer is None else {"momentum_buffer": trace}
+        trace = _only(state, "TraceState").trace
+        kept = {} if ours.trace is None else {"trace": trace}
         return _filled(ours, leaves, count=counts[0], **kept)
     rms = _only(state, "FactoredState")
     parts = [_from_factored(*row) for row in _rows(leaves, ours, rms)]
     trees = {part: leaves.like(column) for part, column in zip(FACTORED, zip(*parts, strict=True), strict=True)}
-    kept = {} if ours.exp_avg is None else {"exp_avg": _only(state, "EmaState").ema}
+    kept = {} if ours.ema is None else {"ema": _only(state, "EmaState").ema}
     return _filled(ours, leaves, count=rms.count, **trees, **kept)
 
 
@@ -51,12 +53,11 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         if kind in COUNTED:
             return one._replace(count=count)
         if kind == "ScaleByAdamState":
-            return one._replace(count=count, mu=_like(one.mu, state.exp_avg), nu=_like(one.nu, state.exp_avg_sq))
+            return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, state.nu))
         if kind == "TraceState":
-            b = one.trace if state.momentum_buffer is None else jax.tree.map(jnp.negative, state.momentum_buffer)
-            return one._replace(trace=_like(one.trace, b))
+            return one if state.trace is None else one._replace(trace=_like(one.trace, state.trace))
         if kind == "EmaState":
-            return one._replace(count=count, ema=_like(one.ema, state.exp_avg))
+            return one._replace(count=count, ema=_like(one.ema, state.ema))
         if kind == "FactoredState":
             parts = [_to_factored(*row) for row in _rows(leaves, state, one)]
             trees = [leaves.like(column) for column in zip(*parts, strict=True)]
@@ -68,7 +69,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 FILLED = (*COUNTED, "ScaleByAdamState", "TraceState", "EmaState", "FactoredState")
-FACTORED = ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq")
+FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
@@ -82,13 +83,15 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     leaves = parameters(params)
     saved = optimizer.state_dict()
     keys = {name: key for group in saved["param_groups"] for name, key in _named(group)}
-    stored = {part: of_state(leaves, part, getattr(state, part)) for part in _parts(state)}
+    stored = {part: of_state(leaves, name, getattr(state, name)) for part, name in _parts(state).items()}
     made: dict[Any, Any] = {}
     for i, leaf in enumerate(leaves.names):
         name = _name(leaf, names)
         if name not in keys:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        found = {part: np.asarray(one[i], np.float32) for part, one in stored.items() if one[i] is not None}
+        found = {
+            part: _there(part, np.asarray(one[i], np.float32)) for part, one in stored.items() if one[i] is not None
+        }
         turned = _turned(found, _axes(leaf, axes))
         made[keys[name]] = {
             "step": torch.tensor(int(state.count)),
@@ -113,13 +116,12 @@ def from_torch(
             raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        arrays = {k: v.detach().cpu().double().numpy() for k, v in one.items() if k not in ("step", "master")}
+        arrays = {k: _there(k, v.detach().cpu().double()) for k, v in one.items() if k not in ("step", "master")}
         found.append(_turned(arrays, back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
-    trees = {
-        part: leaves.like([one.get(part) for one in found]) for part in _parts(ours) if getattr(ours, part) is not None
-    }
+    kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
+    trees = {name: leaves.like([one.get(part) for one in found]) for part, name in kept.items()}
     return _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
 
 
@@ -133,8 +135,21 @@ def _ours(transform: Any, params: Any) -> Any:
     return state
 
 
-def _parts(state: Any) -> list[str]:
-    return [part for part in state._fields if part not in ("count", "stats")]
+RULES = {LambState: rules.lamb, LarsState: rules.lars, AdafactorState: rules.adafactor}
+
+
+def _parts(state: Any) -> dict[str, str]:
+    """The parts of a state: what the PyTorch front and the rules call each, and what it is called here."""
+    if type(state) not in RULES:
+        raise StateError(
+            f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
+        )
+    return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
+
+
+def _there(part: str, array: Any) -> Any:
+    """An array of one front with the sign that the other gives it."""
+    return -np.asarray(array) if part in TURNED else np.asarray(array)
 
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
@@ -159,7 +174,7 @@ def _placed(given: Any, like: Any) -> Any:
 
 
 def _like(wanted: Any, given: Any) -> Any:
-    return jax.tree.map(lambda a, b: _placed(b, a), wanted, given)
+    return jax.tree.map(lambda a, b: a if b is None else _placed(b, a), wanted, given)
 
 
 # ---- optax

@@ -74,8 +74,11 @@ class Own(float):
         own.hidden = hidden
         return own
 
-    def __jax_array__(self) -> Any:  # noqa: PLW3201  (JAX asks for it)
+    def __jax_array__(self) -> Any:
         return self.hidden(float(self))
+
+    def __neg__(self) -> Own:
+        return Own(-float(self), self.hidden)
 
 
 def _operator(name: str) -> Callable[[Own, Any], Any]:
@@ -93,7 +96,6 @@ def _operator(name: str) -> Callable[[Own, Any], Any]:
 for _sign in ("add", "sub", "mul", "truediv", "pow"):
     for _side in ("", "r"):
         setattr(Own, f"__{_side}{_sign}__", _operator(f"__{_side}{_sign}__"))
-Own.__neg__ = lambda self: Own(-float(self), self.hidden)  # type: ignore[method-assign]
 
 
 class _Hide:
@@ -121,7 +123,8 @@ class _Hide:
 def recomputed(task: Any) -> Asking[Stepped]:
     """The rule of this task, asking what it would ask."""
     xp, runs = First(), count(RUNS * task.number)
-    step, told, answer = task.start(xp), [], None
+    step, answer = task.start(xp), None
+    told: list[Any] = []
     while True:
         try:
             asks = asks_of(step, answer)
@@ -131,9 +134,7 @@ def recomputed(task: Any) -> Asking[Stepped]:
         own = [prod(ask.terms.shape) * 2 > prod(task.shape) for ask in asks]
         # What is small may be a sum already, which needs a run as well; all of them share one.
         small = () if all(own) else _run(task, xp, told, next(runs))
-        answer = yield tuple(
-            _run(task, xp, told, next(runs))[i] if large else small[i] for i, large in enumerate(own)
-        )
+        answer = yield tuple(_run(task, xp, told, next(runs))[i] if large else small[i] for i, large in enumerate(own))
         told.append(answer)
 
 
