@@ -20,7 +20,7 @@ import optax
 
 from layerwise import hyper, rules
 from layerwise.checks import FLAG, number
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
