@@ -43,6 +43,9 @@ class Leaves(NamedTuple):
 def parameters(params: Any) -> Leaves:
     """Return the parameters, each a floating or complex array with a name to speak of it by."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
+    for _, leaf in paths:
+        if _is_narrowed(leaf):
+            _warn_of(leaf.dtype.name)
     found = [(name_of(path), _array(leaf)) for path, leaf in paths]
     still = [leaf if _is_integer(leaf) else None for _, leaf in found]
     arrays = [_parameter(name, leaf) if x is None else None for (name, leaf), x in zip(found, still, strict=True)]
@@ -53,13 +56,14 @@ def parameters(params: Any) -> Leaves:
 
 def _array(leaf: Any) -> Any:
     """A leaf as JAX has it: of a number an array, and of a wide NumPy array the narrow one that JAX makes of it."""
-    if isinstance(leaf, (bool, int, float, complex)):
-        return jnp.asarray(leaf)
-    dtype = getattr(leaf, "dtype", None)
-    if isinstance(leaf, (np.ndarray, np.generic)) and dtype in WIDE and not jax.config.read("jax_enable_x64"):
-        _warn_of(dtype.name)
+    if isinstance(leaf, (bool, int, float, complex)) or _is_narrowed(leaf):
         return jnp.asarray(leaf)
     return leaf
+
+
+def _is_narrowed(leaf: Any) -> bool:
+    wide = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype in WIDE
+    return wide and not jax.config.read("jax_enable_x64")
 
 
 WIDE = (np.float64, np.complex128)
