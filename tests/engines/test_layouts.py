@@ -84,7 +84,7 @@ def test_other_numbers_are_no_other_layout(counted, method):
         anew.step()
         counted.update(before)
         assert bits(params, opt) == bits(others, anew)
-        assert opt.stats() == anew.stats()
+        assert repr(opt.stats()) == repr(anew.stats())
         if seed == 0:
             first = dict(counted)
     assert counted == first
@@ -101,7 +101,7 @@ def test_on_the_rule_too(counted, method):
         anew._forget_plans()
         opt.step(), anew.step()
         assert bits(params, opt) == bits(others, anew)
-        assert opt.stats() == anew.stats()
+        assert repr(opt.stats()) == repr(anew.stats())
 
 
 def test_a_scheduler_that_moves_betas(counted):
