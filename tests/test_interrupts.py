@@ -23,7 +23,7 @@ WAYS += [("torch", way) for way in ("ordinary", "closure", "backward", "master",
 pytestmark = pytest.mark.skipif(native._native is None, reason="the extension is not built")
 
 
-@pytest.mark.parametrize(("front", "way"), WAYS, ids="-".join)
+@pytest.mark.parametrize(("front", "way"), WAYS)
 def test_at_random_moments(front, way):
     run = subprocess.run([sys.executable, CHILD, front, way], capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
