@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
 from layerwise.engines import native
+from layerwise.errors import ParameterError
 from layerwise.hyper import Adafactor, Lamb, Lars
 from layerwise.torch import _optimizer
 
@@ -164,10 +165,18 @@ def test_statistics_stay_where_the_next_step_is_not_taken():
     opt.step()
     assert opt.skipped == 1
     assert opt.stats() == before
-    params["b"].grad = None
+
+
+def test_statistics_stay_where_the_next_step_is_refused():
+    """Though the engine had looked at some of the tensors before it came to what is wrong."""
+    params = parameters()
+    opt = made("Lamb", params)
+    give(params, 0)
+    opt.step()
+    before = opt.stats()
     params["b"].data = torch.ones(7)
     params["b"].grad = torch.ones(7)
-    with pytest.raises(Exception, match="had the shape"):
+    with pytest.raises(ParameterError, match="had the shape"):
         opt.step()
     assert opt.stats() == before
 
