@@ -68,6 +68,13 @@ class Watch:
         Whether all of it is as it was, or with `who` only the objects that the state is made of.
         """
 
+class Signals:
+    """A context in which signals wait that Python would handle."""
+
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: object | None, error: object | None, trace: object | None) -> None: ...
+
 class Method(enum.Enum):
     LAMB = 0
 
@@ -273,6 +280,11 @@ class Batch:
     def step(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
         """
         Carry out jobs that are like those given at the start; False, with nothing done, if they are not.
+        """
+
+    def retune(self, hs: list[object], options: list[object]) -> bool:
+        """
+        Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.
         """
 
     def begin(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:

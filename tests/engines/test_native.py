@@ -305,7 +305,7 @@ def test_one_list_of_jobs_stepped_by_two_threads():
 
 
 @worlds
-def test_layout_is_remembered_and_made_anew(world, monkeypatch):
+def test_layout_is_handed_on_while_it_holds(world, monkeypatch):
     made = []
     real = _native.Batch
     case, h = CASES[0], busy(CASES[0])
@@ -318,8 +318,9 @@ def test_layout_is_remembered_and_made_anew(world, monkeypatch):
     for t in (2, 3):
         jobs = [replace(job, now=now_of(h, t), g=mapped(job, again).g) for job in jobs]
         engine.step(jobs)
-    assert len(made) == first
     engine.step([replace(job, h=h.settled(eps=0.1)) for job in jobs])
+    assert len(made) == first
+    engine.step([replace(job, h=h.settled(adapt=False)) for job in jobs])
     assert len(made) > first
 
 

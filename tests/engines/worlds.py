@@ -66,18 +66,20 @@ class Job:
 
 
 class Stepping:
-    """An engine that prepares every step anew."""
+    """An engine that prepares every step, with what was laid out for the last one."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        self._engine, self._layouts = engine, None
 
     def prepare(self, jobs: Any) -> Any:
-        return self._engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+        given = [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs]
+        return self._engine.prepare(given, self._layouts)
 
     def step(self, jobs: Any) -> Any:
         prepared = self.prepare(jobs)
         skip = next((j.skip for j in jobs if j.skip is not None), None)
         prepared.step([j.g for j in jobs], [j.now for j in jobs], skip)
+        self._layouts = prepared.layouts
         return prepared.stats()
 
 

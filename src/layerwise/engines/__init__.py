@@ -48,8 +48,13 @@ class Prepared(Protocol):
     counts: bool
     """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
     is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
-    layouts: Any
-    """What has been planned, without any array: for the next `prepare` of jobs like these."""
+
+    @property
+    def layouts(self) -> Any:
+        """What has been planned, without any array: for the next `prepare` of jobs like these.
+
+        None where this is not to be replaced for other numbers, as where a CUDA graph may replay it.
+        """
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None

@@ -162,13 +162,18 @@ class PreparedNative:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self.notices = False
-        self.layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
+        self._layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
         self._rounds: Rounds | None = None
         self._elsewhere: list[str] | None = None  # why the extension will never take each of them, or nothing
         self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
         # What the last step was measured by. Nothing here refers to this object: arrays go when nobody wants them.
         self._batch: Any = None
         self._in_parts: tuple[bool, ...] | None = None
+
+    @property
+    def layouts(self) -> Any:
+        """None where another engine has a part in it that hands nothing on."""
+        return None if any(theirs.layouts is None for theirs, _ in self._parts.values()) else self._layouts
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         given = list(grads), list(nows)
@@ -200,7 +205,7 @@ class PreparedNative:
         if self._elsewhere is not None and any(self._elsewhere):
             return self._elsewhere
         try:
-            self.layouts.used(_native.Batch(self._jobs, grads, nows, _options_of([job.h for job in self._jobs])))
+            self._layouts.used(_native.Batch(self._jobs, grads, nows, _options_of([job.h for job in self._jobs])))
         except ValueError:
             return self._refused(grads, nows, None)
         return []
@@ -231,10 +236,10 @@ class PreparedNative:
         return [_refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
-        for batch in self.layouts.batches:
+        for batch in self._layouts.batches:
             if batch.step(self._jobs, grads, nows):
                 self.notices = True
-                self.layouts.used(batch)
+                self._layouts.used(batch)
                 self._was_stepped(batch)
                 return True
         return False
@@ -255,7 +260,7 @@ class PreparedNative:
         theirs = tuple(together or bool(no) for no in refused)
         if theirs not in self._parts:
             sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
-            otherwise, layouts = self._engine.otherwise.prepare(next(sides)), self.layouts.parts.get(theirs)
+            otherwise, layouts = self._engine.otherwise.prepare(next(sides)), self._layouts.parts.get(theirs)
             self._parts = {theirs: (otherwise, self._engine.prepare(next(sides), layouts))}
         # Ours first, because it may find that something has `Changed`, when nothing must have been touched.
         for side, prepared in zip((False, True), reversed(self._parts[theirs]), strict=True):
@@ -263,7 +268,7 @@ class PreparedNative:
             if places:
                 prepared.step([grads[i] for i in places], [nows[i] for i in places], skip, others)
         self._batch, self._in_parts = None, theirs
-        self.layouts.parts = {theirs: self._parts[theirs][1].layouts}
+        self._layouts.parts = {theirs: self._parts[theirs][1].layouts}
 
 
 def _joined(theirs: Sequence[bool], otherwise: Prepared, ours: Prepared) -> list[Stats]:

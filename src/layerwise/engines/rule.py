@@ -82,7 +82,7 @@ class PreparedRules:
     """Jobs in the order in which they are driven: those that can be stacked side by side."""
 
     notices = counts = False
-    layouts = None
+    layouts = ()
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs = engine, jobs

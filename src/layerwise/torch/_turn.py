@@ -116,15 +116,16 @@ class Turn:
         options = _options(dues)
         if options == self._options:
             return True
+        layouts = self._prepared.layouts
         # With others, what is planned is part of what is agreed.
-        if self._peers is not None or not _differ_in_numbers(options, self._options):
+        if self._peers is not None or layouts is None or not _differ_in_numbers(options, self._options):
             return False
         self._options, held = options, (one for plan in self.plans for one in plan.held)
         hs = [due.h for due in dues for _ in due.params]
         each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
         fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
         self._jobs = [job._replace(h=h) for job, h in zip(self._jobs, fitted, strict=True)]
-        notices, self._prepared = self._prepared.notices, self._prepare(self._jobs, self._prepared.layouts)
+        notices, self._prepared = self._prepared.notices, self._prepare(self._jobs, layouts)
         self._prepared.notices = notices  # for those who ask `holds`, nothing has changed
         return True
 
