@@ -13,7 +13,7 @@ import layerwise
 from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
-from layerwise.errors import HyperparameterError, UnknownOptionError
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, UnknownOptionError
 from layerwise.keywords import MEANT
 
 P = [torch.nn.Parameter(torch.ones(2))]
@@ -137,3 +137,30 @@ def test_their_lr_is_a_cap(name, lr):
             p = np.ones((3, 2))
             opt.step("p", p, np.ones((3, 2)))
             np.testing.assert_allclose(1 - p, cap, rtol=1e-6)
+
+
+# ---- a fused step where there are no kernels
+
+
+def test_fused_is_refused_when_the_optimizer_is_made(monkeypatch):
+    from layerwise.engines import Candidate
+    from layerwise.torch import _engines
+
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    gone = {"cpu": Candidate("cpu", None, "the extension is gone")}
+    with monkeypatch.context() as without:
+        without.setattr(_engines, "KERNELS", gone)
+        with pytest.raises(EngineError, match=r"no kernels for w: the extension is gone\. Pass fused=None"):
+            torch_front.Lamb([("w", P[0])], fused=True)
+        without.setattr(_engines, "KERNELS", {})
+        with pytest.raises(EngineError, match="there are none for cpu"):
+            torch_front.Lamb(P, fused=True)
+        torch_front.Lamb(P)
+        opt = torch_front.Lamb(P, fused=False)
+        opt.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+    torch_front.Lamb(P, fused=True)
+
+
+def test_fused_is_not_differentiated():
+    with pytest.raises(ContradictionError, match="`fused` must be None or False when differentiable=True"):
+        torch_front.Lamb(P, fused=True, differentiable=True)

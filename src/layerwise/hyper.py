@@ -5,8 +5,9 @@ Every front builds one of these first, so the same mistake gets the same message
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar
@@ -73,10 +74,16 @@ class Hyper:
         return tuple(_form(getattr(self, spec.name)) for spec in fields(self))
 
     @classmethod
-    def check(cls, name: str, value: Any, argument: str | None = None) -> Any:
-        """One option's value, checked alone; `argument` is what the message calls it."""
+    def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
+        """Return one option's value, checked alone.
+
+        `argument` is what the message calls it, and `called` are names that options have where it was given.
+        """
         spec = next(spec for spec in fields(cls) if spec.name == name)
-        return spec.metadata["check"](argument or name, value, spec.metadata["way_out"])
+        way_out = spec.metadata["way_out"]
+        for own, other in (called or {}).items():
+            way_out = re.sub(rf"\b{own}\b", other, way_out)
+        return spec.metadata["check"](argument or name, value, way_out)
 
 
 def _form(value: Any) -> Any:
@@ -165,6 +172,9 @@ def _eps1(value: Any) -> float | None:
     return None if value is None else float(number(0, above=True).convert(value))
 
 
+EPS1 = Check("a finite number > 0 or None", _eps1)
+
+
 @dataclass(frozen=True)
 class Adafactor(Hyper):
     """Adafactor; docs/optimizers/adafactor.md gives the formula and each option's place in it."""
@@ -176,7 +186,7 @@ class Adafactor(Hyper):
     _: KW_ONLY
     eps: tuple[float | None, float] = option(
         (1e-30, 1e-3),
-        pair(Check("a finite number > 0 or None", _eps1), number(0)),
+        pair(EPS1, number(0)),
         "Pass eps=(eps1, eps2) such as (1e-30, 1e-3); None as eps1 is the dtype's own epsilon.",
     )
     eps_mode: Literal["add", "clamp"] = option(
@@ -219,7 +229,12 @@ class Adafactor(Hyper):
         self._settle_rates()
         if self.warmup_init and not self.relative_step:
             raise ContradictionError(
-                sentence("warmup_init", "False when lr is given", True, "Drop lr, or warm it up by a schedule.")
+                sentence(
+                    "warmup_init",
+                    "False without a relative step",
+                    True,
+                    "Ask for one with relative_step, or warm lr up by a schedule.",
+                )
             )
 
         if self.momentum_dtype is not None and self.beta1 is None:

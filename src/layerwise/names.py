@@ -104,7 +104,8 @@ class ByName:
     @property
     def patterns(self) -> tuple[Name, ...]:
         """The names and patterns of which something is said."""
-        return tuple(self.given) if isinstance(self.given, Mapping) else ()
+        given = self.given.items() if isinstance(self.given, Mapping) else ()
+        return tuple(pattern for pattern, value in given if value is not None)
 
     def __call__(self, name: Name) -> Any:
         return self._checked(name, self._look_up(name))

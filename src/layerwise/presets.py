@@ -7,7 +7,7 @@ run for docs/coverage.md and the parity tests; the name before the dot is the pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -198,7 +198,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 
 def _options(one: Preset) -> list[str]:
     """The options of the formula that the preset's optimizer has."""
-    return [*getattr(hyper, one.optimizer).__dataclass_fields__]
+    return [spec.name for spec in fields(getattr(hyper, one.optimizer))]
 
 
 def find(name: str) -> Preset:

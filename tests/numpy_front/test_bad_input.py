@@ -159,7 +159,7 @@ def test_the_rule_engine_may_be_asked_for(front):
     np.testing.assert_array_equal(asked, left)
 
 
-BAD_LR = [float("nan"), float("inf"), -1, "0.1", True, [0.1], 1j, np.array([0.1])]
+BAD_LR = [float("nan"), float("inf"), -1, "0.1", True, [0.1], 1j, np.array([0.1, 0.2])]
 
 
 @fronts

@@ -9,7 +9,7 @@ import pytest
 import reference
 from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, fronts
 
-from layerwise import Blocks
+from layerwise import Blocks, optional
 from layerwise.errors import HyperparameterError, ParameterError
 from layerwise.numpy import Adafactor, Lamb, Lars
 
@@ -119,13 +119,13 @@ def test_place_of_decay():
 
 @fronts
 def test_nothing_said_is_the_default(front):
-    plain = bits(trajectory(busy(front)))
-    for given in ({}, {"other": 0.5}, lambda name: None, None):
-        assert bits(trajectory(busy(front, lr_scale=given, blocks=given if given != {"other": 0.5} else None))) == plain
+    plain, other = bits(trajectory(busy(front))), {optional("other"): 0.5}
+    for given in ({}, other, lambda name: None, None):
+        assert bits(trajectory(busy(front, lr_scale=given, blocks=given if given is not other else None))) == plain
         if given is not None:
             assert bits(trajectory(busy(front, decay=given))) == plain
             if "adapt" in signature(front).parameters:
-                by_name = given if given != {"other": 0.5} else {"other": False}
+                by_name = given if given is not other else {optional("other"): False}
                 assert bits(trajectory(busy(front, adapt=by_name))) == plain
 
 

@@ -8,7 +8,7 @@ import torch
 from numpy_front.test_blocks import CUTS, apart, sizes
 from torch_front.front import FRONT_OF, arrays, busy, cases, close, fronts, in_slices, numbers, parameters, walk
 
-from layerwise import Blocks
+from layerwise import Blocks, optional
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError
 from layerwise.torch import Adafactor
 
@@ -104,7 +104,7 @@ def test_blocks_that_would_be_factored_differently():
 @fronts
 def test_a_group_added_later_has_its_blocks(front):
     params = parameters(1, {"a": (4, 3), "b": (2, 5)})
-    opt = busy(front, [("a", params["a"])], blocks={"b": "each"})
+    opt = busy(front, [("a", params["a"])], blocks={optional("b"): "each"})
     opt.add_param_group({"params": [("b", params["b"])]})
     walk(opt, params, [1])
     assert opt.stats()["b"]["trust_ratio"].shape == (2,)

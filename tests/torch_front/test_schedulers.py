@@ -6,6 +6,9 @@ import copy
 import pickle
 import warnings
 
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -207,3 +210,22 @@ def test_transformers_trainer_without_an_lr(tmp_path):
     trainer.train()
     rates = [one["learning_rate"] for one in trainer.state.log_history if "learning_rate" in one]
     assert rates == [pytest.approx(1 - i / 8) for i in range(8)]
+
+
+@pytest.mark.parametrize("given", [torch.bfloat16, "bfloat16", ml_dtypes.bfloat16])
+def test_dtypes_of_the_momentum(given):
+    params = parameters(1)
+    opt = Adafactor(params.values(), beta1=0.9, momentum_dtype=given)
+    walked(opt, params, steps=1)
+    assert opt.state[params["matrix"]]["exp_avg"].dtype == torch.bfloat16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Adafactor(params.values(), beta1=0.9, momentum_dtype="bfloat16").load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("lr", [np.array([0.25]), jnp.array([0.25]), torch.tensor([[0.25]])])
+def test_rates_of_one_element(lr):
+    params, others = parameters(1), parameters(1)
+    walked(Adafactor(params.values(), lr=lr), params)
+    walked(Adafactor(others.values(), lr=0.25), others)
+    assert all(torch.equal(p, q) for p, q in zip(params.values(), others.values(), strict=True))

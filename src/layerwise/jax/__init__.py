@@ -72,7 +72,7 @@ def lamb(
     parameters; `blocks` likewise says which stack layers. `stats=True` keeps in the state what a step measures.
     Under shard_map `axis_name` names the axes that cut parameters, and `specs` which dimension they cut.
     """
-    given = {**locals(), "lr": learning_rate, "betas": (b1, b2)}
+    given = {**locals(), "lr": learning_rate, "betas": (_beta("b1", b1, 0.9), _beta("b2", b2, 0.999))}
     return _made(rules.lamb, hyper.Lamb, LambState, given, Mask("mask", mask))
 
 
@@ -163,7 +163,7 @@ def adafactor(
         "beta1": momentum,
         "momentum_dtype": None if momentum is None else _dtype_name(dtype_momentum),
         "weight_decay": 0.0 if weight_decay_rate is None else weight_decay_rate,
-        "eps": eps if isinstance(eps, (tuple, list)) else (eps, 1e-3),
+        "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
         "factored": "largest" if factored is True else factored,
     }
     needs_specs = None if factored is False else "factored statistics"
@@ -197,6 +197,14 @@ def _made(
         stats=FLAG("stats", given["stats"], hyper.SWITCH),
         mesh=as_mesh(given["axis_name"], given["specs"], needs_specs),
     ).as_optax()
+
+
+def _beta(argument: str, value: Any, usual: float) -> Any:
+    return value if is_traced(value) else number(0, 1)(argument, value, f"Pass a number such as {argument}={usual}.")
+
+
+def _eps1(value: Any) -> Any:
+    return value if is_traced(value) else hyper.EPS1("eps", value, "Pass a number such as eps=1e-30, or (eps1, eps2).")
 
 
 def _negative(argument: str, value: Any) -> Any:

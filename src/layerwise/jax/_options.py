@@ -66,7 +66,7 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
             stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
             stand_in = False if spec.name in STATIC else stand_in
             value = _stood_in(argument, value, stand_in)
-        checkable[spec.name] = cls.check(spec.name, value, argument)
+        checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
     make = cast("Callable[..., Settings]", cls)
     return Options(make(**checkable), traced, arguments)
 

@@ -56,13 +56,10 @@ def _check(optimizer: str, overrides: dict[str, Any]) -> None:
     known = list(inspect.signature(getattr(front, optimizer.lower())).parameters)
     check_keywords(optimizer.lower(), [name for name in overrides if name not in known], known)
     settings: Any = getattr(hyper, optimizer)
+    own = {spec.name for spec in fields(settings)}
     options = {argument: option for option, argument in NAMES[optimizer].items()}
     for argument, value in overrides.items():
         option = options.get(argument, argument)
         # What has no option of its name, or another form here, the function checks itself.
-        if (
-            option in settings.__dataclass_fields__
-            and argument not in OWN_FORM.get(optimizer, ())
-            and not is_traced(value)
-        ):
-            settings.check(option, value, argument)
+        if option in own and argument not in OWN_FORM.get(optimizer, ()) and not is_traced(value):
+            settings.check(option, value, argument, NAMES[optimizer])

@@ -55,7 +55,8 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
-            sentence("model", "a torch.nn.Module", model, "Pass the model itself, whose modules tell the groups.")
+            f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself, of whose "
+            "modules the rules speak."
         )
     no_decay, no_adapt = _listed("no_decay", no_decay), _listed("no_adapt", no_adapt)
     tests = [_test("no_decay", no_decay), _test("no_adapt", no_adapt)]

@@ -28,7 +28,7 @@ from layerwise.torch import _loading, _state, _tensors
 from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
 from layerwise.torch._peers import Agreement, Skipped, check_model_group
 from layerwise.torch._plan import Plan, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, named, proportional_rates
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -329,7 +329,7 @@ class Optimizer(torch.optim.Optimizer):
             )
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})
-        rates = self._proportional(lr) if proportional else [lr] * len(self.param_groups)
+        rates = proportional_rates(self.param_groups, lr) if proportional else [lr] * len(self.param_groups)
         for group, rate in zip(self.param_groups, rates, strict=True):
             self._groups.check({**group, "lr": rate})
         for group, rate in zip(self.param_groups, rates, strict=True):
@@ -337,14 +337,6 @@ class Optimizer(torch.optim.Optimizer):
                 group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
             else:
                 group["lr"] = rate
-
-    def _proportional(self, lr: float | Tensor) -> list[Any]:
-        """A rate for each group, the first group's being `lr`."""
-        now = [group["lr"] for group in self.param_groups]
-        if not isinstance(now[0], Tensor) and now[0] == 0:
-            way_out = "Set the groups' lr one by one."
-            raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
-        return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
     def parameters(self) -> list[Tensor]:
         """All parameters, group by group."""

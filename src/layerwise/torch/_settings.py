@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
@@ -104,12 +104,23 @@ class Groups:
         """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
+        given = {name: group[name] for name in RATES}
+        group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 
     def counted(self, h: Settings) -> Settings:
         """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) -> list[Any]:
+    """Return an lr for each group, the first group's being this one, in the proportions they have now."""
+    now = [group["lr"] for group in groups]
+    if not isinstance(now[0], Tensor) and now[0] == 0:
+        way_out = "Set the groups' lr one by one."
+        raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
+    return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 
 def capturing() -> bool:

@@ -1,0 +1,140 @@
+"""What the leaves of parameters, masks and rates may be."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+import torch
+from jax_front.front import NAMES, made
+
+import layerwise.jax as front
+from layerwise.errors import HyperparameterError
+
+each = pytest.mark.parametrize("name", NAMES)
+
+
+@each
+@pytest.mark.parametrize("jit", [False, True])
+def test_integers_stay_what_they_are(name, jit):
+    params = {"w": jnp.ones((3, 2)), "count": jnp.arange(3), "flag": jnp.array(True), "n": 3}
+    nothing = np.zeros(3, jax.dtypes.float0)
+    opt = made(name, stats=True)
+    state = opt.init(params)
+    update = jax.jit(opt.update) if jit else opt.update
+    for g in ({"count": jnp.ones(3)}, {"count": jnp.zeros(3, jnp.int32)}, *([] if jit else [{"count": nothing}])):
+        grads = {"w": jnp.ones((3, 2)), "flag": jnp.array(0.0), "n": 0, **g}
+        updates, state = update(grads, state, params)
+        moved = optax.apply_updates(params, updates)
+        assert (moved["w"] != params["w"]).all()
+        assert moved["count"].dtype == params["count"].dtype
+        assert (moved["count"] == params["count"]).all()
+        assert (bool(moved["flag"]), int(moved["n"])) == (True, 3)
+    assert set(front.stats(state)) == {"w"}
+    alone = {"w": params["w"]}
+    same, _ = opt.update({"w": grads["w"]}, opt.init(alone), alone)
+    first, _ = opt.update(grads, opt.init(params), params)
+    assert (first["w"] == same["w"]).all()
+
+
+@each
+def test_masks_of_jax(name):
+    params = {"w": jnp.ones(3), "b": jnp.ones(2)}
+    masks = {"w": jnp.array(True), "b": jnp.array(False)}, {"w": True, "b": np.False_}
+    argument = "mask" if name == "Lamb" else "weight_decay_mask"
+    steps = []
+    for mask in masks:
+        opt = made(name, **{argument: mask})
+        steps.append(opt.update(params, opt.init(params), params)[0])
+    assert all((steps[0][key] == steps[1][key]).all() for key in params)
+    traced = lambda mask: made(name, **{argument: {"w": mask, "b": True}}).init(params)  # noqa: E731
+    with pytest.raises(HyperparameterError, match="made of True and False"):
+        jax.jit(traced)(jnp.array(True))
+
+
+@each
+@pytest.mark.parametrize("one", [jnp.array([0.25]), np.array([[0.25]])])
+def test_rates_of_one_element(name, one):
+    params = {"w": jnp.arange(1.0, 4.0)}
+
+    def moved(rate):
+        opt = made(name, learning_rate=rate)
+        return opt.update(params, opt.init(params), params)[0]["w"]
+
+    wanted = moved(0.25)
+    assert wanted.shape == (3,)
+    assert (moved(one) == wanted).all()
+    assert (moved(lambda count: one) == wanted).all()
+    np.testing.assert_allclose(jax.jit(moved)(jnp.array([0.25])), wanted, rtol=1e-6)
+    opt = optax.inject_hyperparams(lambda learning_rate: made(name, learning_rate=learning_rate))(learning_rate=one)
+    updates, _ = jax.jit(opt.update)(params, opt.init(params), params)
+    np.testing.assert_allclose(updates["w"], wanted, rtol=1e-6)
+
+
+@each
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), [0.1, 0.2], 1j])
+def test_a_schedules_answer_is_checked_in_every_form(name, bad):
+    params = {"w": jnp.ones(3)}
+    for answer in (jnp.asarray(bad), np.asarray(bad)):
+        opt = made(name, learning_rate=lambda count, answer=answer: answer)
+        with pytest.raises(HyperparameterError, match=r"`learning_rate\(count\)` must be"):
+            opt.update(params, opt.init(params), params)
+
+
+@each
+def test_a_schedule_takes_a_step(name):
+    with pytest.raises(HyperparameterError, match=r"`learning_rate` must be .* a callable of the step"):
+        made(name, learning_rate=lambda: 0.1)
+
+
+@pytest.mark.parametrize("given", [jnp.bfloat16, "bfloat16", ml_dtypes.bfloat16, np.dtype("bfloat16"), torch.bfloat16])
+def test_dtypes_of_the_momentum(given):
+    params = {"w": jnp.ones((3, 2))}
+    assert front.adafactor(0.1, momentum=0.9, dtype_momentum=given).init(params).ema["w"].dtype == jnp.bfloat16
+
+
+def test_betas_that_look_swapped_are_taken():
+    params = {"w": jnp.ones(3)}
+    opt = front.lamb(0.1, 0.99, 0.9)
+    opt.update(params, opt.init(params), params)
+    with pytest.warns(UserWarning, match=r"b1=0\.999 and b2=0\.9 are taken"):
+        front.lamb(0.1, 0.999, 0.9)
+
+
+def test_a_schedule_multiplies_a_relative_step():
+    params = {"w": jnp.ones((4, 3))}
+    halved = front.adafactor(optax.exponential_decay(1.0, 1, 0.5), relative_step="factor")
+    plain = front.adafactor(relative_step=True)
+    a, b = halved.init(params), plain.init(params)
+    for t in range(3):
+        one, a = halved.update(params, a, params)
+        other, b = plain.update(params, b, params)
+        np.testing.assert_allclose(one["w"], other["w"] * 0.5**t, rtol=1e-6)
+    capped = front.adafactor(lambda count: 0.6, relative_step="cap", clipping_threshold=None)
+    np.testing.assert_allclose(capped.update(params, capped.init(params), params)[0]["w"], -0.6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "says", "never"),
+    [
+        (
+            lambda: front.lamb(0.1, b1=1.5),
+            "`b1` must be a number in [0, 1), but is 1.5. Pass a number such as b1",
+            "betas",
+        ),
+        (lambda: front.lamb(0.1, b2="x"), "`b2` must be a number in [0, 1), but is 'x'.", "betas"),
+        (lambda: front.lamb(-1), "Pass a number such as learning_rate=1e-3", " lr"),
+        (lambda: front.adafactor(0.1, eps=0), "`eps` must be a finite number > 0 or None, but is 0.", "pair"),
+        (lambda: front.adafactor(0.1, weight_decay_rate=-1), "such as weight_decay_rate=0.01", "weight_decay="),
+        (lambda: front.adafactor(warmup_init=True), "`warmup_init` must be False without a relative step", "is given"),
+        (lambda: front.adafactor(0.1, momentum=2), "`momentum` must be", "beta1"),
+    ],
+)
+def test_messages_name_what_was_given_and_what_there_is(make, says, never):
+    with pytest.raises(HyperparameterError) as caught:
+        make()
+    assert says in str(caught.value)
+    assert never not in str(caught.value)
