@@ -15,7 +15,6 @@ import numpy as np
 from layerwise import rules
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, LambState, LarsState
-from layerwise.jax._state import TURNED
 from layerwise.jax._trees import Leaves, of_state, parameters
 
 __all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
@@ -32,9 +31,9 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
         adam = _only(state, "ScaleByAdamState")
         return _filled(ours, leaves, count=adam.count, mu=adam.mu, nu=_real(adam.nu))
     if isinstance(ours, LarsState):
-        # It counts only for schedules.
+        # Its trace is of what is added to parameters, ours of what is taken away; it counts only for schedules.
         counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]
-        trace = _only(state, "TraceState").trace
+        trace = jax.tree.map(jnp.negative, _only(state, "TraceState").trace)
         kept = {} if ours.trace is None else {"trace": trace}
         return _filled(ours, leaves, count=counts[0], **kept)
     rms = _only(state, "FactoredState")
@@ -55,7 +54,8 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         if kind == "ScaleByAdamState":
             return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, state.nu))
         if kind == "TraceState":
-            return one if state.trace is None else one._replace(trace=_like(one.trace, state.trace))
+            b = one.trace if state.trace is None else jax.tree.map(jnp.negative, state.trace)
+            return one._replace(trace=_like(one.trace, b))
         if kind == "EmaState":
             return one._replace(count=count, ema=_like(one.ema, state.ema))
         if kind == "FactoredState":
@@ -89,9 +89,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
         name = _name(leaf, names)
         if name not in keys:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        found = {
-            part: _there(part, np.asarray(one[i], np.float32)) for part, one in stored.items() if one[i] is not None
-        }
+        found = {part: np.asarray(one[i], np.float32) for part, one in stored.items() if one[i] is not None}
         turned = _turned(found, _axes(leaf, axes))
         made[keys[name]] = {
             "step": torch.tensor(int(state.count)),
@@ -116,7 +114,7 @@ def from_torch(
             raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        arrays = {k: _there(k, v.detach().cpu().double()) for k, v in one.items() if k not in ("step", "master")}
+        arrays = {k: v.detach().cpu().double().numpy() for k, v in one.items() if k not in ("step", "master")}
         found.append(_turned(arrays, back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
@@ -145,11 +143,6 @@ def _parts(state: Any) -> dict[str, str]:
             f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
         )
     return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
-
-
-def _there(part: str, array: Any) -> Any:
-    """An array of one front with the sign that the other gives it."""
-    return -np.asarray(array) if part in TURNED else np.asarray(array)
 
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:

@@ -28,7 +28,7 @@ class LarsState(NamedTuple):
     """Of `lars`, under optax's names."""
 
     count: Any  # steps taken
-    trace: Any  # −b, what momentum adds to the parameters, a tree; None without momentum
+    trace: Any  # b, what momentum takes from the parameters (optax's is −b), a tree; None without momentum
     stats: Any = None  # what the last step measured; None unless stats=True
 
 
@@ -44,7 +44,6 @@ class AdafactorState(NamedTuple):
 
 
 State = LambState | LarsState | AdafactorState
-TURNED = ("momentum_buffer",)  # stored with the other sign: optax's trace is of what is added to parameters
 REAL = ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")
 
 

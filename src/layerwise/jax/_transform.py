@@ -113,19 +113,17 @@ class Transformation:
 
     def _stored(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[list[Any]]:
         """For each parameter the parts of its state."""
-        parts = self.rule.State._fields
         called = self.state._fields[1:-1]
         columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _state.parts(state), strict=True)]
         for column, name, i in zip(columns, called, range(len(called)), strict=True):
             for plan, one in zip(plans, column, strict=True):
                 _state.check_part(f"{name} of {plan.name}", one, plan.parts[i])
-        turned = [part in _state.TURNED for part in parts]
-        return [[_turned(*one) for one in zip(row, turned, strict=True)] for row in zip(*columns, strict=True)]
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def _next(self, state: Any, leaves: Leaves, stored: list[list[Any]], stats: list[Any]) -> Any:
         trees = [
-            None if before is None else leaves.like([_turned(one[i], part in _state.TURNED) for one in stored])
-            for i, (part, before) in enumerate(zip(self.rule.State._fields, _state.parts(state), strict=True))
+            None if before is None else leaves.like([one[i] for one in stored])
+            for i, before in enumerate(_state.parts(state))
         ]
         kept = leaves.like(stats) if self.stats else None
         return self.state(_state.counted(state.count), *trees, kept)
@@ -186,10 +184,6 @@ class Transformation:
 
 def _blocks(argument: str, value: Any) -> Blocks | None:
     return None if value is None else as_blocks(value, argument)
-
-
-def _turned(x: Any, turned: bool) -> Any:
-    return -x if turned and x is not None else x
 
 
 def _scalar(p: Any) -> Any:
