@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from layerwise.checks import Check, Refused, as_int, checked, integer, members, one_of, option
 from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.names import Name
 
 Shape = tuple[int, ...]
 
@@ -60,7 +61,7 @@ class Blocks:
                 sentence("axis", f"one integer with split={self.split!r}", self.axis, 'Several axes go with "each".')
             )
 
-    def parts(self, name: str, shape: Shape) -> list[Part]:
+    def parts(self, name: Name, shape: Shape) -> list[Part]:
         """How a tensor of this shape falls into pieces that a rule can step: equal blocks are one."""
         axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
         for axis in axes:

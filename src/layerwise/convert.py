@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from layerwise import rules
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, LambState, LarsState
 from layerwise.jax._trees import Leaves, of_state, parameters
@@ -29,17 +30,17 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     ours, leaves = _ours(transform, params), parameters(params)
     if isinstance(ours, LambState):
         adam = _only(state, "ScaleByAdamState")
-        return _filled(ours, leaves, count=adam.count, exp_avg=adam.mu, exp_avg_sq=_real(adam.nu))
+        return _filled(ours, leaves, count=adam.count, mu=adam.mu, nu=_real(adam.nu))
     if isinstance(ours, LarsState):
         # Its trace is of what is added to parameters, ours of what is taken away; it counts only for schedules.
         counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]
         trace = jax.tree.map(jnp.negative, _only(state, "TraceState").trace)
-        kept = {} if ours.momentum_buffer is None else {"momentum_buffer": trace}
+        kept = {} if ours.trace is None else {"trace": trace}
         return _filled(ours, leaves, count=counts[0], **kept)
     rms = _only(state, "FactoredState")
     parts = [_from_factored(*row) for row in _rows(leaves, ours, rms)]
     trees = {part: leaves.like(column) for part, column in zip(FACTORED, zip(*parts, strict=True), strict=True)}
-    kept = {} if ours.exp_avg is None else {"exp_avg": _only(state, "EmaState").ema}
+    kept = {} if ours.ema is None else {"ema": _only(state, "EmaState").ema}
     return _filled(ours, leaves, count=rms.count, **trees, **kept)
 
 
@@ -52,12 +53,12 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         if kind in COUNTED:
             return one._replace(count=count)
         if kind == "ScaleByAdamState":
-            return one._replace(count=count, mu=_like(one.mu, state.exp_avg), nu=_like(one.nu, state.exp_avg_sq))
+            return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, state.nu))
         if kind == "TraceState":
-            b = one.trace if state.momentum_buffer is None else jax.tree.map(jnp.negative, state.momentum_buffer)
+            b = one.trace if state.trace is None else jax.tree.map(jnp.negative, state.trace)
             return one._replace(trace=_like(one.trace, b))
         if kind == "EmaState":
-            return one._replace(count=count, ema=_like(one.ema, state.exp_avg))
+            return one._replace(count=count, ema=_like(one.ema, state.ema))
         if kind == "FactoredState":
             parts = [_to_factored(*row) for row in _rows(leaves, state, one)]
             trees = [leaves.like(column) for column in zip(*parts, strict=True)]
@@ -69,7 +70,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 FILLED = (*COUNTED, "ScaleByAdamState", "TraceState", "EmaState", "FactoredState")
-FACTORED = ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq")
+FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     _check_leaves(leaves, names=names, axes=axes)
     saved = optimizer.state_dict()
     keys = {name: key for group in saved["param_groups"] for name, key in _named(group)}
-    stored = {part: of_state(leaves, part, getattr(state, part)) for part in _parts(state)}
+    stored = {part: of_state(leaves, name, getattr(state, name)) for part, name in _parts(state).items()}
     made: dict[Any, Any] = {}
     for i, leaf in enumerate(leaves.names):
         name = _name(leaf, names)
@@ -120,9 +121,8 @@ def from_torch(
         found.append(_turned(arrays, back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
-    trees = {
-        part: leaves.like([one.get(part) for one in found]) for part in _parts(ours) if getattr(ours, part) is not None
-    }
+    kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
+    trees = {name: leaves.like([one.get(part) for one in found]) for part, name in kept.items()}
     return _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
 
 
@@ -136,8 +136,16 @@ def _ours(transform: Any, params: Any) -> Any:
     return state
 
 
-def _parts(state: Any) -> list[str]:
-    return [part for part in state._fields if part not in ("count", "stats")]
+RULES = {LambState: rules.lamb, LarsState: rules.lars, AdafactorState: rules.adafactor}
+
+
+def _parts(state: Any) -> dict[str, str]:
+    """The parts of a state: what the PyTorch front and the rules call each, and what it is called here."""
+    if type(state) not in RULES:
+        raise StateError(
+            f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
+        )
+    return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
 
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
@@ -162,7 +170,7 @@ def _placed(given: Any, like: Any) -> Any:
 
 
 def _like(wanted: Any, given: Any) -> Any:
-    return jax.tree.map(lambda a, b: _placed(b, a), wanted, given)
+    return jax.tree.map(lambda a, b: a if b is None else _placed(b, a), wanted, given)
 
 
 # ---- optax

@@ -86,10 +86,10 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
         raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
 
 
-def meant(name: str, known: Collection[str]) -> str:
+def meant(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
     """A sentence that says what is meant by a keyword, as far as that can be told."""
     called, remark = MEANT.get(name, ((), ""))
-    close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=0.6)
+    close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
     if not close:
         return f"It takes {', '.join(known)}."
     aside = f" ({remark})" if remark and close[0] in called else ""

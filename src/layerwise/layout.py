@@ -9,6 +9,7 @@ from typing import Any
 from layerwise.blocks import Blocks, Part, merged
 from layerwise.errors import ContradictionError
 from layerwise.hyper import Hyper
+from layerwise.names import Name
 
 Shape = tuple[int, ...]
 
@@ -48,7 +49,7 @@ class Layout:
 
 
 def lay_out(
-    name: str,
+    name: Name,
     rule: Any,
     h: Hyper,
     shape: Shape,

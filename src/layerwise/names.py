@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import numbers
+import re
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import HyperparameterError, ParameterError, sentence
 
 
 class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]
@@ -17,18 +19,53 @@ class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bia
     __slots__ = ()
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Whether a name is the pattern, or fits it."""
-    return name == pattern or fnmatchcase(name, pattern)
+Name = str | int
 
 
-def check_matched(argument: str, patterns: Iterable[Any], names: Collection[str], exact: bool = False) -> None:
+def as_name(name: Any) -> Name:
+    """The name of a parameter in its one form: a string, or an integer of Python."""
+    if isinstance(name, str) and name and "\0" not in name:
+        return name
+    if _is_id(name):
+        return int(name)
+    raise ParameterError(
+        f"a parameter's name must be a non-empty string without NUL, or an integer, but is {name!r}. "
+        "Pass str(...) of it."
+    )
+
+
+def _is_id(name: object) -> bool:
+    return not isinstance(name, bool) and isinstance(name, numbers.Integral)
+
+
+def check_twin(name: Name, *names: Container[Any]) -> None:
+    """Raise if another name differs from this one only by being an integer or a string."""
+    twin = _twin(name)
+    if twin is not None and any(twin in some for some in names):
+        raise ParameterError(
+            f"both {name!r} and {twin!r} name parameters, which patterns and files could not tell apart. "
+            "Use one of them."
+        )
+
+
+def _twin(name: Name) -> Name | None:
+    if isinstance(name, int):
+        return str(name)
+    return int(name) if re.fullmatch("0|-?[1-9][0-9]*", name) else None
+
+
+def matches(name: Name, pattern: Name) -> bool:
+    """Whether a name is the pattern, or fits it; an integer fits what its digits fit."""
+    return name == pattern or (isinstance(pattern, str) and fnmatchcase(str(name), pattern))
+
+
+def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name], exact: bool = False) -> None:
     """Raise if a pattern, or a name where it has to be `exact`, matches none of these, and is not `optional`."""
     for pattern in patterns:
         found = pattern in names if exact else any(matches(name, pattern) for name in names)
         if isinstance(pattern, optional) or found:
             continue
-        close = get_close_matches(pattern, names, n=3, cutoff=0.5) or list(names)[:3]
+        close = get_close_matches(str(pattern), list(map(str, names)), n=3, cutoff=0.5) or list(names)[:3]
         raise HyperparameterError(
             f"`{argument}` speaks of {pattern!r}, which matches none of the parameters. The nearest names are "
             f"{', '.join(map(repr, close)) or 'none'}. Pass layerwise.optional({str(pattern)!r}) if it need not match."
@@ -55,29 +92,31 @@ class ByName:
         if isinstance(self.given, Mapping):
             object.__setattr__(self, "given", dict(self.given))  # what the caller does to theirs is not meant for us
             for name, value in self.given.items():
-                if not isinstance(name, str):
+                if not (isinstance(name, str) or _is_id(name)):
                     raise HyperparameterError(
-                        sentence(self.argument, "a mapping from names or patterns", name, "Names are strings.")
+                        sentence(
+                            self.argument, "a mapping from names or patterns", name, "Names are strings or integers."
+                        )
                     )
                 self._checked(name, value)
         elif not callable(self.given) and self.given is not None:
             self.check(self.argument, self.given)
 
     @property
-    def patterns(self) -> tuple[str, ...]:
+    def patterns(self) -> tuple[Name, ...]:
         """The names and patterns of which something is said."""
         given = self.given.items() if isinstance(self.given, Mapping) else ()
         return tuple(pattern for pattern, value in given if value is not None)
 
-    def __call__(self, name: str) -> Any:
+    def __call__(self, name: Name) -> Any:
         return self._checked(name, self._look_up(name))
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: Name, value: Any) -> Any:
         return self.default if value is None else self.check(f"{self.argument}[{name!r}]", value)
 
-    def _look_up(self, name: str) -> Any:
+    def _look_up(self, name: Name) -> Any:
         if not isinstance(self.given, Mapping):
             return self.given(name) if callable(self.given) else self.given
         if name in self.given:
             return self.given[name]
-        return next((value for pattern, value in self.given.items() if fnmatchcase(name, pattern)), None)
+        return next((value for pattern, value in self.given.items() if matches(name, pattern)), None)

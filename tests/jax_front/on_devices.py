@@ -62,7 +62,7 @@ def under_jit(name, devices):
 
 
 def check_layout(name, state, mesh):
-    for part in ("exp_avg", "momentum_buffer"):
+    for part in ("mu", "trace"):
         if getattr(state, part, None) is not None:
             for key, spec in SPECS.items():
                 assert getattr(state, part)[key].sharding.is_equivalent_to(NamedSharding(mesh, spec), len(SHAPES[key]))
@@ -74,7 +74,7 @@ def check_layout(name, state, mesh):
             ("col", "stack", P("x", None, "y")),
             ("col", "odd", P(None, None)),
         ):
-            found = getattr(state, f"exp_avg_sq_{part}")[key]
+            found = getattr(state, f"v_{part}")[key]
             assert found.sharding.is_equivalent_to(NamedSharding(mesh, spec), found.ndim), (part, key, found.sharding)
 
 

@@ -93,7 +93,7 @@ def test_a_schedule_takes_a_step(name):
 @pytest.mark.parametrize("given", [jnp.bfloat16, "bfloat16", ml_dtypes.bfloat16, np.dtype("bfloat16"), torch.bfloat16])
 def test_dtypes_of_the_momentum(given):
     params = {"w": jnp.ones((3, 2))}
-    assert front.adafactor(0.1, momentum=0.9, dtype_momentum=given).init(params).exp_avg["w"].dtype == jnp.bfloat16
+    assert front.adafactor(0.1, momentum=0.9, dtype_momentum=given).init(params).ema["w"].dtype == jnp.bfloat16
 
 
 def test_betas_that_look_swapped_are_taken():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from layerwise.errors import (
     ParameterError,
     StateError,
 )
+from layerwise.jax import _trees
 
 each = pytest.mark.parametrize("name", NAMES)
 MASK = {"w": True, "b": False, "s": True, "deep": False}
@@ -218,7 +221,7 @@ def test_parameters_are_needed(name):
 
 
 @each
-@pytest.mark.parametrize("leaf", [jnp.ones(2, jnp.int32), jnp.ones(2, bool), "w", object()])
+@pytest.mark.parametrize("leaf", [jax.random.key(0), "w", object()], ids=["key", "text", "object"])
 def test_what_is_no_parameter(name, leaf):
     with pytest.raises(ParameterError, match="deep/w must be"):
         made(name).init({"deep": {"w": leaf}})
@@ -253,6 +256,126 @@ def test_states_that_do_not_fit(name):
         opt.update(params, optax.adam(0.1).init(params), params)
     with pytest.raises(StateError, match="stats"):
         made(name, stats=True).update(params, opt.init(params), params)
+
+
+@each
+@pytest.mark.parametrize("count", [jnp.zeros(2, jnp.int32), jnp.float32(1), 1.5, True, None, -1, "1"], ids=str)
+def test_a_count_that_does_not_count(name, count):
+    opt, params = made(name), {"w": jnp.ones(2)}
+    with pytest.raises(StateError, match=r"`count` must be .* Make the state with init"):
+        opt.update(params, opt.init(params)._replace(count=count), params)
+
+
+@each
+def test_a_count_may_be_any_integer(name):
+    opt, params = made(name), {"w": jnp.ones(2)}
+    expected = opt.update(params, opt.init(params)._replace(count=jnp.int32(5)), params)
+    for count in (5, np.int64(5), np.array(5)):
+        close(opt.update(params, opt.init(params)._replace(count=count), params), expected)
+
+
+@each
+@pytest.mark.parametrize("one", [1.0, np.ones((4, 3), int), "w"], ids=str)
+def test_a_part_of_the_state_that_is_no_such_array(name, one):
+    opt, params = made(name), {"w": jnp.ones((4, 3))}
+    state = opt.init(params)
+    part = {"Lamb": "mu", "Lars": "trace", "Adafactor": "ema"}[name]
+    with pytest.raises(StateError, match=f"{part} of w must "):
+        opt.update(params, state._replace(**{part: {"w": one}}), params)
+
+
+@each
+def test_the_state_of_optax_names_its_converter(name):
+    theirs = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}[name](0.1)
+    params = {"w": jnp.ones(2)}
+    with pytest.raises(StateError, match=r"convert\.from_optax\(state, optimizer, params\)"):
+        made(name).update(params, theirs.init(params), params)
+
+
+# ---- masks of arrays, integers, and wide numbers
+
+
+@each
+@pytest.mark.parametrize("true", [jnp.array(True), np.array(True), np.True_], ids=["jax", "numpy", "scalar"])
+def test_masks_may_be_made_of_arrays(name, true):
+    def array(keep):
+        return true if keep else ~true
+
+    expected = moved(name, **{DECAY_MASK[name]: MASK})
+    same(moved(name, **{DECAY_MASK[name]: jax.tree.map(array, MASK)}), expected)
+    if name != "Adafactor":
+        by_array, by_bool = moved(name, trust_ratio_mask=jax.tree.map(array, MASK)), moved(name, trust_ratio_mask=MASK)
+        same(by_array, by_bool)
+
+
+@each
+def test_a_callable_mask_may_use_jax(name):
+    """Also inside jit, where what jax.numpy makes is traced unless it is asked to be known."""
+    mask = {DECAY_MASK[name]: lambda params: jax.tree.map(lambda x: jnp.asarray(x.ndim > 1), params)}
+    plain = {DECAY_MASK[name]: lambda params: jax.tree.map(lambda x: x.ndim > 1, params)}
+    same(moved(name, **mask), moved(name, **plain))
+
+
+@each
+def test_masks_of_other_arrays_are_refused(name):
+    for one in (jnp.ones(2, bool), jnp.array(1), jnp.array(1.0)):
+        with pytest.raises(HyperparameterError, match=DECAY_MASK[name]):
+            made(name, **{DECAY_MASK[name]: {**MASK, "w": one}}).init(tree(0))
+
+
+@each
+@pytest.mark.parametrize("zero", [jnp.zeros, lambda n, _: np.zeros(n, jax.dtypes.float0), lambda *_: None])
+def test_integers_stay_as_they_are(name, zero):
+    """As with optax, where the gradient of an integer is 0, and of no type, as jax.grad gives it."""
+    params, still = tree(0), {"count": jnp.arange(3), "on": jnp.array(True), "n": 3}
+    gs = gradients(2)
+    opt = made(name, stats=True)
+    alone, _ = run(opt, params, gs)
+    both, state = run(
+        opt,
+        {**params, "still": still},
+        [{**g, "still": {k: zero(jnp.shape(v), int) for k, v in still.items()}} for g in gs],
+    )
+    same({k: both[k] for k in params}, alone)
+    same(both["still"], jax.tree.map(jnp.asarray, still))
+    assert [x.dtype for x in jax.tree.leaves(both["still"])] == [jnp.asarray(x).dtype for x in jax.tree.leaves(still)]
+    assert front.stats(state).keys() == {"w", "b", "s", "deep/k", "deep/zero"}
+
+
+def test_a_mask_may_speak_of_integers():
+    params = {"w": jnp.ones(3), "n": jnp.arange(3)}
+    opt = front.lamb(0.1, weight_decay=0.1, mask={"w": True, "n": False}, blocks={"w": None, "n": None})
+    updates, _ = opt.update(params, opt.init(params), params)
+    assert not np.any(updates["n"])
+
+
+@each
+def test_wide_numbers_without_x64_warn_once(name):
+    _trees._warn_of.cache_clear()
+    params = {"w": np.ones((4, 3))}
+    opt = made(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            state = opt.init(params)
+            updates, state = opt.update(params, state, params)
+    [one] = caught
+    assert "float64" in str(one.message)
+    assert "jax_enable_x64" in str(one.message)
+    assert updates["w"].dtype == jnp.float32
+    narrow = jax.tree.map(jnp.asarray, params)
+    same(updates, opt.update(narrow, opt.init(narrow), narrow)[0])
+
+
+@each
+def test_wide_numbers_with_x64_stay_wide(name, jax64):
+    _trees._warn_of.cache_clear()
+    params = {"w": np.ones((4, 3))}
+    opt = made(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        updates, _ = opt.update(params, opt.init(params), params)
+    assert updates["w"].dtype == jnp.float64
 
 
 @each

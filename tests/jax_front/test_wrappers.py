@@ -184,6 +184,39 @@ def test_map_params_and_get(name):
     assert int(optax.tree.get(optax.chain(opt).init(params), "count")) == 0
 
 
+OF_OPTAX = {"Lamb": ("mu", "nu"), "Lars": ("trace",), "Adafactor": ("v_row", "v_col", "v", "ema")}
+
+
+@each
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda opt: opt,
+        lambda opt: optax.chain(optax.clip(10.0), opt),
+        lambda opt: optax.masked(opt, {"w": True, "b": True}),
+        lambda opt: optax.multi_transform({"ours": opt}, "ours"),
+        lambda opt: optax.MultiSteps(opt, 1),
+        lambda opt: optax.apply_if_finite(opt, 3),
+    ],
+    ids=["alone", "chain", "masked", "multi_transform", "multi_steps", "apply_if_finite"],
+)
+def test_the_state_is_read_by_optax_s_names(name, wrap):
+    shapes = {"w": (5, 4), "b": (4,)}
+    params, grads = tree(0, shapes), gradients(2, shapes)
+    options = {"min_dim_size_to_factor": 0, "momentum": 0.9} if name == "Adafactor" else {}
+    (_, ours), (_, theirs) = (run(wrap(make(0.1, **options)), params, grads) for make in (FRONTS[name], THEIRS[name]))
+    for part in OF_OPTAX[name]:
+        found, wanted = (optax.tree_utils.tree_get(state, part) for state in (ours, theirs))
+        assert found is not None
+        if part not in ("v_row", "v_col"):  # where optax has other dimensions
+            for key in params:
+                if found[key] is not None:  # optax keeps arrays of one entry where nothing is needed
+                    sign = -1 if part == "trace" else 1
+                    np.testing.assert_allclose(found[key], sign * wanted[key], rtol=2e-4, atol=1e-30)
+        changed = optax.tree_utils.tree_set(ours, **{part: jax.tree.map(jnp.zeros_like, found)})
+        assert not any(np.any(x) for x in jax.tree.leaves(optax.tree_utils.tree_get(changed, part)))
+
+
 # ---- flax and equinox
 
 

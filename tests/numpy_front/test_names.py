@@ -153,7 +153,7 @@ BAD = [
     ({"blocks": 1.5}, "`blocks` must be an integer ≥ 1"),
     ({"blocks": True}, "`blocks` must be an integer ≥ 1"),
     ({"skip_nonfinite": 1}, "`skip_nonfinite` must be one of True, False, but is 1."),
-    ({"lr_scale": {0: 0.5}}, "`lr_scale`"),
+    ({"lr_scale": {0.0: 0.5}}, "`lr_scale`"),
     ({"decay": {("w",): False}}, "`decay`"),
 ]
 

@@ -49,9 +49,9 @@ class Task:
     cut: Cut = WHOLE
     number: int = 0  # among the tasks of a step
 
-    def start(self) -> Asking[Stepped]:
+    def start(self, xp: Any = XP) -> Asking[Stepped]:
         p, g, *state = (None if x is None else self._read(x) for x in self.arrays)
-        asking: Asking[Stepped] = self.rule.step(XP, p, g, self.rule.State(*state), self.h, self.now)
+        asking: Asking[Stepped] = self.rule.step(xp, p, g, self.rule.State(*state), self.h, self.now)
         return asking
 
     def _read(self, x: Any) -> Any:

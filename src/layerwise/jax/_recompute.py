@@ -1,17 +1,20 @@
 """A step whose intermediate results are computed again instead of being kept.
 
-Between the sums and the step XLA for CPUs would write down, whole and for all parameters at once, what both are made
-of, and new memory costs it more than the arithmetic. Where a sum is the only one to use what it is made of, XLA
-computes that as it adds. So each sum gets a run of the rule to itself, and the step another, with the sums told.
+Between the sums and the step XLA for CPUs would store, whole and for all parameters at once, everything that both use,
+and new memory costs more than the arithmetic. XLA computes inside a sum only what that sum alone uses. So each large
+sum gets a run of the rule to itself, and the step another, which is given the sums.
 
-XLA would notice that these are the same and make them one again. Numbers that came through a barrier keep it from
-that: to XLA each run has another t, another eps, another decay, and a gradient scaled by another 1.
+XLA would notice that the runs compute the same and merge them. In the run for a sum every array and every number
+therefore comes through an `optimization_barrier` of its own. A number has to: one constant spread over a tensor, and
+used by two runs, would be stored as a tensor. What the rule says it keeps (`Keep`) is the exception. It is computed
+once, because it is a result of the step anyway, and all runs go on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from itertools import count
 from math import prod
 from typing import Any
 
@@ -20,11 +23,12 @@ import jax.numpy as jnp
 
 from layerwise.drive import asks_of
 from layerwise.rules.asks import Asking, Stepped
-from layerwise.rules.parts import is_zero
+
+RUNS = 64  # more than a step of one tensor has
 
 
 class Namespace:
-    """jax.numpy, but for sums of sums: XLA would make them sums of the first terms, and go through these again."""
+    """jax.numpy, except for sums of sums: XLA would make them sums of the first terms, and go through these again."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
@@ -34,42 +38,112 @@ class Namespace:
         return jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=keepdims))
 
 
+class First(Namespace):
+    """The namespace of the run that makes the step. It remembers the new state."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def final(self, *state: Any) -> tuple[Any, ...]:
+        self.made.append(state)
+        return state
+
+
+class Again(Namespace):
+    """The namespace of a run for a sum: the new state is there already."""
+
+    def __init__(self, first: First, hide: _Hide) -> None:
+        self._made, self._hide = iter(first.made), hide
+
+    def final(self, *state: Any) -> tuple[Any, ...]:
+        hidden: tuple[Any, ...] = self._hide(next(self._made))
+        return hidden
+
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
+        x = x if low is None else jnp.maximum(x, self._hide.array(low))
+        return x if high is None else jnp.minimum(x, self._hide.array(high))
+
+
+class Own(float):
+    """A number of one run: exact among numbers, and where it meets an array a constant that no other run shares."""
+
+    hidden: Callable[[Any], Any]
+
+    def __new__(cls, x: float, hidden: Callable[[Any], Any]) -> Own:
+        own = super().__new__(cls, x)
+        own.hidden = hidden
+        return own
+
+    def __jax_array__(self) -> Any:
+        return self.hidden(float(self))
+
+    def __neg__(self) -> Own:
+        return Own(-float(self), self.hidden)
+
+
+def _operator(name: str) -> Callable[[Own, Any], Any]:
+    plain: Any = getattr(float, name)
+
+    def operator(self: Own, other: Any) -> Any:
+        if isinstance(other, jax.Array):
+            return getattr(self.__jax_array__(), name)(other)
+        found = plain(self, other)
+        return Own(found, self.hidden) if isinstance(found, float) else found
+
+    return operator
+
+
+for _sign in ("add", "sub", "mul", "truediv", "pow"):
+    for _side in ("", "r"):
+        setattr(Own, f"__{_side}{_sign}__", _operator(f"__{_side}{_sign}__"))
+
+
+class _Hide:
+    """Puts what one run uses behind barriers that no other run has."""
+
+    def __init__(self, task: Any, key: int) -> None:
+        self._key, self._dtype = jnp.int32(key), jnp.finfo(task.dtype).dtype
+
+    def __call__(self, tree: Any) -> Any:
+        return jax.tree.map(self._leaf, tree)
+
+    def options(self, h: Any) -> Any:
+        return h.settled(**{spec.name: self(getattr(h, spec.name)) for spec in fields(h)})
+
+    def _leaf(self, x: Any) -> Any:
+        if isinstance(x, float):
+            return Own(x, self.array)
+        return self.array(x) if hasattr(x, "dtype") else x
+
+    def array(self, x: Any) -> Any:
+        x = jnp.asarray(x, self._dtype) if isinstance(x, float) else x
+        return jax.lax.optimization_barrier((x, self._key))[0]
+
+
 def recomputed(task: Any) -> Asking[Stepped]:
     """The rule of this task, asking what it would ask."""
-    told: list[Sequence[Any]] = []
+    xp, runs = First(), count(RUNS * task.number)
+    step, answer = task.start(xp), None
+    told: list[Any] = []
     while True:
-        asks, done = _run(task, told)
-        if done is not None:
-            break
-        large = [i for i, ask in enumerate(asks) if prod(ask.terms.shape) * 2 > prod(task.shape)]
-        for i in large[:-1]:
-            asks = (*asks[:i], _run(task, told, scaled=True)[0][i], *asks[i + 1 :])
-        told.append((yield asks))
-    stepped: Stepped = _run(task, told, step=True)[1] if told else done
-    return stepped
+        try:
+            asks = asks_of(step, answer)
+        except StopIteration as end:
+            stepped: Stepped = end.value
+            return stepped
+        own = [prod(ask.terms.shape) * 2 > prod(task.shape) for ask in asks]
+        # What is small may be a sum already, which needs a run as well; all of them share one.
+        small = () if all(own) else _run(task, xp, told, next(runs))
+        answer = yield tuple(_run(task, xp, told, next(runs))[i] if large else small[i] for i, large in enumerate(own))
+        told.append(answer)
 
 
-def _run(task: Any, told: Sequence[Sequence[Any]], scaled: bool = False, step: bool = False) -> tuple[Any, Any]:
-    """What the rule asks after it was told this much, or its end."""
-    now, h = task.now, task.h
-    numbers = (1.0, h.eps if isinstance(h.eps, float) else 0.0, now.weight_decay)
-    ones, eps, lam = (jnp.asarray(x, now.t.dtype) for x in numbers)
-    # The number tells the barriers of one tensor from another's, which XLA would otherwise take for one.
-    b2 = None if now.beta2 is None else jnp.asarray(now.beta2, now.t.dtype)
-    scale, eps, lam, t, b2, told, _ = jax.lax.optimization_barrier(
-        (ones, eps, lam, now.t, b2, told, float(task.number))
-    )
-    if not is_zero(now.weight_decay):
-        now = now._replace(weight_decay=lam)
-    if scaled:
-        now = now._replace(g_scale=scale)
-    if isinstance(h.eps, float) and not step:
-        h = h.settled(eps=eps)
-    rule = replace(task, now=now._replace(t=t, beta2=b2), h=h).start()
-    try:
-        asks = asks_of(rule, None)
-        for answer in told:
-            asks = asks_of(rule, tuple(answer))
-    except StopIteration as end:
-        return None, end.value
-    return asks, None
+def _run(task: Any, first: First, told: Sequence[Any], key: int) -> Any:
+    """What a run of its own asks after it was told this much."""
+    hide = _Hide(task, key)
+    hidden = replace(task, arrays=hide(task.arrays), now=hide(task.now), h=hide.options(task.h))
+    rule = hidden.start(Again(first, hide))
+    asks = asks_of(rule, None)
+    for answer in told:
+        asks = asks_of(rule, hide(tuple(answer)))
+    return asks

@@ -9,39 +9,47 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from layerwise.errors import StateError, sentence
+
 Shape = tuple[int, ...]
+WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
 class LambState(NamedTuple):
-    """Of `lamb`. The trees are like the parameters'."""
+    """Of `lamb`, under optax's names. The trees are like the parameters'."""
 
     count: Any  # steps taken, an int32 that stays at its largest value
-    exp_avg: Any  # m, a tree
-    exp_avg_sq: Any  # v, a tree; real also where the parameters are complex
+    mu: Any  # m, a tree
+    nu: Any  # v, a tree; real also where the parameters are complex
     stats: Any = None  # what the last step measured, a tree of dicts; None unless stats=True
 
 
 class LarsState(NamedTuple):
-    """Of `lars`."""
+    """Of `lars`, under optax's names."""
 
     count: Any  # steps taken
-    momentum_buffer: Any  # b, a tree; None without momentum
+    trace: Any  # b, what momentum takes from the parameters (optax's is −b), a tree; None without momentum
     stats: Any = None  # what the last step measured; None unless stats=True
 
 
 class AdafactorState(NamedTuple):
-    """Of `adafactor`. Leaves that a parameter does not need are None."""
+    """Of `adafactor`, under optax's names. Leaves that a parameter does not need are None."""
 
     count: Any  # steps taken
-    exp_avg_sq_row: Any  # R, a tree; size 1 along the columns
-    exp_avg_sq_col: Any  # C, a tree; size 1 along the rows
-    exp_avg_sq: Any  # V of what is not factored, a tree
-    exp_avg: Any  # e, a tree; None without momentum
+    v_row: Any  # R, a tree; size 1 along the columns
+    v_col: Any  # C, a tree; size 1 along the rows
+    v: Any  # V of what is not factored, a tree
+    ema: Any  # e, a tree; None without momentum
     stats: Any = None  # what the last step measured; None unless stats=True
 
 
 State = LambState | LarsState | AdafactorState
 REAL = ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")
+
+
+def parts(state: Any) -> tuple[Any, ...]:
+    """The trees of a state, in the order of the rule's own parts."""
+    return tuple(state[1:-1])
 
 
 def computing(dtype: Any) -> Any:
@@ -92,6 +100,26 @@ def _divides(sharding: NamedSharding, cut: Any, n: int, of: int) -> bool:
 
 
 def counted(count: Any) -> Any:
-    """One more, as far as that goes."""
+    """One more, up to the largest number of its dtype."""
+    count = jnp.asarray(count)
     most = jnp.iinfo(count.dtype).max
     return jnp.where(count < most, count + 1, count)
+
+
+def check_count(count: Any) -> None:
+    """Refuse what does not count steps."""
+    dtype = getattr(count, "dtype", type(count))
+    if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
+        raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
+    if not isinstance(count, jax.Array) and count < 0:  # to look at a JAX array could mean to wait for it
+        raise StateError(sentence("count", "≥ 0", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
+
+
+def check_part(what: str, found: Any, shape: Shape | None) -> None:
+    """Refuse a part of the state that is not what init would make for this parameter."""
+    if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
+        raise StateError(f"{what} must be a floating array, but is {found!r}. {WAY_OUT}")
+    if (None if found is None else tuple(jnp.shape(found))) != shape:
+        has = "nothing" if found is None else f"the shape {tuple(jnp.shape(found))}"
+        wanted = "nothing" if shape is None else f"the shape {shape}"
+        raise StateError(f"{what} must have {wanted}, but has {has}. {WAY_OUT}")

@@ -63,12 +63,12 @@ class Transformation:
         leaves = _trees.parameters(params)
         plans = self._plans(params, leaves)
         made = [self._fresh(plan, plan.p) for plan in plans]
-        trees = {
-            part: leaves.like([one[i] for one in made]) if self._is_kept(part) else None
+        trees = [
+            leaves.like([one[i] for one in made]) if self._is_kept(part) else None
             for i, part in enumerate(self.rule.State._fields)
-        }
+        ]
         stats = leaves.like([self._no_stats(plan) for plan in plans]) if self.stats else None
-        return self.state(count=jnp.zeros((), jnp.int32), **trees, stats=stats)
+        return self.state(jnp.zeros((), jnp.int32), *trees, stats)
 
     def _is_kept(self, part: str) -> bool:
         """Whether any parameter could have this part of the state: momentum only where it was asked for."""
@@ -78,8 +78,6 @@ class Transformation:
 
     def _no_stats(self, plan: Plan) -> dict[str, Any]:
         """What a step will measure, before there was one."""
-        if not plan.layout.pieces:
-            return {}
         shapes = jax.eval_shape(partial(self._measured_at_first, plan))
         return {key: jnp.zeros(one.shape, one.dtype) for key, one in shapes.items()}
 
@@ -110,37 +108,32 @@ class Transformation:
             stored[i] = _remembered(plans[i], stored[i], stepped)
             if self.stats:
                 stats[i] = self._measured(stepped, each)
-        return leaves.like(moves), self._next(state, leaves, stored, stats)
+        return leaves.of_all(moves), self._next(state, leaves, stored, stats)
 
     def _stored(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[list[Any]]:
         """For each parameter the parts of its state."""
-        parts = self.rule.State._fields
-        columns = [_trees.of_state(leaves, part, getattr(state, part)) for part in parts]
-        stored = [[column[i] for column in columns] for i in range(len(plans))]
-        for plan, found in zip(plans, stored, strict=True):
-            for part, shape, one in zip(parts, plan.parts, found, strict=True):
-                if (None if one is None else tuple(one.shape)) != shape:
-                    has = "nothing" if one is None else f"the shape {tuple(one.shape)}"
-                    raise StateError(
-                        f"{part} of {plan.name} must have {f'the shape {shape}' if shape is not None else 'nothing'}, "
-                        f"but has {has}. Make the state with init, for the same parameters and options."
-                    )
-        return stored
+        called = self.state._fields[1:-1]
+        columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _state.parts(state), strict=True)]
+        for column, name, i in zip(columns, called, range(len(called)), strict=True):
+            for plan, one in zip(plans, column, strict=True):
+                _state.check_part(f"{name} of {plan.name}", one, plan.parts[i])
+        return [list(row) for row in zip(*columns, strict=True)]
 
     def _next(self, state: Any, leaves: Leaves, stored: list[list[Any]], stats: list[Any]) -> Any:
-        trees = {
-            part: None if getattr(state, part) is None else leaves.like([one[i] for one in stored])
-            for i, part in enumerate(self.rule.State._fields)
-        }
+        trees = [
+            None if before is None else leaves.like([one[i] for one in stored])
+            for i, before in enumerate(_state.parts(state))
+        ]
         kept = leaves.like(stats) if self.stats else None
-        return self.state(count=_state.counted(state.count), **trees, stats=kept)
+        return self.state(_state.counted(state.count), *trees, kept)
 
     def _check_state(self, state: Any) -> None:
         if not isinstance(state, self.state):
             raise StateError(
-                f"the state must be a {self.state.__name__}, but is {type(state).__name__}. Pass what init made, "
-                "or what layerwise.convert made of another optimizer's."
+                f"the state must be a {self.state.__name__}, but is {type(state).__name__}. Pass what init made. "
+                "layerwise.convert.from_optax(state, optimizer, params) makes one of optax's state."
             )
+        _state.check_count(state.count)
         if (state.stats is not None) != self.stats:
             raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it anew.")
 
@@ -148,7 +141,8 @@ class Transformation:
         scalar = _scalar(p)
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
-        now = Now((count + 1).astype(scalar), lr, lam, beta2=self.options.beta2(count + 1, scalar))
+        t = _state.counted(count)
+        now = Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
         for piece in plan.layout.pieces:
             h: Any = piece.h
             arrays = tuple(None if x is None else piece.view(x) for x in (p, g, *state))
@@ -176,8 +170,6 @@ class Transformation:
         return [self._plan(*row) for row in rows]
 
     def _plan(self, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
-        if not _trees.is_stepped(p):
-            return Plan(name, p, Layout(()), decayed=False, parts=(None,) * len(self.rule.State._fields), cut=cut)
         h = self.options.fitted_to(_scalar(p))
         if not adapted:
             h = h.settled(adapt=False)

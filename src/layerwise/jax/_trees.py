@@ -18,40 +18,75 @@ Check = Callable[[str, Any], Any]
 
 
 class Leaves(NamedTuple):
-    """The arrays of a tree; None and masked nodes are no arrays."""
+    """The parameters of a tree. None, masked nodes and integers are none, and a state has None in their places."""
 
     names: list[str]
     arrays: list[Any]
     tree: Any
+    given: Any  # the tree with its integers
+    still: list[Any]  # for each leaf of `given` None, or an integer array, which no step moves
 
     def like(self, leaves: Sequence[Any]) -> Any:
-        """A tree of this form."""
+        """Return a tree of the form of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
+
+    def of_all(self, leaves: Sequence[Any]) -> Any:
+        """Return the same with zeros in place of integers: what is to be added to everything given."""
+        each = iter(leaves)
+        return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
+
+    def moving(self, found: Sequence[Any]) -> list[Any]:
+        """Of what belongs to every leaf given, return that of the parameters."""
+        return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
 
 def parameters(params: Any) -> Leaves:
-    """The parameters, each an array with a name to speak of it by; those that `is_stepped` are floating or complex."""
-    paths, tree = jax.tree_util.tree_flatten_with_path(params)
-    names = [name_of(path) for path, _ in paths]
-    arrays = [_parameter(name, leaf) for name, (_, leaf) in zip(names, paths, strict=True)]
-    return Leaves(names, arrays, tree)
+    """Return the parameters, each a floating or complex array with a name to speak of it by."""
+    paths, given = jax.tree_util.tree_flatten_with_path(params)
+    for _, leaf in paths:
+        if _is_narrowed(leaf):
+            _warn_of(leaf.dtype.name)
+    found = [(name_of(path), _array(leaf)) for path, leaf in paths]
+    still = [leaf if _is_integer(leaf) else None for _, leaf in found]
+    arrays = [_parameter(name, leaf) if x is None else None for (name, leaf), x in zip(found, still, strict=True)]
+    tree = jax.tree.structure(jax.tree.unflatten(given, arrays))
+    names = [name for (name, _), x in zip(found, still, strict=True) if x is None]
+    return Leaves(names, [p for p in arrays if p is not None], tree, given, still)
 
 
-def is_stepped(leaf: Any) -> bool:
-    """Whether an optimizer moves it: integers, such as counts, stay what they are."""
-    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+def _array(leaf: Any) -> Any:
+    """A leaf as JAX has it: of a number an array, and of a wide NumPy array the narrow one that JAX makes of it."""
+    if isinstance(leaf, (bool, int, float, complex)) or _is_narrowed(leaf):
+        return jnp.asarray(leaf)
+    return leaf
+
+
+def _is_narrowed(leaf: Any) -> bool:
+    wide = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype in WIDE
+    return wide and not jax.config.read("jax_enable_x64")
+
+
+WIDE = (np.float64, np.complex128)
+
+
+@cache
+def _warn_of(dtype: str) -> None:
+    warnings.warn(
+        f"JAX computes with {jnp.asarray(np.zeros((), dtype)).dtype} where arrays are {dtype}, because x64 is off, and "
+        'so do these steps. Pass float32, or call jax.config.update("jax_enable_x64", True) first.',
+        stacklevel=2,
+    )
+
+
+def _is_integer(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
 
 
 def _parameter(name: str, leaf: Any) -> Any:
-    if isinstance(leaf, (bool, int, float, complex)):
-        leaf = jnp.asarray(leaf)
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
         raise ParameterError(f"{name} must be an array, but is {leaf!r}. Mask it, or take it out of the tree.")
-    if jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_:
-        return leaf
-    if isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        _warn_of_x64(str(dtype))
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
             f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
@@ -60,30 +95,18 @@ def _parameter(name: str, leaf: Any) -> Any:
     return leaf
 
 
-@cache
-def _warn_of_x64(dtype: str) -> None:
-    """Say once that JAX rounds such numbers."""
-    warnings.warn(
-        f"parameters are {dtype}, which JAX rounds to 32 bits. Call jax.config.update('jax_enable_x64', True) to keep "
-        "it, or make them float32.",
-        stacklevel=2,
-    )
-
-
 def gradients(leaves: Leaves, updates: Any) -> list[Any]:
-    """The gradient of each parameter; None where there is none, or where it is not stepped."""
+    """Return the gradient of each parameter; None where there is none."""
     try:
-        found = leaves.tree.flatten_up_to(updates)
+        found = leaves.moving(leaves.given.flatten_up_to(updates))
     except ValueError as problem:
         raise GradientError(f"the gradients are no tree like the parameters: {problem}") from None
-    return [_gradient(name, p, g) for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)]
+    return [_gradient(name, p, _array(g)) for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)]
 
 
 def _gradient(name: str, p: Any, g: Any) -> Any:
-    if g is None or not is_stepped(p):
+    if g is None:
         return None
-    if isinstance(g, (bool, int, float, complex)):
-        g = jnp.asarray(g)
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
         raise GradientError(f"the gradient of {name} must be a floating array, but is {g!r}.")
     if g.shape != p.shape:
@@ -100,13 +123,17 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
     try:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
     except ValueError as problem:
-        raise StateError(f"{part} is no tree like the parameters: {problem}. Make the state with init.") from None
-    return found
+        try:
+            found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax has state of integers, too
+        except ValueError:
+            raise StateError(f"{part} is no tree like the parameters: {problem}. Make the state with init.") from None
+    return [_array(one) for one in found]
 
 
 def said(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
     """What a tree, a prefix of the parameters' tree, or a callable that returns one, says of each leaf."""
-    tree = given(params) if _is_function(given) else given
+    with jax.ensure_compile_time_eval():  # what is made of shapes is known, if it was made by jax.numpy
+        tree = given(params) if _is_function(given) else given
 
     def spread(one: Any, under: Any) -> Any:
         value = check(argument, one) if jax.tree.leaves(under) else None
@@ -114,7 +141,7 @@ def said(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -
 
     try:
         found = jax.tree.map(spread, tree, params, is_leaf=_is_end)
-        return [one.value for one in leaves.tree.flatten_up_to(found)]
+        return [one.value for one in leaves.moving(leaves.given.flatten_up_to(found))]
     except HyperparameterError:
         raise
     except (ValueError, TypeError, AttributeError) as problem:

@@ -33,7 +33,7 @@ class Lamb(Optimizer):
     By name, as a mapping (of names or patterns) or a callable of the name: `lr_scale` multiplies lr; `adapt` and
     `decay` take what the option takes, and `decay` also True, False or a factor on weight_decay; `blocks` says what
     counts as a layer. `skip_nonfinite` leaves everything as it is when a gradient holds nan or inf, and counts it in
-    `skipped`. `engine="rule"` declines faster engines.
+    `skipped`. `shared_count=True` counts steps once for all names. `engine="rule"` declines faster engines.
     """
 
     _rule, _hyper = rules.lamb, hyper.Lamb
@@ -64,6 +64,7 @@ class Lamb(Optimizer):
         lr_scale: float | ByName[float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
         super().__init__(locals())  # every argument by name, so that none is listed twice and none forgotten
@@ -100,6 +101,7 @@ class Lars(Optimizer):
         decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
         super().__init__(locals())
@@ -141,6 +143,7 @@ class Adafactor(Optimizer):
         decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
         super().__init__(locals())

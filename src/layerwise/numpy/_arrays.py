@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
+from layerwise.names import Name
 
 Array = np.ndarray[Any, Any]
 
@@ -85,7 +86,7 @@ def is_finite(grad: Array, weights: Array) -> bool:
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
-def check_parameter(name: str, weights: Any) -> Array:
+def check_parameter(name: Name, weights: Any) -> Array:
     """`weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
         raise ParameterError(
@@ -105,7 +106,7 @@ def check_parameter(name: str, weights: Any) -> Array:
     return weights
 
 
-def check_gradient(name: str, grad: Any, weights: Array) -> Array:
+def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
     """`grad` as an array that fits `weights`."""
     if grad is None:
         raise GradientError(f"{name!r} has no gradient. Pass one, or leave the name out of this step.")

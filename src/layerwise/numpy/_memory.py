@@ -9,13 +9,14 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from layerwise.errors import ParameterError
+from layerwise.names import Name
 from layerwise.numpy._arrays import Array
 
 
 class Occupied:
     """The memory that the weights of a step occupy, as an ordered list of spans."""
 
-    def __init__(self, weights: Mapping[str, Array]) -> None:
+    def __init__(self, weights: Mapping[Name, Array]) -> None:
         spans = [(*byte_bounds(array), name) for name, array in weights.items() if array.size]
         spans.sort(key=lambda span: span[0])
         self._weights = weights

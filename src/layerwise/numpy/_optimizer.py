@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from layerwise import checks
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.native import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
@@ -21,73 +20,67 @@ from layerwise.errors import (
     StateError,
     sentence,
 )
-from layerwise.hyper import Scheduled, Settings, scheduled
+from layerwise.hyper import Settings, scheduled
+from layerwise.keywords import check_keywords
 from layerwise.layout import Piece, lay_out
-from layerwise.names import check_matched, is_by_name
+from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._memory import Occupied
+from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
-BY_NAME = ("adapt", "decay", "l2")  # options that may be given by name instead
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
-ALWAYS_SHOWN = ("lr", "relative_step")
-RATES = ("lr", "weight_decay")
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
+ALWAYS_SHOWN = ("lr", "relative_step")
 
 
-class Optimizer:
-    """What `Lamb`, `Lars` and `Adafactor` have in common."""
+class Optimizer(Settable):
+    """What `Lamb`, `Lars` and `Adafactor` have in common.
+
+    Every option is an attribute: it can be read, and set with effect from the next step.
+    """
 
     _rule: Any
     _hyper: type[Settings]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
-        own = {spec.name for spec in fields(self._hyper)}
-        by_name = {name: given[name] for name in BY_NAME if is_by_name(given.get(name))}
-        if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
-            raise HyperparameterError(
-                sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
-            )
-        self._h: Settings = self._hyper(**{name: given[name] for name in own - by_name.keys()})
-        self._by_name = settings_by_name(self._hyper, {**given, **dict.fromkeys(BY_NAME), **by_name})
-        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        choose(given["engine"], ENGINES)
-        self._engine = given["engine"]
-        self._state_dtypes = {
-            key: _arrays.named_dtype("momentum_dtype", name) for key, name in self._h.state_dtypes().items()
-        }
-        self._slots: dict[str, Slot] = {}
+        self._options = Options.of(self._hyper, given, _check_engine)
+        self._slots: dict[Name, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
-        self._plans: dict[tuple[str, tuple[int, ...], Any], Plan] = {}
-        self._layouts: dict[tuple[str, ...], Any] = {}  # of engines, by the names stepped together; they hold no arrays
+        self._plans: dict[tuple[Name, tuple[int, ...], Any], Plan] = {}
+        self._layouts: dict[tuple[Name, ...], Any] = {}  # of engines, by the names stepped together, without arrays
         self._skipped = 0
-        self._seen: dict[str, tuple[int, ...]] = {}  # names with their shapes, stepped or not
+        self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._matched = False  # whether all patterns are known to match a name
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been taken: as many as by the name that has gone furthest. Schedules follow it."""
+        return self._furthest
 
     @property
     def skipped(self) -> int:
         """How many steps were left out because of nan or inf."""
         return self._skipped
 
-    def step(self, name: str, weights: Array, grad: Any) -> None:
+    def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place."""
-        if self._h.max_grad_norm:
+        if limit := self._options.h.max_grad_norm:
             raise ContradictionError(
-                sentence(
-                    "max_grad_norm", "None for step()", self._h.max_grad_norm, "All gradients are needed: step_all()."
-                )
+                sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
+        name = self._named(name, ())
         with signals_wait:
-            self._step({name: self._entry(name, weights, grad)})
+            self._step({name: self._entry(name, weights, grad)}, whole=False)
+        self._seen.setdefault(name, weights.shape)
 
-    def step_all(self, weights: Mapping[str, Array], grads: Mapping[str, Any]) -> None:
+    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         """Update named arrays in place: all, or none if anything given for one of them cannot be right.
 
         Names without a gradient, or with None, are left alone together with their state.
@@ -100,20 +93,24 @@ class Optimizer:
         for name in grads:
             if name not in weights:
                 raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
-        for option, by_name in self._by_name.items():
+        for option, by_name in self._options.by_name.items():
             if not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
+        due = {self._named(name, weights): (weights[name], g) for name, g in grads.items() if g is not None}
         with signals_wait:
-            self._step({name: self._entry(name, weights[name], g) for name, g in grads.items() if g is not None})
+            self._step({name: self._entry(name, *one) for name, one in due.items()}, whole=True)
         self._matched = True
         if not weights.keys() <= self._seen.keys():
-            self._seen |= {name: np.shape(w) for name, w in weights.items() if name not in self._seen}
+            self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
-    def _entry(self, name: str, weights: Any, grad: Any) -> tuple[Array, Array]:
-        if not isinstance(name, str) or not name or "\0" in name:
-            raise ParameterError(
-                f"a parameter's name must be a non-empty string without NUL, but is {name!r}. Pass str(...) of it."
-            )
+    def _named(self, name: Any, given: Container[Any]) -> Name:
+        """The name of a parameter in its one form."""
+        own = as_name(name)
+        if own not in self._slots:
+            check_twin(own, given, self._seen, self._slots)
+        return own
+
+    def _entry(self, name: Name, weights: Any, grad: Any) -> tuple[Array, Array]:
         p = _arrays.check_parameter(name, weights)
         slot = self._slots.get(name)
         if slot is not None and slot.shape != p.shape:
@@ -123,36 +120,48 @@ class Optimizer:
             )
         return p, _arrays.check_gradient(name, grad, p)
 
-    def _step(self, entries: Mapping[str, tuple[Array, Array]]) -> None:
+    def _step(self, entries: Mapping[Name, tuple[Array, Array]], whole: bool) -> None:
         memory = Occupied({name: p for name, (p, _) in entries.items()})
         memory.check_distinct()
         if not entries:
             return
-        if self._skip_nonfinite and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
+        if self._options.flags["skip_nonfinite"] and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
             self._skipped += 1
             return
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
-        furthest = max(self._furthest, 1 + max(slot.step for slot in slots.values()))
+        counts, furthest = self._counted(slots, whole)
         lr, lam = self._scheduled(furthest - 1)
-        nows = {name: self._now(plans[name], slots[name], lr, lam) for name in entries}
+        nows = {name: self._now(plans[name], counts[name], lr, lam) for name in entries}
         pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
         jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
         apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
         together = tuple(entries)
-        prepared = choose(self._engine, ENGINES).prepare(jobs, self._layouts.pop(together, None))
+        prepared = choose(self._options.engine, ENGINES).prepare(jobs, self._layouts.pop(together, None))
         with np.errstate(all="ignore"):
             prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
         measured = iter(prepared.stats())
         for name, slot in slots.items():
-            slot.step += 1
+            slot.step = counts[name]
             slot.layout = plans[name].layout
             slot.measured = [next(measured) for _ in slot.layout.pieces]
         self._slots.update(slots)
         self._furthest = furthest
         self._remember(together, prepared.layouts)
 
-    def _remember(self, together: tuple[str, ...], layouts: Any) -> None:
+    def _counted(self, slots: Mapping[Name, Slot], whole: bool) -> tuple[dict[Name, int], int]:
+        """The step that each name takes, and the furthest that any has taken then.
+
+        With `shared_count` all names of a call to step_all take the same, and with step() a new one begins when a name
+        comes that has taken the last.
+        """
+        if not self._options.flags["shared_count"]:
+            counts = {name: slot.step + 1 for name, slot in slots.items()}
+            return counts, max(self._furthest, *counts.values())
+        begins = whole or any(slot.step >= self._furthest for slot in slots.values())
+        return dict.fromkeys(slots, self._furthest + begins), self._furthest + begins
+
+    def _remember(self, together: tuple[Name, ...], layouts: Any) -> None:
         """Keep what was laid out for the next time, and only so much of it."""
         self._layouts[together] = layouts
         if len(self._layouts) > MOST_LAYOUTS + len(self._slots):
@@ -160,28 +169,31 @@ class Optimizer:
 
     def _scheduled(self, step: int) -> tuple[float, float]:
         """lr and weight_decay after so many steps of the optimizer."""
-        h: Any = self._h
+        h: Any = self._options.h
         return scheduled(h.lr, "lr", step), scheduled(h.weight_decay, "weight_decay", step)
 
-    def _now(self, plan: Plan, slot: Slot, lr: float, lam: float) -> Now:
+    def _now(self, plan: Plan, t: int, lr: float, lam: float) -> Now:
         scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
-        return Now(slot.step + 1, *scaled, beta2=self._h.beta2_of(slot.step + 1))
+        return Now(t, *scaled, beta2=self._options.h.beta2_of(t))
 
     def _job(self, slot: Slot, piece: Piece, p: Array) -> Job:
         state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
         return Job(self._rule, piece.h, piece.view(np.asarray(p)), state, piece.block_dims)
 
-    def _plan(self, name: str, p: Array) -> Plan:
+    def _plan(self, name: Name, p: Array) -> Plan:
         key = name, p.shape, p.dtype
         if key not in self._plans:
             self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
         return self._plans[key]
 
-    def _make_plan(self, name: str, shape: tuple[int, ...], machine_eps: float = 1.0) -> Plan:
-        said = {option: by_name(name) for option, by_name in self._by_name.items()}
+    def _make_plan(
+        self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
+    ) -> Plan:
+        options = options or self._options
+        said = {option: by_name(name) for option, by_name in options.by_name.items()}
         asked = {"adapt": said["adapt"], "l2": said["l2"], "decay": said["decay"].place}
         own = {option: value for option, value in asked.items() if value is not None}
-        h = replace(self._h, **own) if own else self._h
+        h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
         return Plan(layout, said["lr_scale"], said["decay"].factor)
 
@@ -189,44 +201,39 @@ class Optimizer:
         dtype = _arrays.computing(p.dtype)
         names = self._rule.State._fields
         made = {
-            key: None if shape is None else np.zeros(shape, self._state_dtypes.get(key, dtype))
+            key: None if shape is None else np.zeros(shape, self._options.state_dtypes.get(key, dtype))
             for key, shape in zip(names, plan.layout.state_shapes(), strict=True)
         }
         return Slot(p.shape, self._rule.State(**made))
 
-    @property
-    def lr(self) -> float:
-        """The learning rate of the next step; of a relative step of Adafactor the factor (1 at first), or the cap."""
-        return self._scheduled(self._furthest)[0]
+    def _read(self, name: str) -> Any:
+        if name in RATES:
+            return scheduled(getattr(self._options.h, name), name, self._furthest)
+        return self._options.read(name)
 
-    @lr.setter
-    def lr(self, value: Scheduled) -> None:
-        self._set("lr", value)
+    def set_options(self, **options: Any) -> None:
+        """Set several options, all or none, with effect from the next step.
 
-    @property
-    def weight_decay(self) -> float:
-        """The weight decay of the next step."""
-        return scheduled(self._h.weight_decay, "weight_decay", self._furthest)
-
-    @weight_decay.setter
-    def weight_decay(self, value: Scheduled) -> None:
-        self._set("weight_decay", value)
-
-    def _set(self, name: str, value: Any) -> None:
-        changed = replace(self._h, **{name: value})
-        if callable(getattr(self._h, name)) and not callable(value):
-            raise ContradictionError(
-                f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
-                f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
-            )
-        # A rate is told to each step; whether there is one decides how it is planned.
-        planned_alike = name in RATES and (getattr(self._h, name) is None) == (value is None)
-        self._h = changed
-        if not planned_alike:
+        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
+        """
+        check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
+        changed = self._options.changed(options, _check_engine)
+        if not options.keys() <= {*RATES}:
+            states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
+            for name, state in states.items():
+                self._slots[name].state = state
+            self._layouts.clear()
             self._plans.clear()
+            self._matched = False
+        elif _follows_t(changed.h) != _follows_t(self._options.h):  # a rate is told to each step, and planned alike
+            self._plans.clear()
+        self._options = changed
+
+    def _refitted(self, name: Name, slot: Slot, options: Options) -> Any:
+        return refitted(name, slot, self._make_plan(name, slot.shape, options=options), self._options, options)
 
     @property
-    def parameters(self) -> dict[str, tuple[int, ...]]:
+    def parameters(self) -> dict[Name, tuple[int, ...]]:
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
 
@@ -235,7 +242,7 @@ class Optimizer:
         """How many names have been seen: all that were given to step_all, or that have a state."""
         return len(self.parameters)
 
-    def stats(self) -> dict[str, dict[str, Any]]:
+    def stats(self) -> dict[Name, dict[str, Any]]:
         """What the last step of each name measured: a number, or with blocks an array of one number a block.
 
         `weight_norm` ‖p‖; `update_norm` the length it was measured against; `update_rms` the same as root mean
@@ -247,13 +254,13 @@ class Optimizer:
             if slot.layout is not None
         }
 
-    def clear_state(self, name: str | None = None) -> None:
+    def clear_state(self, name: Name | None = None) -> None:
         """Forget the state of one name, or of all: they begin anew when seen again."""
         if name is None:
             self._slots.clear()
             self._seen.clear()
             self._furthest = 0
-        elif not isinstance(name, str) or self._slots.pop(name, None) is None:
+        elif isinstance(name, bool) or self._slots.pop(name, None) is None:
             raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
         else:
             self._seen.pop(name, None)
@@ -265,7 +272,8 @@ class Optimizer:
 
     def _settings(self) -> dict[str, Any]:
         """What can be set while training and is not a schedule, and what lr is."""
-        values = {name: getattr(self._h, name) for name in _saved.SETTINGS if hasattr(self._h, name)}
+        h = self._options.h
+        values = {name: getattr(h, name) for name in _saved.SETTINGS if hasattr(h, name)}
         return {name: value for name, value in values.items() if not callable(value)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -277,12 +285,12 @@ class Optimizer:
         saved = _saved.parse(self._hyper.optimizer, state)
         slots = {name: _saved.slot(name, entry, self._shapes_of(name, entry)) for name, entry in saved.entries.items()}
         settings: dict[str, Any] = _saved.settings(saved, self._settings())
-        self._h = replace(self._h, **settings)
+        self._options = replace(self._options, h=replace(self._options.h, **settings))
         self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
         self._seen.clear()
         self._plans.clear()
 
-    def _shapes_of(self, name: str, entry: Mapping[str, Any]) -> Any:
+    def _shapes_of(self, name: Name, entry: Mapping[str, Any]) -> Any:
         try:
             plan = self._make_plan(name, _saved.shape(name, entry))
         except ParameterError as problem:
@@ -294,10 +302,19 @@ class Optimizer:
 
     def __repr__(self) -> str:
         default = self._hyper()
-        given = {s.name: getattr(self._h, s.name) for s in fields(self._h)}
+        given = {s.name: getattr(self._options.h, s.name) for s in fields(self._hyper)}
         changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
-        changed += [f"{k}={one.given!r}" for k, one in self._by_name.items() if one.given is not None]
+        changed += [f"{k}={one.given!r}" for k, one in self._options.by_name.items() if one.given is not None]
+        changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
         return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
+
+
+def _check_engine(name: Any) -> None:
+    choose(name, ENGINES)
+
+
+def _follows_t(h: Any) -> bool:
+    return h.lr is None
 
 
 def _finite(argument: str, product: float) -> float:
@@ -306,6 +323,6 @@ def _finite(argument: str, product: float) -> float:
     return product
 
 
-def _few(names: Mapping[str, Any]) -> str:
+def _few(names: Mapping[Any, Any]) -> str:
     first = ", ".join(map(repr, list(names)[:5]))
     return (first + ", …" if len(names) > 5 else first) or "none"

@@ -10,6 +10,7 @@ import numpy as np
 
 from layerwise.checks import Check, Refused, integer, number, one_of
 from layerwise.errors import HyperparameterError, StateError
+from layerwise.names import Name
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
 
@@ -24,18 +25,21 @@ ROLE = one_of(False, "factor", "cap")  # of Adafactor's lr in its step
 class Saved:
     """A state dict taken apart."""
 
-    entries: dict[str, dict[str, Array]]
+    entries: dict[Name, dict[str, Array]]
     skipped: int
     step: int
     settings: dict[str, Any]  # lr and weight_decay, where they were not schedules, and what lr is to Adafactor
 
 
 def dump(
-    optimizer: str, slots: Mapping[str, Slot], settings: Mapping[str, Any], skipped: int, step: int
+    optimizer: str, slots: Mapping[Name, Slot], settings: Mapping[str, Any], skipped: int, step: int
 ) -> dict[str, Array]:
     state = {"optimizer": np.array(optimizer), "format": np.array(FORMAT)}
     state.update({"skipped": np.array(skipped), "step": np.array(step)})
     state.update({name: np.array(value) for name, value in settings.items()})
+    ids = [str(name) for name in slots if isinstance(name, int)]
+    if ids:
+        state["ids"] = np.array(ids)  # as text, which has no largest number
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
@@ -51,7 +55,7 @@ def parse(optimizer: str, state: Any) -> Saved:
         raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
     arrays = {key: _readable(key, value) for key, value in state.items()}
     header = {key: value for key, value in arrays.items() if "/" not in key}
-    unknown = header.keys() - {"optimizer", "format", "skipped", "step", *SETTINGS}
+    unknown = header.keys() - {"optimizer", "format", "skipped", "step", "ids", *SETTINGS}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
     if unknown or missing:
         raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
@@ -59,13 +63,23 @@ def parse(optimizer: str, state: Any) -> Saved:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
     if _held("format", header, COUNT) != FORMAT:
         raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
-    entries: dict[str, dict[str, Array]] = {}
+    entries: dict[Name, dict[str, Array]] = {}
     for key, value in arrays.items():
         if "/" in key:
             name, _, field = key.rpartition("/")
             entries.setdefault(name, {})[field] = value
+    entries = _with_ids(entries, header)
     rates = {name: read(name, header) for name, read in SETTINGS.items() if name in header}
     return Saved(entries, _held("skipped", header, COUNT), _held("step", header, COUNT), rates)
+
+
+def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
+    """The entries, with integers for the names that were integers."""
+    ids = header.get("ids", np.array([], np.str_))
+    numbers = {str(one): int(str(one)) for one in ids.ravel() if str(one).lstrip("-").isdecimal()}
+    if ids.ndim != 1 or list(map(str, numbers.values())) != ids.tolist() or not numbers.keys() <= entries.keys():
+        raise StateError(f"'ids' must list the names that are integers, but is {ids!r}. {WAY_OUT}")
+    return {numbers.get(str(name), name): entry for name, entry in entries.items()}
 
 
 def _readable(key: str, value: Any) -> Array:
@@ -117,15 +131,15 @@ def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
     return common
 
 
-def shape(name: str, entry: Mapping[str, Array]) -> tuple[int, ...]:
+def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
     """The shape of a saved tensor."""
     saved = entry.get("shape")
     if saved is None or saved.ndim != 1 or (saved.size and saved.dtype.kind not in "iu") or (saved < 0).any():
-        raise StateError(f"{name + '/shape'!r} must be a list of integers ≥ 0, but is {saved!r}. {WAY_OUT}")
+        raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {saved!r}. {WAY_OUT}")
     return tuple(int(n) for n in saved)
 
 
-def slot(name: str, entry: Mapping[str, Array], expected: Any) -> Slot:
+def slot(name: Name, entry: Mapping[str, Array], expected: Any) -> Slot:
     """One tensor's state, held to the shapes that the options and the tensor's shape call for."""
     shapes = {field: s for field, s in expected._asdict().items() if s is not None}
     unknown = entry.keys() - shapes.keys() - {"step", "shape"}
@@ -140,7 +154,7 @@ def slot(name: str, entry: Mapping[str, Array], expected: Any) -> Slot:
     return Slot(shape(name, entry), state, step=_held("step", entry, COUNT, f"{name}/"))
 
 
-def _keys(name: str, fields: set[str]) -> str:
+def _keys(name: Name, fields: set[str]) -> str:
     return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
 
 

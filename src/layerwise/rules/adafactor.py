@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, at_least, at_most, is_zero, length, mix, ready, square
+from layerwise.rules.parts import add, at_least, at_most, final, is_zero, length, mix, ready, square
 
 
 class State(NamedTuple):
@@ -84,7 +84,7 @@ def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
     if not h.factored:
         pp = (yield wanted)[0] if wanted else None
-        V = mix(xp, b2, V, _plus(gg, eps1))
+        (V,) = final(xp, mix(xp, b2, V, _plus(gg, eps1)))
         return (None, None, V), xp.sqrt(V), pp
 
     rows, cols = h.factored

@@ -30,6 +30,7 @@ from layerwise.rules.parts import (
     at_most,
     between,
     choose,
+    final,
     floored,
     is_zero,
     length,
@@ -64,6 +65,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     m = mix(xp, b1, m, g) if h.grad_averaging else add(xp, g, b1, m)
     v = mix(xp, b2, v, square(g))
+    m, v = final(xp, m, v)
 
     c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
     u = _direction(xp, m, v, c1, c2, h)

@@ -71,6 +71,11 @@ def mix(xp: Any, b: Scalar, x: Array, y: Array) -> Array:
     return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + (1 - b) * y
 
 
+def final(xp: Any, *state: Array) -> tuple[Array, ...]:
+    """State as the step leaves it. A namespace that computes a rule more than once gives back what it has of it."""
+    return xp.final(*state) if hasattr(xp, "final") else state
+
+
 def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
     """x + a·y, in one pass where the namespace has one."""
     return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y

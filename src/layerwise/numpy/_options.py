@@ -1,0 +1,164 @@
+"""What was asked of an optimizer, all of it checked together, and how it changes while training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from layerwise import checks
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.hyper import Settings
+from layerwise.keywords import meant
+from layerwise.names import ByName, Name, is_by_name
+from layerwise.numpy._arrays import named_dtype
+from layerwise.numpy._by_name import settings_by_name
+from layerwise.numpy._slots import Plan, Slot
+
+FLAGS = {"skip_nonfinite": "Pass True or False.", "shared_count": "Pass True for one count of steps for all names."}
+RATES = ("lr", "weight_decay")
+BY_NAME = ("lr_scale", "decay", "blocks")
+INSTEAD = ("adapt", "decay", "l2")  # options that may be given by name instead
+MOMENTUM = ("momentum_buffer", "exp_avg")  # what may start at 0, or go, in the middle
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings of an optimizer."""
+
+    h: Settings
+    by_name: Mapping[str, ByName]
+    flags: Mapping[str, bool]
+    engine: str | None
+    state_dtypes: Mapping[str, np.dtype[Any]]
+
+    @classmethod
+    def of(cls, hyper: type[Settings], given: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
+        """Check what was given: every option by its name."""
+        own = {spec.name for spec in fields(hyper)}
+        by_name = {name: given[name] for name in INSTEAD if is_by_name(given.get(name))}
+        if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
+            raise HyperparameterError(
+                sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
+            )
+        make: Callable[..., Settings] = hyper
+        h = make(**{name: given[name] for name in own - by_name.keys()})
+        flags = {name: checks.FLAG(name, given[name], way_out) for name, way_out in FLAGS.items()}
+        check_engine(given["engine"])
+        said = settings_by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **by_name})
+        dtypes = {key: named_dtype("momentum_dtype", name) for key, name in h.state_dtypes().items()}
+        return cls(h, said, flags, given["engine"], dtypes)
+
+    def read(self, name: str) -> Any:
+        """What an option is now. Mappings are read-only: what is written to one would change nothing."""
+        said = self.by_name[name].given if name in self.by_name else None
+        if said is not None:
+            return MappingProxyType(said) if isinstance(said, Mapping) else said
+        if name in self.flags:
+            return self.flags[name]
+        return self.engine if name == "engine" else getattr(self.h, name, None)
+
+    def changed(self, values: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
+        """The same with other values, checked together with the rest."""
+        for name in RATES:
+            if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
+                self._keep_schedule(name, values[name])
+        if values.keys() <= {*RATES}:
+            return replace(self, h=replace(self.h, **values))
+        options = [spec.name for spec in fields(self.h)]
+        known = {name: self.read(name) for name in (*options, *self.by_name, *self.flags, "engine")}
+        try:
+            return Options.of(type(self.h), {**known, **values}, check_engine)
+        except ContradictionError as problem:
+            if len(values) > 1:
+                raise
+            [name] = values
+            raise ContradictionError(f"{problem} Options are set together by set_options({name}=…, …).") from None
+
+    def _keep_schedule(self, name: str, value: Any) -> None:
+        type(self.h).check(name, value)
+        raise ContradictionError(
+            f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
+            f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
+        )
+
+
+def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Any:
+    """The state of one name as changed options want it, or an error where that cannot be made of what there is."""
+    state, made = slot.state, []
+    default = next((s.dtype for s in state if s is not None), np.dtype(np.float32))
+    alike = before.state_dtypes == options.state_dtypes
+    recast = () if alike else {*before.state_dtypes, *options.state_dtypes}
+    for part, old, shape in zip(state._fields, state, plan.layout.state_shapes(), strict=True):
+        dtype = options.state_dtypes.get(part, default) if old is None or part in recast else old.dtype
+        if (None if old is None else old.shape) == shape:
+            made.append(old if old is None or old.dtype == dtype else old.astype(dtype))
+        elif part in MOMENTUM and (old is None or shape is None):
+            made.append(None if shape is None else np.zeros(shape, dtype))
+        else:
+            raise ContradictionError(
+                f"{part} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
+                f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
+            )
+    return type(state)(*made)
+
+
+class Settable:
+    """Attributes that are options: each can be read and set, and a misspelt one raises."""
+
+    _hyper: type[Settings]
+
+    def set_options(self, **options: Any) -> None:
+        """Set several options, all or none, with effect from the next step.
+
+        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
+        """
+        raise NotImplementedError
+
+    def _read(self, name: str) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        own = [spec.name for spec in fields(cls._hyper)]
+        return [*own, *(name for name in BY_NAME if name not in own), *FLAGS, "engine"]
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name in self._names():
+            return self._read(name)
+        raise AttributeError(self._hint(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or self._is_users(name):
+            object.__setattr__(self, name, value)
+        elif name in self._names():
+            self.set_options(**{name: value})
+        elif hasattr(type(self), name) or (self._is_extended() and not self._is_near(name)):
+            object.__setattr__(self, name, value)
+        else:
+            raise AttributeError(self._hint(name))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self._names()})
+
+    def _is_extended(self) -> bool:
+        """Whether this is of a class that a user derived from ours, which may have attributes of its own."""
+        return "_hyper" not in vars(type(self))
+
+    def _is_users(self, name: str) -> bool:
+        """Whether a user's class declares this attribute."""
+        mro = type(self).__mro__
+        own = mro[: next(i for i, one in enumerate(mro) if "_hyper" in vars(one))]
+        return any(name in vars(one) or name in vars(one).get("__annotations__", {}) for one in own)
+
+    def _is_near(self, name: str) -> bool:
+        """Whether the name is what others call an option, or one misspelt."""
+        return "Is `" in meant(name, self._names(), cutoff=0.85)
+
+    def _hint(self, name: str) -> str:
+        known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
+        declared = " A class of your own declares what it adds: `name: type`." if self._is_extended() else ""
+        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}{declared}"

@@ -1,0 +1,156 @@
+"""Integers as names."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from numpy_front.front import arrays, bits, busy, everything, fronts
+
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
+from layerwise.numpy import Lamb
+
+IDS = {7: (3, 2), -1: (3,), 2**70: (2,), 0: ()}
+
+
+def trained(front, names, **options):
+    opt = busy(front, **options)
+    weights = dict(zip(names, arrays(1, dict(enumerate(IDS.values()))).values(), strict=True))
+    for t in range(2):
+        grads = dict(zip(names, arrays(10 + t, dict(enumerate(IDS.values()))).values(), strict=True))
+        opt.step_all(weights, grads)
+    return opt, weights
+
+
+@fronts
+def test_integers_name_parameters_as_strings_do(front):
+    (ids, weights), (names, same) = (
+        trained(front, IDS),
+        trained(front, [str(i) for i in IDS]),
+    )
+    assert [w.tobytes() for w in weights.values()] == [w.tobytes() for w in same.values()]
+    assert ids.parameters == IDS
+    assert names.parameters == {str(i): shape for i, shape in IDS.items()}
+    assert ids.stats().keys() == IDS.keys()
+
+
+@fronts
+def test_integers_of_numpy_are_the_same_integers(front):
+    opt, w = busy(front), np.ones(3)
+    for name in (7, np.int64(7), np.uint8(7)):
+        opt.step(name, w, np.ones(3))
+    opt.step_all({np.int32(7): w}, {7: np.ones(3)})
+    assert opt.state_dict()["7/step"] == 4
+    assert [type(name) for name in opt.parameters] == [int]
+
+
+@fronts
+@pytest.mark.parametrize("through_a_file", [False, True])
+def test_integers_are_integers_after_loading(front, through_a_file):
+    opt, weights = trained(front, IDS)
+    state, fresh = opt.state_dict(), busy(front)
+    if through_a_file:
+        file = io.BytesIO()
+        np.savez(file, **state)
+        file.seek(0)
+        state = dict(np.load(file))
+    fresh.load_state_dict(state)
+    assert fresh.parameters == IDS
+    assert bits(fresh.state_dict()) == bits(opt.state_dict())
+    other = {name: w.copy() for name, w in weights.items()}
+    for one, named in ((opt, weights), (fresh, other)):
+        one.step_all(named, {name: np.ones(w.shape) for name, w in named.items()})
+    assert bits(weights) == bits(other)
+
+
+@fronts
+@pytest.mark.parametrize(("first", "second"), [(7, "7"), ("7", 7), (-1, "-1"), ("0", 0)])
+def test_an_integer_and_its_digits_are_not_mixed(front, first, second):
+    opt, w = busy(front), np.ones(3)
+    with pytest.raises(ParameterError, match=rf"both .*{first!r}.* name parameters"):
+        opt.step_all({first: w, second: np.ones(3)}, {first: np.ones(3), second: np.ones(3)})
+    opt.step(first, w, np.ones(3))
+    before = everything(opt, {"w": w})
+    other = np.ones(3)
+    for call in (
+        lambda: opt.step(second, other, np.ones(3)),
+        lambda: opt.step_all({second: other}, {second: np.ones(3)}),
+    ):
+        with pytest.raises(ParameterError, match="name parameters"):
+            call()
+    assert (other == 1).all()
+    assert everything(opt, {"w": w}) == before
+    fresh = busy(front)
+    fresh.load_state_dict(opt.state_dict())
+    with pytest.raises(ParameterError, match="name parameters"):
+        fresh.step(second, other, np.ones(3))
+
+
+@fronts
+@pytest.mark.parametrize("name", ["07", "+7", "7.0", " 7", "-0", "٧"])
+def test_other_texts_are_no_integer_s_digits(front, name):
+    opt = busy(front)
+    opt.step_all({7: np.ones(2), name: np.ones(2), 0: np.ones(2)}, {7: np.ones(2), name: np.ones(2), 0: np.ones(2)})
+    fresh = busy(front)
+    fresh.load_state_dict(opt.state_dict())
+    assert set(fresh.parameters) == {7, name, 0}
+
+
+@fronts
+@pytest.mark.parametrize("name", [True, 7.0, np.float64(7), np.True_, 7j])
+def test_other_numbers_are_no_names(front, name):
+    with pytest.raises(ParameterError, match="non-empty string without NUL, or an integer"):
+        busy(front).step(name, np.ones(2), np.ones(2))
+
+
+@fronts
+def test_settings_by_integer_and_by_pattern(front):
+    scales = {7: 0.5, "1*": 0.25, "w": 0.0}
+    opt, seen = busy(front, lr_scale=scales), []
+    each = {7: 0.5, 12: 0.25, 1: 0.25, 3: 1.0, "w": 0.0}
+    weights = {name: np.array([3.0, -1.0]) for name in each}
+    opt.step_all(weights, {name: np.ones(2) for name in each})
+    for name, scale in each.items():
+        alone = np.array([3.0, -1.0])
+        busy(front, lr_scale=scale).step("w", alone, np.ones(2))
+        assert weights[name].tobytes() == alone.tobytes(), name
+    busy(front, lr_scale=lambda name: seen.append(name)).step(np.int64(3), np.ones(2), np.ones(2))
+    assert set(seen) == {3}
+    assert {type(name) for name in seen} == {int}
+
+
+def test_settings_of_an_integer_that_is_no_name():
+    w = {"w": np.ones(2)}
+    with pytest.raises(HyperparameterError, match="speaks of 7, which matches none"):
+        Lamb(lr_scale={7: 0.5}).step_all(w, w)
+    with pytest.raises(HyperparameterError, match="`lr_scale`"):
+        Lamb(lr_scale={True: 0.5})
+
+
+@fronts
+def test_blocks_and_messages(front):
+    opt = busy(front, blocks={7: 3})
+    w = np.ones((6, 2))
+    opt.step(7, w, np.ones((6, 2)))
+    assert opt.stats()[7]["trust_ratio"].shape == (3,)
+    with pytest.raises(ParameterError, match=r"weights of 7 had the shape .*clear_state\(7\)"):
+        opt.step(7, np.ones((2, 6)), np.ones((2, 6)))
+    with pytest.raises(GradientError, match="gradient of 7 must have the shape"):
+        opt.step(7, w, np.ones(2))
+    with pytest.raises(GradientError, match=r"gradient for 8, but no weights\. Known are: 7"):
+        opt.step_all({7: w}, {8: w})
+    for name in (8, "7", True):
+        with pytest.raises(ParameterError, match="no state is kept for"):
+            opt.clear_state(name)
+    opt.clear_state(np.int64(7))
+    assert opt.parameters == {}
+
+
+@pytest.mark.parametrize("ids", [["8"], ["x"], [["7"]], "7", [7], ["7", "7"], ["07"]], ids=str)
+def test_a_list_of_integers_that_cannot_be(ids):
+    opt = Lamb()
+    opt.step(7, np.ones(2), np.ones(2))
+    state = {**opt.state_dict(), "ids": np.array(ids)}
+    with pytest.raises(StateError, match="'ids' must list the names that are integers"):
+        Lamb().load_state_dict(state)
