@@ -58,7 +58,7 @@ CONTEXT: dict[Any, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("case", "option", "value"),
     [
-        pytest.param(case, option, value, id=f"{case.name}-{option}-{value}")
+        pytest.param(case, option, value, id=f"{case.name}-{option}-{getattr(value, '__name__', value)}")
         for case in CASES
         for option, values in case.options.items()
         for value in values[1:]

@@ -39,23 +39,33 @@ class TestSettings:
         for act in ACTS:
             for contender in act.contenders:
                 case = Case(act.task, contender, act.task.large)
-                assert case.lr == pytest.approx(contender.lr * math.sqrt(act.task.large / act.task.small))
+                assert case.lr == pytest.approx(contender.small.lr * math.sqrt(act.task.large / act.task.small))
 
     @pytest.mark.parametrize(("task", "small", "large"), [(DIGITS, 960, 30), (TEXT, 1024, 64)])
     def test_the_same_epochs_and_the_same_warm_up_at_every_batch(self, task, small, large):
+        brief = replace(LAMB, small=replace(LAMB.small, warmup=7))
         for batch, steps in ((task.small, small), (task.large, large)):
-            case = Case(task, LAMB, batch)
-            assert (case.steps, case.recipe.steps, case.recipe.warmup_steps) == (steps, steps, task.warmup)
+            case = Case(task, brief, batch)
+            assert (case.steps, case.recipe.steps, case.recipe.warmup_steps) == (steps, steps, 7)
+
+    def test_options_tuned_at_a_batch_are_those_of_its_cases(self):
+        hot = replace(LAMB, large=replace(LAMB.small, options={"weight_decay": 0.5}))
+        assert Case(TEXT, hot, TEXT.large).options == LAMB.small.options
+        assert Case(TEXT, hot, TEXT.large, retuned=True).options == {"weight_decay": 0.5}
+
+    def test_every_optimizer_of_an_act_is_tuned_wherever_the_others_are(self):
+        for act in ACTS:
+            assert all((contender.large is not None) == act.grows for contender in act.contenders if act.grows)
 
     def test_what_two_acts_share_is_trained_once(self):
         both = demo.new_result((2, 3), False, 0, 1).runs()
-        assert len(both) == len(set(both)) == 17
+        assert len(both) == len(set(both)) == 20
         assert [run.measures_noise for run in both].count(True) == 1
 
     def test_retuned_at_the_large_batch(self):
         case = Case(TEXT, ADAMW, TEXT.large, retuned=True)
-        assert case.lr == ADAMW.retuned
-        assert case.recipe.warmup_steps == TEXT.warmup
+        assert case.lr == ADAMW.large.lr
+        assert case.recipe.warmup_steps == ADAMW.large.warmup
 
     def test_quick_is_shorter_and_of_one_seed(self):
         for act in ACTS:

@@ -19,7 +19,7 @@ from layerwise.numpy import Adafactor, Lamb, Lars
 FORM = {"factored", "min_dim_size_to_factor"}
 TOGETHER = {"relative_step", "momentum_dtype", "warmup_init", "nesterov"}
 CHANGES = [
-    pytest.param(case, name, value, id=f"{case.name}-{name}-{value}")
+    pytest.param(case, name, value, id=f"{case.name}-{name}-{getattr(value, '__name__', value)}")
     for case in CASES
     for name, values in case.options.items()
     for value in values[1:]

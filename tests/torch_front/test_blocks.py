@@ -68,7 +68,7 @@ def test_by_name_pattern_or_callable(front):
         ({"w": Blocks(2, axis=2)}, ParameterError),
         (lambda name: "no", HyperparameterError),
     ],
-    ids=str,
+    ids=lambda x: getattr(x, "__name__", str(x)),
 )
 @fronts
 def test_blocks_that_do_not_fit(front, blocks, error):

@@ -154,7 +154,7 @@ def _case(row: Row) -> dict[str, Any]:
         "warmup_steps": recipe.warmup_steps,
         "lr": case.lr,
         "lr_is": case.lr_is,
-        "options": dict(case.contender.options),
+        "options": case.options,
         "retuned": case.retuned,
         "mean": row.mean,
         "spread": row.spread,

@@ -1,8 +1,8 @@
-"""What is trained, with which optimizers, at which batches, and with which learning rates.
+"""What is trained, with which optimizers, at which batches, and with which settings.
 
-Every learning rate stands once: as tuned at the act's small batch by `benchmarks/tune_demo.py`, whose figures are in
-`benchmarks/results/tune_demo.csv`. At the large batch it is multiplied by √k, as `layerwise.recipes` says; `retuned`
-is a rate tuned at the large batch itself, to be shown beside it. docs/demo.md has the protocol.
+`benchmarks/tune_demo.py` found all settings, with the same budget for every optimizer and batch; its figures are in
+`benchmarks/results/tune_demo.csv`. At the large batch each optimizer runs twice: with the settings of the small batch,
+scaled as `layerwise.recipes` says, and with those tuned at the large batch itself. docs/demo.md has the protocol.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Task:
     model: Literal["cnn", "transformer"]
     examples: int  # in an epoch
     epochs: float
-    warmup: int  # in steps, at every batch the same
-    small: int  # the batch that learning rates are tuned at
+    small: int
     large: int
+    share: float = 1.0  # of the training that settings were tuned for: less in a quick look
 
     @property
     def metric(self) -> Metric:
@@ -36,15 +36,24 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """Settings found at one batch."""
+
+    lr: float
+    warmup: int  # in steps
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # weight decay, and betas or momentum
+
+
+@dataclass(frozen=True)
 class Contender:
-    """An optimizer with its options, and the learning rates that were found for it."""
+    """An optimizer, and the settings found for it at the small and at the large batch."""
 
     name: str
     optimizer: str  # where it is imported from
     scaled_as: str  # the optimizer of ours whose recipe scales its rate
-    lr: float  # tuned at the small batch
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    retuned: float | None = None  # tuned at the large batch
+    small: Tuned
+    large: Tuned | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what nobody tunes
     may_diverge: bool = False
 
 
@@ -72,19 +81,29 @@ class Case:
     batch: int
     retuned: bool = False
 
+    @property
+    def tuned(self) -> Tuned:
+        """The settings that this case starts from."""
+        if self.retuned and self.contender.large is not None:
+            return self.contender.large
+        return self.contender.small
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the optimizer is given besides parameters and learning rate."""
+        return {**self.contender.options, **self.tuned.options}
+
     @cached_property
     def recipe(self) -> Recommendation:
-        """Learning rate and warm-up by the square-root rule, from what was tuned at the small batch."""
-        task, lr, tuned = self.task, self.contender.lr, self.task.small
-        if self.retuned and self.contender.retuned is not None:
-            lr, tuned = self.contender.retuned, self.batch
+        """Learning rate and warm-up: as they were tuned at this batch, or scaled from the small one."""
+        task, tuned, batch = self.task, self.tuned, self.batch if self.retuned else self.task.small
         samples = task.epochs * task.examples
         return recommend(
             self.contender.scaled_as,
             self.batch,
-            reference_batch=tuned,
-            reference_lr=lr,
-            reference_warmup=min(0.6, task.warmup / (samples / tuned)),
+            reference_batch=batch,
+            reference_lr=tuned.lr,
+            reference_warmup=min(0.6, ceil(task.share * tuned.warmup) / (samples / batch)),
             total_samples=samples,
         )
 
@@ -98,7 +117,7 @@ class Case:
         if self.retuned or self.batch == self.task.small:
             return f"tuned at batch {self.batch:,}"
         k = self.batch // self.task.small
-        return f"{self.contender.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
+        return f"{self.tuned.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
 
     @property
     def steps(self) -> int:
@@ -124,24 +143,31 @@ class Run:
         return f"{self.case}, seed {self.seed}"
 
 
-SMALL_DECAY, DECAY = {"weight_decay": 1e-4}, {"weight_decay": 0.01}
-MOMENTUM = {"momentum": 0.9, **SMALL_DECAY}
+DIGITS = Task("digits", "cnn", examples=1024, epochs=30, small=32, large=1024)
+TEXT = Task("text", "transformer", examples=2048, epochs=4, small=8, large=128)
 
-DIGITS = Task("digits", "cnn", examples=1024, epochs=30, warmup=6, small=32, large=1024)
-TEXT = Task("text", "transformer", examples=2048, epochs=4, warmup=12, small=8, large=128)
-
-SGD = Contender("SGD", "torch.optim.SGD", "Lars", 0.08, MOMENTUM, retuned=0.2263, may_diverge=True)
-LARS = Contender("LARS", "layerwise.torch.Lars", "Lars", 10.0, MOMENTUM)
-ADAMW = Contender("AdamW", "torch.optim.AdamW", "Lamb", 0.002, DECAY, retuned=0.004)
-LAMB = Contender("LAMB", "layerwise.torch.Lamb", "Lamb", 0.02, DECAY)
-SCALED = {"scale_parameter": True}
-ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", 0.08, SCALED)
-WITH_MOMENTUM = Contender(
-    "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", 0.08, {**SCALED, "beta1": 0.9}
+MOMENTUM = {"momentum": 0.9, "weight_decay": 1e-4}
+DECAY = {"betas": (0.9, 0.999), "weight_decay": 0.01}
+SGD = Contender(
+    "SGD", "torch.optim.SGD", "Lars", Tuned(0.08, 6, MOMENTUM), Tuned(0.2263, 6, MOMENTUM), may_diverge=True
 )
+ADAMW_DIGITS = Contender("AdamW", "torch.optim.AdamW", "Lamb", Tuned(0.004, 12, DECAY), Tuned(0.008, 6, DECAY))
+LARS = Contender("LARS", "layerwise.torch.Lars", "Lars", Tuned(10.0, 6, MOMENTUM), Tuned(56.57, 6, MOMENTUM))
+ADAMW = Contender("AdamW", "torch.optim.AdamW", "Lamb", Tuned(0.004, 200, DECAY), Tuned(0.004, 12, DECAY))
+LAMB = Contender("LAMB", "layerwise.torch.Lamb", "Lamb", Tuned(0.02, 100, DECAY), Tuned(0.04, 12, DECAY))
+SCALED = {"scale_parameter": True}
+WITH_MOMENTUM = Contender(
+    "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options={**SCALED, "beta1": 0.9}
+)
+ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options=SCALED)
 
 ACTS = (
-    Act(1, "LARS against SGD with momentum: digits, a small network without normalisation", DIGITS, (SGD, LARS)),
+    Act(
+        1,
+        "LARS against SGD with momentum and AdamW: digits, a small network without normalisation",
+        DIGITS,
+        (SGD, ADAMW_DIGITS, LARS),
+    ),
     Act(2, "LAMB against AdamW: a transformer that reads text by characters", TEXT, (ADAMW, LAMB)),
     Act(
         3,
@@ -158,15 +184,15 @@ QUICK_SHARE = {"digits": 0.5, "text": 0.1875}  # of the epochs
 def quick(act: Act) -> Act:
     """A part of the training: a look, not a result."""
     task, share = act.task, QUICK_SHARE[act.task.data]
-    return replace(act, task=replace(task, epochs=task.epochs * share, warmup=ceil(task.warmup * share)))
+    return replace(act, task=replace(task, epochs=task.epochs * share, share=share))
 
 
 def cases(act: Act) -> Iterator[Case]:
-    """Each contender at each batch, and at the large one once more with a rate that was tuned there."""
+    """Each contender at each batch, and at the large one once more with settings that were tuned there."""
     for contender in act.contenders:
         for batch in act.batches:
             yield Case(act.task, contender, batch)
-        if act.grows and contender.retuned is not None:
+        if act.grows and contender.large is not None:
             yield Case(act.task, contender, act.task.large, retuned=True)
 
 

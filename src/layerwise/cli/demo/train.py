@@ -47,7 +47,7 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
 def new_optimizer(case: Case, model: nn.Module) -> Any:
     """Biases and what normalises are not decayed; every tensor has its trust ratio."""
     module, _, name = case.contender.optimizer.rpartition(".")
-    return getattr(import_module(module), name)(param_groups(model), lr=case.lr, **case.contender.options)
+    return getattr(import_module(module), name)(param_groups(model), lr=case.lr, **case.options)
 
 
 def _steps(

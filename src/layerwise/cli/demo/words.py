@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from layerwise.cli.demo.result import Result, Row, change, shown
@@ -25,7 +25,7 @@ def _beware(result: Result) -> Iterator[str]:
     if result.quick:
         yield (
             "This was a quick run: it shows how the demo goes, and next to nothing of the optimizers, because training "
-            "was far shorter than what the learning rates were tuned for."
+            "was far shorter than what the settings were tuned for."
         )
 
 
@@ -51,62 +51,70 @@ def compared(a: Row, b: Row) -> Verdict:
     return "worse" if max(mine) < min(other) else "even"
 
 
-def _large_batch(result: Result, act: Act, ours: str, theirs: str) -> Iterator[str]:
-    """Two contenders, from the small batch to the large one."""
-    task = act.task
-    small = {name: result.get(act, name, task.small) for name in (ours, theirs)}
-    mine, other = (result.get(act, name, task.large) for name in (ours, theirs))
-    if mine is None or other is None or None in small.values():
-        return
-    went = [f"{row.case.name} from {_figure(small[row.case.name])} to {_figure(row)}" for row in (other, mine)]
-    what = "test accuracy" if task.metric == "accuracy" else "test loss"
-    yield (
-        f"Act {act.number}. From batch {task.small:,} to {task.large:,}, in the same epochs and with the learning rate "
-        f"scaled by the square-root rule, {what} went {' and '.join(went)}."
+def _large_batch(result: Result, act: Act, ours: str) -> Iterator[str]:
+    """Compare ours with the others of the act: tuned at the small batch, scaled from it, tuned at the large one."""
+    task, names = act.task, [contender.name for contender in act.contenders]
+    small, scaled, tuned = (
+        {name: row for name in names if (row := result.get(act, name, batch, retuned=retuned))}
+        for batch, retuned in ((task.small, False), (task.large, False), (task.large, True))
     )
-    yield _verdict(result, mine, other)
-    retuned = result.get(act, theirs, task.large, retuned=True)
-    if retuned is not None:
-        yield _retuned(mine, retuned, theirs)
+    if len(small) < len(names) or len(scaled) < len(names):
+        return
+    what = "Test accuracy" if task.metric == "accuracy" else "Test loss"
+    yield (
+        f"Act {act.number}. {what} at batch {task.small:,}, where each was tuned: {_listed(small)}. "
+        f"{_verdicts(small, ours)}"
+    )
+    yield (
+        f"At batch {task.large:,}, in the same epochs, with these settings and the learning rate scaled by the "
+        f"square-root rule: {_listed(scaled)}. {_verdicts(scaled, ours)} {_lost(result, scaled)}"
+    )
+    if len(tuned) == len(names):
+        yield (
+            f"Tuned at batch {task.large:,} itself, with the same budget for each: {_listed(tuned)}. "
+            f"{_verdicts(tuned, ours)}"
+        )
 
 
-def _verdict(result: Result, mine: Row, other: Row) -> str:
-    a, b = mine.case.name, other.case.name
-    verdict = compared(mine, other)
-    if verdict == "even":
-        return f"At the large batch {a} and {b} cannot be told apart by these seeds."
-    every = f" with every one of {len(mine.figures)} seeds" if len(mine.figures) > 1 else ", with one seed"
-    return f"At the large batch {a} did {verdict} than {b}{every}{_lost(result, mine, other)}."
+def _listed(rows: Mapping[str, Row]) -> str:
+    return _joined([f"{name} {_figure(row)}" for name, row in rows.items()])
 
 
-def _lost(result: Result, mine: Row, other: Row) -> str:
-    """Who lost more on the way from the small batch, which need not be who is worse off at the large one."""
-    moved, theirs = change(result, mine), change(result, other)
-    if moved is None or theirs is None:
-        return ""
-    sign = 1 if mine.case.task.metric == "accuracy" else -1
-    if sign * moved >= 0:
-        return ", and lost nothing on the way from the small batch"
-    less = sign * moved > sign * theirs
-    return f", and lost {'less' if less else 'more'} than it on the way from the small batch"
+def _joined(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _retuned(mine: Row, retuned: Row, name: str) -> str:
-    ours = f"{mine.case.name} with the scaled one"
+def _verdicts(rows: Mapping[str, Row], ours: str) -> str:
+    """Say how ours did beside each of the others, those with the same verdict in one sentence."""
+    found: dict[Verdict, list[str]] = {}
+    for name, row in rows.items():
+        if name != ours:
+            found.setdefault(compared(rows[ours], row), []).append(name)
+    seeds = len(rows[ours].figures)
+    every = f"with every one of {seeds} seeds" if seeds > 1 else "with one seed"
     how = {
-        "better": f"it does less well than {ours}",
-        "worse": f"it does better than {ours}",
-        "even": f"these seeds do not tell it from {ours}",
-    }[compared(mine, retuned)]
-    return f"{name} with a learning rate tuned at the large batch itself reaches {_figure(retuned)}: {how}."
+        "better": "{ours} did better than {others} {every}.",
+        "worse": "{ours} did worse than {others} {every}.",
+        "even": "These seeds show no clear difference between {ours} and {others}.",
+    }
+    return " ".join(how[v].format(ours=ours, others=_joined(names), every=every) for v, names in found.items())
+
+
+def _lost(result: Result, rows: Mapping[str, Row]) -> str:
+    """Say what each lost on the way from the small batch, which need not follow the order at the large one."""
+    sign = 1 if next(iter(rows.values())).case.task.metric == "accuracy" else -1
+    digits, unit = (1, " points") if sign == 1 else (3, "")
+    moved = {name: change(result, row) for name, row in rows.items()}
+    lost = [f"{name} {max(0.0, -sign * x):.{digits}f}{unit}" for name, x in moved.items() if x is not None]
+    return f"On the way from the small batch {_joined(lost)} were lost." if lost else ""
 
 
 def _first(result: Result, act: Act) -> Iterator[str]:
-    yield from _large_batch(result, act, "LARS", "SGD")
+    yield from _large_batch(result, act, "LARS")
 
 
 def _second(result: Result, act: Act) -> Iterator[str]:
-    yield from _large_batch(result, act, "LAMB", "AdamW")
+    yield from _large_batch(result, act, "LAMB")
 
 
 def _third(result: Result, act: Act) -> Iterator[str]:
@@ -121,9 +129,9 @@ def _third(result: Result, act: Act) -> Iterator[str]:
         f"it keeps {_bytes(bare)} and {_ends(bare, adamw)}."
     )
     yield {
-        "better": "Momentum was worth its memory to the loss: what is saved without it is paid for there.",
-        "worse": "Momentum did the loss no good here.",
-        "even": "What momentum was worth to the loss cannot be seen from these seeds.",
+        "better": "Momentum lowered the loss; leaving it out saves memory at that cost.",
+        "worse": "Momentum did not lower the loss here.",
+        "even": "These seeds show no clear effect of momentum on the loss.",
     }[compared(moved, bare)]
 
 
@@ -131,7 +139,7 @@ def _ends(row: Row, other: Row) -> str:
     how = {
         "better": "lower than AdamW's",
         "worse": "higher than AdamW's",
-        "even": "not to be told apart from AdamW's",
+        "even": "with no clear difference from AdamW",
     }[compared(row, other)]
     return f"ends at {_figure(row)}, {how}"
 
@@ -156,8 +164,8 @@ def _not_shown(result: Result) -> Iterator[str]:
     )
     if any(act.grows for act in result.acts):
         yield (
-            "Each learning rate was tuned once at the small batch and then only scaled; in the same epochs the large "
-            "batch takes few steps, and who trains with it usually trains for longer."
+            "In the same epochs the large batch takes few steps; large batches are usually trained for longer, and on "
+            "many machines at once."
         )
         yield (
             "At scale, momentum SGD and Adam with everything tuned for the batch match or exceed LARS and LAMB "
@@ -167,7 +175,7 @@ def _not_shown(result: Result) -> Iterator[str]:
 
 def how_many_seeds(result: Result) -> str:
     if len(result.seeds) == 1:
-        return "one seed, so that chance is not to be told from effect"
+        return "one seed, so chance and effect look alike"
     return f"{AT_SMALL} seeds at the small batch and {len(result.seeds)} at the large one"
 
 
