@@ -2,6 +2,7 @@
 #   make PYTHON=python3.12            another interpreter
 #   make CONSTRAINTS=/dev/null        newest versions instead of the pinned ones
 #   make test EXTRAS=dev              without the packages that only the parity tests use
+#   make test WORKERS=0               in one process, as a debugger needs it
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,11 +11,13 @@ PIP ?= $(PY) -m pip --disable-pip-version-check
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev,parity
 PYTEST_ARGS ?=
+WORKERS ?= logical
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 DOCS_TESTS ?= $(wildcard tests/test_docs.py)
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
+PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 # Folders are among the sources because removing a file touches nothing else.
@@ -45,10 +48,10 @@ demo: $(VENV)/.demo $(VENV)/.package
 	@$(PY) -m layerwise demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev $(VENV)/.package
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
 
 test-quick: $(VENV)/.dev $(VENV)/.package
-	@$(PY) -m pytest -m "not heavy" $(PYTEST_ARGS)
+	@$(PYTEST) -m "not heavy" $(PYTEST_ARGS)
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
 test-gpu:

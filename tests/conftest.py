@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SHARED = ("sharding",)  # folders whose tests share something costly: all of one go to the same worker
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
@@ -29,13 +28,6 @@ def jax64():
     jax.config.update("jax_enable_x64", before)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """With several workers (`-n`), keep each file's tests together, and start with those that take longest."""
-    if not os.environ.get("PYTEST_XDIST_WORKER"):
-        return
-    for item in items:
-        where = item.path.relative_to(TESTS)
-        group = where.parts[0] if where.parts[0] in SHARED else where.as_posix()
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] not in SHARED)
+    """Start with what takes longest, so that with several workers (`-n`) none is left with it at the end."""
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] != "sharding")

@@ -146,20 +146,47 @@ class Run:
 DIGITS = Task("digits", "cnn", examples=1024, epochs=30, small=32, large=1024)
 TEXT = Task("text", "transformer", examples=2048, epochs=4, small=8, large=128)
 
-MOMENTUM = {"momentum": 0.9, "weight_decay": 1e-4}
-DECAY = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = Contender(
-    "SGD", "torch.optim.SGD", "Lars", Tuned(0.08, 6, MOMENTUM), Tuned(0.2263, 6, MOMENTUM), may_diverge=True
+    "SGD",
+    "torch.optim.SGD",
+    "Lars",
+    Tuned(0.08, 100, {"momentum": 0.9, "weight_decay": 1e-3}),
+    Tuned(0.2263, 2, {"momentum": 0.9, "weight_decay": 1e-4}),
+    may_diverge=True,
 )
-ADAMW_DIGITS = Contender("AdamW", "torch.optim.AdamW", "Lamb", Tuned(0.004, 12, DECAY), Tuned(0.008, 6, DECAY))
-LARS = Contender("LARS", "layerwise.torch.Lars", "Lars", Tuned(10.0, 6, MOMENTUM), Tuned(56.57, 6, MOMENTUM))
-ADAMW = Contender("AdamW", "torch.optim.AdamW", "Lamb", Tuned(0.004, 200, DECAY), Tuned(0.004, 12, DECAY))
-LAMB = Contender("LAMB", "layerwise.torch.Lamb", "Lamb", Tuned(0.02, 100, DECAY), Tuned(0.04, 12, DECAY))
+ADAMW_DIGITS = Contender(
+    "AdamW",
+    "torch.optim.AdamW",
+    "Lamb",
+    Tuned(0.016, 50, {"betas": (0.9, 0.999), "weight_decay": 0.1}),
+    Tuned(0.016, 2, {"betas": (0.9, 0.98), "weight_decay": 0.01}),
+)
+LARS = Contender(
+    "LARS",
+    "layerwise.torch.Lars",
+    "Lars",
+    Tuned(10.0, 100, {"momentum": 0.9, "weight_decay": 1e-3}),
+    Tuned(113.1, 2, {"momentum": 0.8, "weight_decay": 1e-4}),
+)
+ADAMW = Contender(
+    "AdamW",
+    "torch.optim.AdamW",
+    "Lamb",
+    Tuned(0.008, 200, {"betas": (0.9, 0.98), "weight_decay": 0.01}),
+    Tuned(0.004, 24, {"betas": (0.9, 0.98), "weight_decay": 0.01}),
+)
+LAMB = Contender(
+    "LAMB",
+    "layerwise.torch.Lamb",
+    "Lamb",
+    Tuned(0.02, 100, {"betas": (0.9, 0.999), "weight_decay": 0.1}),
+    Tuned(0.04, 3, {"betas": (0.9, 0.999), "weight_decay": 0.0}),
+)
 SCALED = {"scale_parameter": True}
-WITH_MOMENTUM = Contender(
-    "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options={**SCALED, "beta1": 0.9}
-)
 ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options=SCALED)
+WITH_MOMENTUM = Contender(
+    "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
+)
 
 ACTS = (
     Act(
