@@ -74,7 +74,7 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
     """Whether some of these parameters have step counts that are not in the machine's memory."""
     found = (states[p].get("step") for p in params if p in states)
-    return any(step is not None and step.device.type != "cpu" for step in found)
+    return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
 
 def apart(state: State) -> None:
