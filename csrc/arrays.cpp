@@ -179,8 +179,10 @@ bool is_empty(const int64_t* shape, int dims) {
 bool look_at_torch(PyObject* x, View& v) {
   if (!(exchange ? look_by_table(x, v) : look_by_methods(x, v))) return false;
   v.tensor = true;
-  return is_there(v.device, v.address) || is_empty(v.shape, v.dims);
+  return true;
 }
+
+bool is_there(const View& v) { return is_there(v.device, v.address) || is_empty(v.shape, v.dims); }
 
 }  // namespace
 
@@ -210,7 +212,7 @@ bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) 
 
 bool in_memory(PyObject* x) {
   View v;
-  const bool found = is_tensor(x) && look_at_torch(x, v) && !is_negated(x);
+  const bool found = is_tensor(x) && look_at_torch(x, v) && is_there(v) && !is_negated(x);
   if (!found) PyErr_Clear();
   return found;
 }
@@ -236,7 +238,7 @@ bool look_anywhere(PyObject* x, View& v) {
 }
 
 bool look(PyObject* x, View& v, bool writable) {
-  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST;
+  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST && is_there(v);
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 

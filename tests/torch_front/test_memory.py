@@ -75,7 +75,8 @@ def test_zeros_without_memory_are_zeros(front, fused):
 def test_in_the_backward_pass():
     params = [nn.Parameter(numbers(1)) for _ in range(2)]
     for p, how in zip(params, (torch.clone, LAZY["negated where it lies"]), strict=True):
-        step_in_backward(Lars([p], lr=0.1))
+        opt = Lars([p], lr=0.1)
+        step_in_backward(opt)
         p.grad = how(numbers(2))
         (p * 0).sum().backward()
     assert bits(params[0]) == bits(params[1])

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch_front.front import BUSY, bits, busy, everything, fronts, parameters, set_grads, twins, walk
 
+from layerwise import optional
 from layerwise.errors import ParameterError, StateError
 from layerwise.torch import Adafactor, Lamb, Lars, convert
 
@@ -325,7 +326,7 @@ REMOVALS = {
 @fronts
 def test_names_stay_with_their_parameters(front, what, before):
     params = parameters(1, SQUARES)
-    options = {"blocks": {"c": 3, "d": 3}}
+    options = {"blocks": {optional("c"): 3, optional("d"): 3}}
     opt = busy(front, params.items(), **options)
     if before:
         walk(opt, params, [0])

@@ -76,7 +76,7 @@ class Agreeing(Named):
 
     def _check_model(self, due: int) -> None:
         """Raise if parameters without gradients are no longer the model's; looked at where their number is another."""
-        idle = sum(len(group["params"]) for group in self.param_groups) - due
+        idle = self.num_parameters - due
         if due and idle == self._idle:
             return
         self._idle = idle

@@ -48,7 +48,7 @@ def resolved(x: Tensor) -> Tensor:
 def unreadable(x: Tensor) -> str:
     """Say why the memory of a tensor does not hold its numbers, and the way out; nothing where it does."""
     x = local(x)
-    if type(x) not in BY_ADDRESS or x.is_meta or x.layout is not torch.strided:
+    if not has_address(x) or x.layout is not torch.strided:
         return ""
     if torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return "is a stand-in within a transformation of functions and has no memory. Step outside of it."
@@ -72,6 +72,11 @@ def is_fake(x: Tensor) -> bool:
     return hasattr(x, "fake_mode") or torch._C._get_dispatch_mode(FAKE) is not None
 
 
+def has_address(x: Tensor) -> bool:
+    """Whether what is here of a tensor lies at an address; on the meta device nothing does."""
+    return type(x) in BY_ADDRESS and not x.is_meta
+
+
 def lying(x: Tensor) -> Lying:
     """Return where a tensor lies."""
     size = x.element_size()
@@ -85,7 +90,7 @@ def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[
         own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]
         for what, x in ((name, p), *own):
             here = local(x)
-            if type(here) in BY_ADDRESS:
+            if has_address(here):
                 by_device.setdefault(here.device, []).append((what, lying(here)))
     for arrays in by_device.values():
         if found := shared(arrays):

@@ -21,6 +21,11 @@ class Named(torch.optim.Optimizer):
         """Return the parameters of this group, each with its name or else with its place."""
         return self._names.of(self.param_groups[number], number)
 
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters there are, counted as tensors."""
+        return sum(len(group["params"]) for group in self.param_groups)
+
     def put_names_in_step(self) -> None:
         """Give every group the names of the parameters that it has now."""
         for i in range(len(self.param_groups)):

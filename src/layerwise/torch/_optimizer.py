@@ -24,15 +24,15 @@ from layerwise.hyper import Settings, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
-from layerwise.torch._agreeing import Agreeing
 from layerwise.torch._agreement import Skipped
+from layerwise.torch._answering import Answering
 from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
 from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._model_group import as_model_group
 from layerwise.torch._names import Names
 from layerwise.torch._peers import Skips
 from layerwise.torch._plan import Plan, check_step, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture, proportional_rates
+from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
 from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -42,7 +42,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(Agreeing):
+class Optimizer(Answering):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -63,7 +63,7 @@ class Optimizer(Agreeing):
         self._meet_nobody()
         self._when_zeroed: list[Callable[[], None]] = []
         self._names = Names()
-        self._begun_elsewhere = False  # whether initial_lr is of a schedule that only the checkpoint had
+        self._begun_elsewhere = False
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         if given["fused"] is True and given["differentiable"]:
@@ -72,10 +72,6 @@ class Optimizer(Agreeing):
         super().__init__(params, defaults)
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
-
-    def _forget_plans(self) -> None:
-        self._plans: dict[Tensor, Plan] = {}
-        self._turns: dict[bytes, Turn] = {}  # by their parameters, the last taken at the end
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -304,78 +300,7 @@ class Optimizer(Agreeing):
         if len(self._turns) > MOST_TURNS + self.num_parameters:
             del self._turns[next(iter(self._turns))]
 
-    # ---- what people ask
-
-    @property
-    def skipped(self) -> int | Tensor:
-        """How many steps were left out; on the device, if it is known only there."""
-        return self._skipped.clone() if isinstance(self._skipped, Tensor) else self._skipped
-
-    def get_lr(self) -> Any:
-        """The learning rate, or a list of one for each group where they differ."""
-        rates = [group["lr"] for group in self.param_groups]
-        return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
-
-    def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
-        """Set the learning rate of every group to this one.
-
-        With `proportional` it is the first group's, and the others keep their proportions to it.
-        """
-        if any(_schedule.moves(self, group) for group in self.param_groups):
-            raise ContradictionError(
-                f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
-                "or drop it and make the optimizer anew."
-            )
-        for group in self.param_groups:
-            self._groups.check({**group, "lr": lr})
-        rates = proportional_rates(self.param_groups, lr) if proportional else [lr] * len(self.param_groups)
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            self._groups.check({**group, "lr": rate})
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
-            if group["capturable"] and isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
-            else:
-                group["lr"] = rate
-        self._begun_elsewhere = False
-
-    def parameters(self) -> list[Tensor]:
-        """All parameters, group by group."""
-        return [p for p, _ in self._members()]
-
-    def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
-        found = [p for p, name in self._members() if which is None or p is which or name == which]
-        if which is not None and not any(p in self.state for p in found):
-            shown = which if isinstance(which, str) else type(which).__name__
-            names = ", ".join(repr(name) for p, name in self._members()[:5] if p in self.state)
-            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
-        for p in found:
-            self.state.pop(p, None)
-        self._forget_plans()
-
-    @property
-    def num_parameters(self) -> int:
-        """How many parameters there are, counted as tensors."""
-        return sum(len(group["params"]) for group in self.param_groups)
-
-    def stats(self) -> dict[str, dict[str, Any]]:
-        """What the last step of each parameter measured, by name: numbers, or with blocks an array of one a block.
-
-        `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
-        taking the step did not.
-        """
-        return {name: measured for _, name, measured in self.measured()}
-
-    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
-        """The same with each parameter, before its name."""
-        latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
-        found: list[str] = []
-        for p, (name, measured) in latest.items():
-            # Two models' parameters may have the same name.
-            copies = sum(other == name or other.startswith(f"{name} (") for other in found)
-            found.append(f"{name} ({copies + 1})" if copies else name)
-            yield p, found[-1], measured
+    # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
         """The state and the groups, as torch.optim has them; of a function among the options its name alone."""

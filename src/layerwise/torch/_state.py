@@ -11,7 +11,7 @@ from torch import Tensor
 from layerwise.engines import Changed, native
 from layerwise.errors import StateError
 from layerwise.torch._cuts import is_dtensor, local
-from layerwise.torch._memory import BY_ADDRESS, lying, resolved, unreadable
+from layerwise.torch._memory import has_address, lying, resolved, unreadable
 from layerwise.torch._plan import Plan
 from layerwise.torch._tensors import FLOATING, LOW, alike, computing
 
@@ -74,7 +74,7 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
     """Whether some of these parameters have step counts that are not in the machine's memory."""
     found = (states[p].get("step") for p in params if p in states)
-    return any(step is not None and step.device.type != "cpu" for step in found)
+    return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
 
 def apart(state: State) -> None:
@@ -102,10 +102,11 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
     for key, x in state.items():
-        if key == "step" and not isinstance(x, Tensor):
-            as_step(plan.name, x)
-        elif why := _unusable(key, x, p):
+        is_number = key == "step" and not isinstance(x, Tensor)
+        if not is_number and (why := _unusable(key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
+        if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
+            as_step(plan.name, x)
     for key in plan.state_shapes.keys() & state.keys():
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
@@ -126,7 +127,7 @@ def _unusable(key: str, x: Any, p: Tensor) -> str:
         return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
     if why := unreadable(x):
         return why
-    shares = type(local(x)) in BY_ADDRESS and not x.is_meta and lying(local(x)).overlaps_itself
+    shares = has_address(local(x)) and lying(local(x)).overlaps_itself
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
