@@ -22,12 +22,15 @@ class Sparse:
 
 
 W = (2, 3)
+# Of the rows the second begins where the first has its second element, and bytes between them are not used.
+GAPS = np.lib.stride_tricks.as_strided(np.ones(40), (2, 3), (80, 80))
 BROADCAST = np.lib.stride_tricks.as_strided(np.ones(3), (2, 3), (0, 8))
 # what: (weights, gradient, error, words of the message), by functions so that nothing is shared
 ENTRIES = {
     "read-only weights": (lambda: read_only(np.ones(W)), np.ones, ParameterError, ("read-only", "copy()")),
     "broadcast weights": (lambda: np.broadcast_to(np.ones(3), W), np.ones, ParameterError, ("read-only",)),
     "weights that overlap themselves": (lambda: BROADCAST, np.ones, ParameterError, ("share memory", "copy()")),
+    "weights that overlap themselves, with gaps": (lambda: GAPS, np.ones, ParameterError, ("share memory", "copy()")),
     "a list of weights": (lambda: [[1.0] * 3] * 2, np.ones, ParameterError, ("numpy array", "list", "np.asarray")),
     "a number as weights": (lambda: 1.0, np.ones, ParameterError, ("numpy array", "float")),
     "a numpy scalar as weights": (lambda: np.float64(1), np.ones, ParameterError, ("numpy array", "float64")),

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.names import Name
+from layerwise.spans import Lying
 
 Array = np.ndarray[Any, Any]
 
@@ -86,6 +86,10 @@ def is_finite(grad: Array, weights: Array) -> bool:
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
+def lying(array: Array) -> Lying:
+    return Lying(array.ctypes.data, array.shape, array.strides, array.itemsize)
+
+
 def check_parameter(name: Name, weights: Any) -> Array:
     """`weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
@@ -100,8 +104,7 @@ def check_parameter(name: Name, weights: Any) -> Array:
         )
     if not weights.flags.writeable:
         raise ParameterError(f"weights of {name!r} are read-only. Pass an array that owns its data: weights.copy().")
-    low, high = byte_bounds(weights)
-    if high - low < weights.nbytes:
+    if not weights.flags.forc and lying(weights).overlaps_itself:
         raise ParameterError(f"weights of {name!r} share memory among their own elements. Pass weights.copy().")
     return weights
 
