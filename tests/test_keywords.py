@@ -39,6 +39,9 @@ FUNCTIONS = {
         ("numpy.Lars", "eta", "Is `trust_coefficient` meant?"),
         ("numpy.Adafactor", "momentum", "Is `beta1` meant?"),
         ("numpy.Adafactor", "clipping_threshold", "Is `clip_threshold` meant?"),
+        ("numpy.Adafactor", "b2", "Is `beta2` meant"),
+        ("torch.Adafactor", "decay_rate_fn", "Is `beta2` meant (a function of the step)?"),
+        ("jax.adafactor", "beta_2", "Is `beta2` meant"),
         ("jax.lamb", "betas", "Is `b1` meant"),
         ("jax.lamb", "lr", "Is `learning_rate` meant?"),
         ("jax.adafactor", "beta1", "Is `momentum` meant"),
@@ -125,6 +128,13 @@ def test_overrides_of_jax_have_its_names():
 def test_overrides_by_name():
     options = layerwise.preset("mlperf.LARS", adapt={"*.bias": False})
     numpy_front.Lars(**options).step("a.bias", np.ones(2), np.ones(2))
+    options = layerwise.preset("keras.Lamb", l2={"a.*": 0.1})
+    assert numpy_front.Lamb(**options).l2 == {"a.*": 0.1}
+
+
+def test_a_preset_does_not_deny_options_that_a_front_has_besides():
+    with pytest.raises(UnknownOptionError, match=r"\('keras\.Lamb'\) has no option 'blocks'"):
+        layerwise.preset("keras.Lamb", blocks=3)
 
 
 @pytest.mark.parametrize(("name", "lr"), [("torch.Adafactor", 0.01), ("keras.Adafactor", 1e-3)])

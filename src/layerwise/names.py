@@ -20,6 +20,7 @@ class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bia
 
 
 Name = str | int
+INSTEAD = ("adapt", "decay", "l2")  # options that the NumPy front may take by name instead
 
 
 def as_name(name: Any) -> Name:

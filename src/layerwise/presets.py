@@ -15,9 +15,7 @@ from typing import Any
 from layerwise import hyper
 from layerwise.errors import PresetError
 from layerwise.keywords import check_keywords
-from layerwise.names import is_by_name
-
-BY_NAME = ("adapt", "decay")  # options that a front may take by name
+from layerwise.names import INSTEAD, is_by_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,9 +187,9 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """
     one = find(name)
     settings: Any = getattr(hyper, one.optimizer)
-    check_keywords(one.optimizer, overrides.keys() - _options(one), _options(one))
+    check_keywords(f"preset({name!r})", overrides.keys() - _options(one), _options(one))
     for option, value in overrides.items():
-        if not (option in BY_NAME and is_by_name(value)):
+        if not (option in INSTEAD and is_by_name(value)):
             settings.check(option, value)
     return {**one.options, **overrides}
 

@@ -13,7 +13,7 @@ from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Settings
 from layerwise.keywords import meant
-from layerwise.names import ByName, Name, is_by_name
+from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import named_dtype
 from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._slots import Plan, Slot
@@ -21,7 +21,6 @@ from layerwise.numpy._slots import Plan, Slot
 FLAGS = {"skip_nonfinite": "Pass True or False.", "shared_count": "Pass True for one count of steps for all names."}
 RATES = ("lr", "weight_decay")
 BY_NAME = ("lr_scale", "decay", "blocks")
-INSTEAD = ("adapt", "decay", "l2")  # options that may be given by name instead
 MOMENTUM = ("momentum_buffer", "exp_avg")  # what may start at 0, or go, in the middle
 
 
