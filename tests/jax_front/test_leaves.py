@@ -69,6 +69,7 @@ def test_rates_of_one_element(name, one):
     assert (moved(one) == wanted).all()
     assert (moved(lambda count: one) == wanted).all()
     np.testing.assert_allclose(jax.jit(moved)(jnp.array([0.25])), wanted, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(lambda: moved(lambda count: one + 0 * count))(), wanted, rtol=1e-6)
     opt = optax.inject_hyperparams(lambda learning_rate: made(name, learning_rate=learning_rate))(learning_rate=one)
     updates, _ = jax.jit(opt.update)(params, opt.init(params), params)
     np.testing.assert_allclose(updates["w"], wanted, rtol=1e-6)

@@ -439,8 +439,6 @@ def test_contradictions():
         front.adafactor(0.1, relative_step=True)
     with pytest.raises(ContradictionError, match="warmup_init"):
         front.adafactor(0.1, warmup_init=True)
-    with pytest.raises(ContradictionError, match="Swapped"):
-        front.lamb(0.1, b1=0.999, b2=0.9)
     with pytest.raises(ContradictionError, match="nesterov"):
         front.lars(0.1, nesterov=True, dampening=0.5)
     with pytest.raises(HyperparameterError, match="dtype_momentum"):

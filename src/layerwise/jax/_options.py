@@ -57,7 +57,7 @@ class Options:
 
 
 def _check_one(argument: str, value: Any) -> None:
-    if isinstance(value, jax.Array) and (value.ndim or jnp.iscomplexobj(value)):
+    if isinstance(value, jax.Array) and (value.size != 1 or jnp.iscomplexobj(value)):
         raise HyperparameterError(
             sentence(argument, "one real number", value, "A schedule must return one for every step.")
         )

@@ -130,8 +130,8 @@ class Transformation:
     def _check_state(self, state: Any) -> None:
         if not isinstance(state, self.state):
             raise StateError(
-                f"the state must be a {self.state.__name__}, but is {type(state).__name__}. Pass what init made. "
-                "layerwise.convert.from_optax(state, optimizer, params) makes one of optax's state."
+                f"the state must be of type {self.state.__name__}, but is of type {type(state).__name__}. "
+                "Pass what init made; layerwise.convert.from_optax(state, optimizer, params) makes one of optax's."
             )
         _state.check_count(state.count)
         if (state.stats is not None) != self.stats:
