@@ -26,6 +26,7 @@ NO_NUMBER = (
     "0.1", b"1", [0.1], (0.1,), {}, 1j, np.complex64(1), True, np.True_, np.array(True), np.array([0.1, 0.2]), object,
 )  # fmt: skip
 NO_CALLABLE = NO_NUMBER[:-1]
+NO_BOUND = tuple(x for x in NO_NUMBER if np.shape(x) != (2,))  # which are two bounds
 NO_ARGUMENT = tuple(x for x in NO_CALLABLE if not isinstance(x, dict))  # which say something by name
 NO_INTEGER = (*NO_NUMBER, 1.0, 1.5, None, np.float64(2))
 NO_FLAG = (None, 0, 1, 1.0, "True", "", [], np.array([True]))
@@ -51,7 +52,7 @@ GRAD_VALUE = "(low, high) with low ≤ high, or None (or 0) for no clipping"
 GRADIENT = {
     "max_grad_norm": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1)),
     "max_grad_norm_per_tensor": (f"{NOT_NEGATIVE} or None", GRAD, (*NO_NUMBER, -1e-30)),
-    "max_grad_value": (f"{NOT_NEGATIVE} or None or a pair", GRAD_VALUE, (*NO_NUMBER, -1, *NO_VALUE_BOUNDS)),
+    "max_grad_value": (f"{NOT_NEGATIVE} or None or a pair", GRAD_VALUE, (*NO_BOUND, -1, *NO_VALUE_BOUNDS)),
     "maximize": (FLAG, "Pass True or False", NO_FLAG),
 }
 ADAPT = ("one of True, False, 'decayed'", "only where weight_decay is not 0", (*NO_FLAG, "ratio"))

@@ -149,3 +149,10 @@ def test_conversion_names_the_leaf(said):
             go(said)
         [(argument, given)] = said.items()
         go({argument: {optional(key): value for key, value in given.items()}})
+
+
+def test_lr_scale_by_name_does_not_go_unheard_in_groups():
+    for scale in ({"*.bias": 2}, lambda name: 2):
+        with pytest.raises(HyperparameterError, match="Give groups an lr of their own"):
+            Lamb(param_groups(model(), lr_scale=scale))
+    assert Lamb(param_groups(model(), lr_scale=0.5)).param_groups[0]["lr_scale"] == 0.5

@@ -119,11 +119,11 @@ def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[st
     if "lr" not in saved or "relative_step" not in group:
         return saved
     relative = saved["lr"] is None
-    role = (group["relative_step"] if relative else saved.get("relative_step")) or False
+    role = group["relative_step"] or "factor" if relative else saved.get("relative_step") or False
     if role == "cap" and group["relative_step"] == "factor":  # what is lr there is lr_cap here
         kept = {name: x for name, x in saved.items() if name not in ("lr", "initial_lr", "relative_step")}
         return {**kept, "lr_cap": saved["lr"]}
-    lr = group["lr"] if relative and role else saved["lr"]
+    lr = group["lr"] if relative and group["relative_step"] else saved["lr"]
     scaled = {"scale_parameter": relative} if saved.get("scale_parameter", False) is None else {}
     return {**saved, "lr": lr, "relative_step": role, **scaled}
 

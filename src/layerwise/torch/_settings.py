@@ -13,6 +13,7 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Adafactor, Lamb, Lars, Settings
+from layerwise.names import is_by_name
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -47,6 +48,8 @@ class Groups:
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
                 )
+            if key == "lr_scale" and is_by_name(group[key]):  # as a number it is for schedulers of others
+                raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
             if key in ALL_OPTIONS:
                 raise HyperparameterError(
                     f"`{key}` is no option of {self._hyper.optimizer}. Leave it out of the group."
