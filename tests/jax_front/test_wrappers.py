@@ -212,7 +212,8 @@ def test_the_state_is_read_by_optax_s_names(name, wrap):
             for key in params:
                 if found[key] is not None:  # optax keeps arrays of one entry where nothing is needed
                     sign = -1 if part == "trace" else 1
-                    np.testing.assert_allclose(found[key], sign * wanted[key], rtol=2e-4, atol=1e-30)
+                    most = float(np.max(np.abs(wanted[key])))  # small entries are differences of larger ones
+                    np.testing.assert_allclose(found[key], sign * wanted[key], rtol=0, atol=2e-5 * most)
         changed = optax.tree_utils.tree_set(ours, **{part: jax.tree.map(jnp.zeros_like, found)})
         assert not any(np.any(x) for x in jax.tree.leaves(optax.tree_utils.tree_get(changed, part)))
 
