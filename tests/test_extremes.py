@@ -128,3 +128,13 @@ def test_the_norm_of_all_gradients_is_as_exact_as_the_widest_of_them(low, fused)
     Lars(params, lr=1.0, momentum=0.0, adapt=False, max_grad_norm=1.0, fused=fused).step()
     norm = torch.sqrt(wide.square().sum() + narrow.double().square().sum())
     torch.testing.assert_close(params[0].detach(), -wide / norm, rtol=1e-13, atol=0)
+
+
+@fronts
+@pytest.mark.parametrize("bounds", [1e39, (-1e39, None), (None, 1e300), (-0.5, 1e39)], ids=str)
+def test_bounds_beyond_the_dtype_clip_nothing(front, bounds):
+    weights, grads = {"w": numbers(1, (4, 3), 1.0)}, [{"w": numbers(2, (4, 3), 1.0)}]
+    moved = FRONTS[front]("Lamb", {"lr": 0.01, "max_grad_value": bounds}, weights, grads)["w"]
+    low = -0.5 if isinstance(bounds, tuple) and bounds[0] == -0.5 else None
+    wanted = FRONTS[front]("Lamb", {"lr": 0.01, "max_grad_value": (low, None)}, weights, grads)["w"]
+    np.testing.assert_array_equal(moved, wanted)

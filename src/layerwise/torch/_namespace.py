@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import copysign, inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,8 +67,16 @@ def asarray(x: Any, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
 
 
+def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    """The numbers between bounds, which may be larger than those of the dtype; PyTorch wants them infinite then."""
+    most = torch.finfo(x.dtype).max
+    low, high = (b if b is None or abs(b) <= most else copysign(inf, b) for b in (low, high))
+    return torch.clip(x, low, high)
+
+
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
     "asarray": asarray,
+    "clip": clip,
     "add_scaled": add_scaled,
     "squares": squares,
     "as_number": as_number,
