@@ -141,7 +141,7 @@ class TestScreen:
             assert any(part.style and part.style.color for line in lines for part in line) or width < 60
         text = "\n".join("".join(part.text for part in line) for line in lines)
         if width >= 60:
-            assert "1 of 30 runs done" in text
+            assert "1 of 44 runs done" in text
             assert "loss 2.500" in text
             assert "a.layer" in text
             assert "getting ready" in text
@@ -166,8 +166,8 @@ class TestScreen:
         screen.under_way = Slow(screen.under_way)
         drawn = [line.plain for line in screen.__rich_console__(console, console.options)]
         other.join()
-        assert "0 of 30 runs done" in drawn[0]
-        assert "1 of 30 runs done" in next(screen.__rich_console__(console, console.options)).plain
+        assert "0 of 44 runs done" in drawn[0]
+        assert "1 of 44 runs done" in next(screen.__rich_console__(console, console.options)).plain
         assert made.outcomes == {}
 
     def test_bars(self):

@@ -218,7 +218,7 @@ class TestEnds:
         assert demo.main((1,), False, tmp_path, 0, 2) == 0
         seen = capsys.readouterr()
         assert seen.err == ""
-        assert "13 of 13  LARS, batch 1,024, seed 2: accuracy 95.0 %" in seen.out
+        assert "24 of 24  LARS re-tuned, batch 1,024, seed 2: accuracy 96.0 %" in seen.out
         assert seen.out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert not self.read(tmp_path / "layerwise-demo.html")["partial"]
 
@@ -242,7 +242,7 @@ class TestEnds:
         assert "Interrupted. What was finished is in" in capsys.readouterr().out
         written = self.read(tmp_path / "mine.html")
         assert written["partial"]
-        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 0]
+        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 3, 3, 2, 0, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
 
     def test_nobody_trains_while_the_report_is_written(self, figures, tmp_path, monkeypatch):
