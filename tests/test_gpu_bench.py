@@ -359,7 +359,7 @@ class TestTables:
         found.show(measured)
         shown = found.console.file.getvalue()
         assert "share of copy" in shown
-        assert "left out: broken: TypeError: " in shown
+        assert "left out: broken: UnknownOptionError: " in shown
         assert len(measured.rows["layerwise.torch.Lamb"].timing.rounds) == 3
 
     def test_everybody_that_is_taken_is_there(self, place):

@@ -252,6 +252,7 @@ class TestTorch:
         with pytest.raises(ContradictionError, match=r"which is 1, but is 0\.1"):
             scheduler(opt, Polynomial(0.1, total=10))
         sched = scheduler(opt, Polynomial(1.0, total=10))
+        opt.step()
         sched.step()
         assert opt.get_lr() == 0.9
 

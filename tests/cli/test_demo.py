@@ -30,7 +30,7 @@ def test_quick_in_a_pipe(tmp_path):
             assert len(trained["losses"]) == len(trained["ratios"]) >= min(case["steps"], 60)
             assert bool(trained["ratios"][-1][1]) == case["optimizer"].startswith("layerwise")
             assert trained["loss"] < 4.8  # of guessing among all symbols
-    for part in ("Act 1. From batch 32 to 1,024", "Act 2.", "Act 3.", "Gradient noise scale", "2102.06356"):
+    for part in ("Act 1. Test accuracy at batch 32", "Act 2.", "Act 3.", "Gradient noise scale", "2102.06356"):
         assert part in done.stdout
     assert done.stdout.endswith(f"Report: {report}\n")
 

@@ -73,7 +73,7 @@ class TestReport:
         for part in ("Test accuracy against", "Test loss against", "Training loss", "Bytes of state", "Step time"):
             assert any(label.startswith(part) for label in labels), part
         ratios = [label for label in labels if label.startswith("Trust ratio of each layer")]
-        assert len(ratios) == 4  # LARS and LAMB at their large batches, both Adafactors
+        assert len(ratios) == 6  # LARS and LAMB at their large batches, scaled and re-tuned, both Adafactors
         assert Page(usual).tags["svg"] == len(labels)
 
     def test_colours_come_from_the_page(self, usual):

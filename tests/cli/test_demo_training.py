@@ -146,7 +146,7 @@ class TestTraining:
 
     def test_a_loss_that_is_not_finite_ends_the_run(self, training):
         _, _, train = training
-        hot = replace(SGD, lr=1e30)
+        hot = replace(SGD, small=replace(SGD.small, lr=1e30))
         done = train.train(Run(Case(replace(DIGITS, epochs=1), hot, 32), 0))
         assert done.diverged
         assert done.accuracy is None

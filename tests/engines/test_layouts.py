@@ -253,11 +253,11 @@ def test_numpy_weights_that_are_other_arrays_at_every_step(counted):
     assert counted["batches"] == 1
 
 
-def test_numpy_lr_that_comes_and_goes():
-    """It decides whether Adafactor's step follows t, which is more than a number."""
+def test_numpy_relative_step_that_comes_and_goes():
+    """Whether Adafactor's step follows t is more than a number."""
     opt, w = of_numpy.Adafactor(), np.ones((3, 4))
     fixed, v = of_numpy.Adafactor(lr=0.5), np.ones((3, 4))
-    opt.lr = 0.5
+    opt.set_options(lr=0.5, relative_step=False, scale_parameter=False)
     opt.step("w", w, np.ones((3, 4)))
     fixed.step("w", v, np.ones((3, 4)))
     assert np.array_equal(w, v)

@@ -252,7 +252,7 @@ def test_states_that_do_not_fit(name):
         opt.update(params, opt.init({"w": jnp.ones((4, 2))}), params)
     with pytest.raises(StateError, match="no tree like"):
         opt.update(params, opt.init({"v": jnp.ones((4, 3))}), params)
-    with pytest.raises(StateError, match="must be a"):
+    with pytest.raises(StateError, match="must be of type"):
         opt.update(params, optax.adam(0.1).init(params), params)
     with pytest.raises(StateError, match="stats"):
         made(name, stats=True).update(params, opt.init(params), params)
