@@ -38,6 +38,13 @@ def test_any_job(case, drawn):
     compare(GPU, h, jobs, g_scale, kinds)
 
 
+@cases
+@pytest.mark.parametrize("shape", [(), (5,), (7, 3)], ids=str)
+def test_bounds_above_zero_leave_what_is_past_the_end_alone(case, shape):
+    h, dtypes = case.hyper(lr=0.1, max_grad_value=(0.05, None)), ("float32",) * 3
+    compare(GPU, h, [make_job(case, h, shape, (), 0, dtypes, "plain")], 1.0, [(dtypes, "plain")])
+
+
 def smaller(shape):
     """The same with as many dimensions, and few enough elements for an interpreter."""
     while prod(shape) > 700:

@@ -81,7 +81,11 @@ def asking(number):
 
 
 def test_a_sum_over_the_model_is_brought_to_each_device():
-    library = SimpleNamespace(squares=lambda x, dims: x, beside=lambda x, like: Number(x.value, like.device))
+    library = SimpleNamespace(
+        squares=lambda x, dims: x,
+        reshape=lambda x, shape: x,
+        beside=lambda x, like: Number(x.value, like.device),
+    )
     given = [Number(1.0, "a"), Number(2.0, "b"), Number(4.0, "b")]
     runs = [Run((asking(one),), (), together=True) for one in given]
     assert [found for (found,) in local(library, runs)] == [Number(7.0, one.device) for one in given]

@@ -196,7 +196,7 @@ def measure_at(
     here = e < n
     p_at, g_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
     V = second_moment(g, read(V_at, here, COMPUTE, FULL), k)
     if not LATE:
         write(V_at, V, here, FULL)
@@ -291,7 +291,7 @@ def apply_at(
     here = e < n
     p_at, g_at, e_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
     V = read(V_at, here, COMPUTE, FULL)
     if LATE:
         V = second_moment(g, V, k)

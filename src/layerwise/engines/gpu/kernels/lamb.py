@@ -183,7 +183,7 @@ def measure_at(
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
     p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
     m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
     m, v = moments(p, g, m, v, of_moments)
     if not LATE:
@@ -248,7 +248,7 @@ def apply_at(
     p = read(p_at, here, COMPUTE, FULL)
     m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
     if LATE:
-        g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+        g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
         m, v = moments(p, g, m, v, of_moments)
         write(m_at, m, here, FULL)
         write(v_at, v, here, FULL)

@@ -120,7 +120,7 @@ def measure_at(
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
-    x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, READY) + lam * p
+    x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, e < n, READY) + lam * p
     return squared(p), squared(x)
 
 
@@ -193,7 +193,7 @@ def apply_at(
     lam, scale, mu, damped, nesterov, outside = k
     p_at += place(row, start, e, P, FLAT)
     p = read(p_at, here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, READY)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
     u = scale * (g + lam * p)
     if MOMENTUM:
         b_at += place(row, start, e, S0, FLAT)

@@ -178,11 +178,14 @@ def wants(numbers, job, divisor, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def ready(g, wanted, READY: tl.constexpr):
-    """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms."""
+def ready(g, wanted, here, READY: tl.constexpr):
+    """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms.
+
+    Past the end of a layer it stays 0, which bounds above 0 would change.
+    """
     if READY:
         scale, sign, low, high, divisor = wanted
-        return at_most(at_least(g / scale * sign, low), high) / divisor
+        return tl.where(here, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
     return g
 
 
@@ -273,4 +276,4 @@ def square_at(
     COMPUTE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    return squared(ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, True))
+    return squared(ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, e < n, True))

@@ -134,7 +134,7 @@ def measure(
         line = i + tl.arange(0, BL)
         in_lines = in_m[:, None] & (line < lines)[None, :]
         here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, READY)
+        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
         gg = g * g
         tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2), in_lines)
         by_entry += gg
@@ -175,7 +175,7 @@ def squares(
         at = i + tl.arange(0, BL)
         in_lines = in_m[:, None] & (at < lines)[None, :]
         here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, READY)
+        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
         line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
         u = tl.where(here, update(g, line, entry, eps1, CLAMP), 0.0)
         uu += squared(u)
@@ -206,7 +206,7 @@ def apply(
             at = i + tl.arange(0, BL)
             in_lines = in_m[:, None] & (at < lines)[None, :]
             here = in_lines[:, :, None] & in_e[None, None, :]
-            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, READY)
+            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
             line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
             u = update(g, line, entry, eps1, CLAMP)
             to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
