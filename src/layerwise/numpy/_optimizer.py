@@ -225,8 +225,6 @@ class Optimizer(Settable):
             self._layouts.clear()
             self._plans.clear()
             self._matched = False
-        elif _follows_t(changed.h) != _follows_t(self._options.h):  # a rate is told to each step, and planned alike
-            self._plans.clear()
         self._options = changed
 
     def _refitted(self, name: Name, slot: Slot, options: Options) -> Any:
@@ -311,10 +309,6 @@ class Optimizer(Settable):
 
 def _check_engine(name: Any) -> None:
     choose(name, ENGINES)
-
-
-def _follows_t(h: Any) -> bool:
-    return h.lr is None
 
 
 def _finite(argument: str, product: float) -> float:
