@@ -20,21 +20,24 @@ pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole model is easily counted twice
-OPTIONS: dict[str, dict[str, Any]] = {}  # by their representation, which can be hashed
+
+
+def alone(front: Any, dtype: torch.dtype, without: tuple[str, ...] = (), **options: Any) -> Any:
+    """Step in one process that has everything whole, once for each combination of arguments."""
+    return _alone(front, dtype, without, tuple(sorted(options.items())))
 
 
 @cache
-def _alone(front: Any, dtype: torch.dtype, options: str, without: tuple[str, ...]) -> Any:
-    return runs.stepped(front, None, dtype, OPTIONS[options], without)
+def _alone(front: Any, dtype: torch.dtype, without: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> Any:
+    return runs.stepped(front, None, dtype, dict(options), without)
 
 
 def check(
     ranks: Any, front: Any, layout: str | int, dtype: torch.dtype, without: tuple[str, ...] = (), **options: Any
 ) -> None:
     world = runs.layout_of(layout)[0]
-    OPTIONS[repr(options)] = options
     found = shared_stats(ranks.run(world, runs.stepped, front, layout, dtype, options, without))
-    close(found[0], _alone(front, dtype, repr(options), without), TOLERANCE[dtype], (layout, options))
+    close(found[0], alone(front, dtype, without, **options), TOLERANCE[dtype], (layout, options))
     for other in found[1:]:
         same(other, found[0])
 
