@@ -24,7 +24,7 @@ INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick test-gpu check bench bench-gpu docs site site-serve stub sanitize clean help
+.PHONY: setup demo test test-quick test-gpu check bench bench-gpu docs site site-serve stub generate sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -33,12 +33,13 @@ help:
 	@echo "make demo         what the optimizers are for, shown on real data in two minutes, with a report"
 	@echo "make test         all tests;  make test-quick leaves out the slow ones"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
-	@echo "make check        lint, format, types, and the extension's stub"
+	@echo "make check        lint, format, types, and what is generated"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
 	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
+	@echo "make generate     fronts, and tables of the pages, from what the rules declare"
 	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
 
 setup: $(VENV)/.dev $(VENV)/.package
@@ -63,6 +64,7 @@ check: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m mypy
 	@mkdir -p build
 	@$(call write-stub,build/_native.pyi)
+	@$(PY) tools/generate.py --check
 	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
 
 docs: $(VENV)/.dev $(VENV)/.package
@@ -101,6 +103,10 @@ comma := ,
 build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \
   -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV)/bin/ninja)" >/dev/null && \
   $(VENV)/bin/cmake --build $(2) --target $(3)
+
+# Fronts and tables of the pages, made of what the rules declare.
+generate: $(VENV)/.dev $(VENV)/.package
+	@$(PY) tools/generate.py
 
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)

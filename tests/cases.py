@@ -3,147 +3,89 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ModuleType
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import reference
+import numpy as np
+from namespaces import NAMESPACES, trajectory
+from reference.case import SHARED, Options
+from reference.case import Case as Known
 
-from layerwise import hyper, numpy, rules
-
-Options = dict[str, Any]
-
-GRADIENT = {
-    "max_grad_norm": (None, 0.5, 8.0),
-    "max_grad_norm_per_tensor": (None, 0.3),
-    "max_grad_value": (None, 0.4, (-0.1, 0.5), (None, 0.3), (0.05, None)),
-    "maximize": (False, True),
-}
-
-
-def ramp(step: Any) -> Any:
-    """A decay of the second moment that nobody else has: 0, 1/3, 1/2, 3/5, …"""
-    return step / (step + 2.0)  # of which JAX makes a float64 where there are such
-
-
-LAMB = {
-    "lr": (0.1, 0.01),
-    "betas": ((0.9, 0.999), (0.0, 0.5), (0.5, 0.0)),
-    "eps": (1e-6, 1e-2),
-    "weight_decay": (0.0, 0.1),
-    "eps_root": (0.0, 1e-3),
-    "bias_correction": (True, False, "lr"),
-    "decay": ("ratio", "decoupled", "l2"),
-    "adapt": (True, False, "decayed"),
-    "trust_clip": (None, (0.5, 1.5), (None, 0.9), (1.2, None)),
-    "max_weight_norm": (None, 0.5),
-    "grad_averaging": (True, False),
-    "zero_norm_ratio": (1.0, 0.3),
-    "min_norm": (0.0, 1.2),
-    "trust_eps": (0.0, 0.5),
-    "l2": (0.0, 0.3),
-    **GRADIENT,
-}
-LARS = {
-    "lr": (0.1, 1.0),
-    "momentum": (0.9, 0.0),
-    "weight_decay": (0.0, 0.1),
-    "trust_coefficient": (1e-3, 0.5),
-    "eps": (0.0, 0.1),
-    "nesterov": (False, True),
-    "dampening": (0.0, 0.4),
-    "norm": ("split", "decayed"),
-    "lr_in_momentum": (True, False),
-    "adapt": (True, False, "decayed"),
-    "trust_clip": (None, (0.5, 1.5), (None, 0.9)),
-    "zero_norm_ratio": (1.0, 0.3),
-    "min_norm": (0.0, 1.2),
-    "l2": (0.0, 0.3),
-    **GRADIENT,
-}
-ADAFACTOR = {
-    "lr": (None, 0.1),
-    "eps": ((1e-30, 1e-3), (1e-3, 0.5), (None, 1e-3)),
-    "eps_mode": ("add", "clamp"),
-    "clip_threshold": (1.0, None, 0.5, 2.0),
-    "beta2_decay": (-0.8, -0.5),
-    "beta2": (None, ramp, 0.6),
-    "beta2_cap": (None, 0.3),
-    "decay_offset": (0, 2),
-    "beta1": (None, 0.9),
-    "lr_in_momentum": (True, False),
-    "weight_decay": (0.0, 0.1),
-    "decay_scale": ("lr", "step", "none"),
-    "scale_parameter": (None, True, False),
-    "relative_step": (None, "factor", "cap"),
-    "lr_cap": (1e-2, 0.8),  # 0.8 is above 1/√t from the second step on
-    "warmup_init": (False, True),
-    "factored": ("last", "largest", "matrix", False, (0, 1), (-1, 0), ((0,), (1, 2))),
-    "min_dim_size_to_factor": (0, 4),
-    "momentum_dtype": (None,),  # how it is stored concerns a front, not the rule
-    **GRADIENT,
-}
-
-
-def _consistent_lamb(options: Options) -> Options:
-    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
-    return {**options, "min_norm": 0.0} if too_high else options
-
-
-def _consistent_lars(options: Options) -> Options:
-    if options["nesterov"]:
-        return {**options, "momentum": options["momentum"] or 0.9, "dampening": 0.0}
-    return options
-
-
-def _consistent_adafactor(options: Options) -> Options:
-    relative = options["lr"] is None or options["relative_step"] is not None
-    options = {**options, "warmup_init": options["warmup_init"] and relative}
-    if options["beta2"] is not None:  # which says all that these would
-        options["beta2_decay"] = -0.8
-    if isinstance(options["beta2"], float):
-        options["decay_offset"] = 0
-    return options
+import layerwise.numpy
+from layerwise.hyper import options_in_order
+from layerwise.registry import ENTRIES, Entry
+from layerwise.rules.asks import Keep
 
 
 @dataclass(frozen=True)
 class Case:
-    """One optimizer: its rule, hyperparameters and reference, and values for each of its options, a usual one first."""
+    """One optimizer: what the registry has of it, and what tests know of it."""
 
-    hyper: type[Any]
+    name: str
     rule: ModuleType
-    reference: type[Any]
-    numpy: type[Any]
-    options: dict[str, tuple[Any, ...]]
-    consistent: Callable[[Options], Options]
-    smooth: Options = field(default_factory=dict)  # options under which a step has a derivative also at zero
+    hyper: type[Any]
+    known: Known
+    options: dict[str, tuple[Any, ...]]  # values of each, a usual one first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.known, name)
 
     @property
-    def name(self) -> str:
-        return self.hyper.__name__
+    def numpy(self) -> type[Any]:
+        return getattr(layerwise.numpy, self.name)
+
+    @cached_property
+    def rounds(self) -> int:
+        """How often a step asks for sums, counted by driving the rule."""
+        rule, asked = SimpleNamespace(**vars(self.rule)), []
+        rule.step = lambda *given: _counted(self.rule.step(*given), asked)
+        trajectory(NAMESPACES[0], rule, self.hyper(**self.busy), [np.ones((3, 2))], [[np.ones((3, 2))]])
+        return len(asked)
 
     def usual(self) -> Options:
         return {name: values[0] for name, values in self.options.items()}
 
     def drawn(self, seed: int) -> Options:
-        """Options drawn at random: each at its usual value half of the time, so that draws stay unlike one another."""
+        """Return options drawn at random: each usual half of the time, so that draws stay unlike one another."""
         draw = random.Random(f"{self.name} {seed}")
         return self.consistent(
             {name: values[0] if draw.random() < 0.5 else draw.choice(values) for name, values in self.options.items()}
         )
 
 
-CASES = [
-    Case(hyper.Lamb, rules.lamb, reference.Lamb, numpy.Lamb, LAMB, _consistent_lamb, smooth={"eps_root": 1e-8}),
-    Case(hyper.Lars, rules.lars, reference.Lars, numpy.Lars, LARS, _consistent_lars),
-    Case(
-        hyper.Adafactor,
-        rules.adafactor,
-        reference.Adafactor,
-        numpy.Adafactor,
-        ADAFACTOR,
-        _consistent_adafactor,
-        smooth={"eps": (1e-8, 1e-3)},
-    ),
-]
+def _counted(stepping: Any, asked: list[Any]) -> Any:
+    """Pass on what a rule asks and is answered, and write down every request for sums."""
+    answer = None
+    while True:
+        try:
+            request = stepping.send(answer)
+        except StopIteration as done:
+            return done.value
+        if not isinstance(request, Keep):
+            asked.append(request)
+        answer = yield request
+
+
+def _case(entry: Entry) -> Case:
+    module = f"reference.{entry.rule.__name__.rpartition('.')[2]}"
+    known = getattr(import_module(module), "CASE", None) if find_spec(module) else None
+    assert known is not None, (
+        f"{entry.rule.__name__} has no reference: write tests/{module.replace('.', '/')}.py, the paper's algorithm "
+        "element by element in float64, with a CASE that says what else tests have to know (tests/reference/case.py)."
+    )
+    values = {**SHARED, **known.options}
+    missing = [name for name in options_in_order(entry.hyper) if name not in values]
+    assert not missing, f"{module}.CASE has no values for the options {missing}, of which one is usual and goes first."
+    return Case(entry.name, entry.rule, entry.hyper, known, {n: values[n] for n in options_in_order(entry.hyper)})
+
+
+CASES = [_case(entry) for entry in ENTRIES.values()]
+
+
+def case_of(name: str) -> Case:
+    """Return the row of one optimizer."""
+    return next(case for case in CASES if case.name == name)

@@ -218,7 +218,7 @@ MUTANTS = [
     ),
     *_rows(
         "rules.parts",
-        ("elements not bounded", "if h.value_bounds is not None:", "if False:", "reference"),
+        ("elements not bounded", "g if h.value_bounds is None else xp.clip(g, *h.value_bounds)", "g", "reference"),
         (
             "lower bound taken for both",
             "xp.clip(g, *h.value_bounds)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
@@ -11,13 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import CASES
 
 from layerwise import hyper
 from layerwise import numpy as front
 from layerwise.errors import ContradictionError, HyperparameterError, LayerwiseError
-from layerwise.hyper import Adafactor, Lamb, Lars
+from layerwise.rules.adafactor import Adafactor
+from layerwise.rules.lamb import Lamb
+from layerwise.rules.lars import Lars
 
-ALL = [Lamb, Lars, Adafactor]
+ALL = [case.hyper for case in CASES]
 each = pytest.mark.parametrize("cls", ALL)
 
 # Not a number for any option, and -inf outside of every range.
@@ -148,7 +152,7 @@ def refused(cls: Any, options: dict[str, Any], error: type[LayerwiseError] = Hyp
     return messages[0]
 
 
-@each
+@pytest.mark.parametrize("cls", TABLE)
 def test_table_has_every_option(cls):
     assert TABLE[cls].keys() == {spec.name for spec in fields(cls)}
 
@@ -493,5 +497,25 @@ def test_a_schedule_answers_for_itself(cls, name, answer):
     assert {key: value.tobytes() for key, value in opt.state_dict().items()} == state
 
 
-def test_every_optimizer_is_here():
-    assert set(ALL) == set(hyper.Hyper.__subclasses__())
+@each
+def test_every_option_refuses_what_is_of_no_kind_of_option(cls):
+    for name in (spec.name for spec in fields(cls)):
+        for value in (object(), float("nan"), "nonsense", 1j):
+            message = refused(cls, {name: value})
+            assert message.startswith(f"`{name}` must be ")
+            assert f"but is {value!r}. " in message
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_option_takes_the_values_that_tests_give_it(case):
+    for name, values in case.options.items():
+        for value in values:
+            case.hyper.check(name, value)
+
+
+@each
+def test_every_option_has_a_meaning_and_a_way_out(cls):
+    for spec in fields(cls):
+        known = spec.metadata
+        assert re.fullmatch(r"[A-Z].*\.", known["means"]), spec.name
+        assert known["way_out"].endswith("."), spec.name

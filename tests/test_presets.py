@@ -5,9 +5,10 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from layerwise import hyper, preset, presets
 from layerwise import numpy as front
+from layerwise import preset, presets
 from layerwise.errors import PresetError
+from layerwise.registry import ENTRIES
 
 NAMES = [
     "apex.FusedLAMB",
@@ -50,7 +51,7 @@ def test_all_names():
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_constructs_its_class_and_steps(one):
     options = options_of(one.name)
-    assert getattr(hyper, one.optimizer)(**options).optimizer == one.optimizer
+    assert ENTRIES[one.optimizer].hyper(**options).optimizer == one.optimizer
     weights = {"w": np.ones((3, 2)), "b": np.ones(2)}
     opt = getattr(front, one.optimizer)(**options)
     opt.step_all(weights, {name: np.full(w.shape, 0.5) for name, w in weights.items()})
@@ -100,7 +101,7 @@ def test_says_how_it_differs(one):
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 def test_defaults_of_ours_are_not_repeated(one):
     # A repeated default would say "differs" of what does not. Adafactor's depend on whether there is an lr.
-    ours = getattr(hyper, one.optimizer)(**({"lr": 0.1} if one.name in NEEDS_LR else {}))
+    ours = ENTRIES[one.optimizer].hyper(**({"lr": 0.1} if one.name in NEEDS_LR else {}))
     repeated = {
         key
         for key, value in one.options.items()

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerwise import hyper, schedules
+from layerwise import schedules
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.numpy import Lamb, Lars
 from layerwise.recipes import CURVES, recommend
+from layerwise.registry import ENTRIES
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
 OWN = {"reference_batch": 256, "reference_lr": 1e-3}
@@ -135,7 +136,7 @@ class TestPublished:
 class TestPoints:
     @each_point
     def test_settings_are_allowed(self, curve, point):
-        cls = getattr(hyper, curve.optimizer)
+        cls = ENTRIES[curve.optimizer].hyper
         values = {spec.name: getattr(point, spec.name, None) for spec in fields(cls)}
         cls(**{name: value for name, value in values.items() if value is not None})
         assert 0 <= point.warmup < 1

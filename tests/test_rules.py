@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, Case
+from cases import CASES, Case, case_of
 from namespaces import NAMESPACES, Namespace, trajectory
-from oracles import NUMPY, ORACLES, WORLD, close, data, matches_reference, path
+from oracles import ORACLES, WORLD, matches_reference
+from reference.paths import NUMPY, close, data, path
 
 from layerwise.rules.parts import moved
 
@@ -39,22 +40,6 @@ def test_float32_differs_from_float64_by_rounding_only(case: Case, space: Namesp
         close(ours, theirs, 1e-6)
 
 
-# Where an option, or one value of it, shows only next to others: what it is tried with.
-CONTEXT: dict[Any, dict[str, Any]] = {
-    "decay": {"weight_decay": 0.1},
-    "decay_offset": {"clip_threshold": None},
-    "decay_scale": {"weight_decay": 0.1},
-    ("eps", "Adafactor"): {"eps": (0.1, 0.2), "eps_mode": "clamp"},
-    "eps_mode": {"eps": (1e-2, 1e-1)},
-    "lr_in_momentum": {"beta1": 0.9},
-    "norm": {"weight_decay": 0.1},
-    ("max_grad_norm_per_tensor", "Lars"): {"eps": 0.1},
-    ("scale_parameter", True): {"lr": 0.1},
-    ("relative_step", "factor"): {"lr": 0.1},
-    ("relative_step", "cap"): {"lr": 0.1},
-}
-
-
 @pytest.mark.parametrize(
     ("case", "option", "value"),
     [
@@ -65,9 +50,8 @@ CONTEXT: dict[Any, dict[str, Any]] = {
     ],
 )
 def test_every_option_changes_the_path(case: Case, option: str, value: Any) -> None:
-    wanted = {k: v for key in (option, (option, case.name), (option, value)) for k, v in _context(key).items()}
-    context = {k: v for k, v in wanted.items() if k in case.options}
-    without = case.consistent({**case.usual(), **context})
+    beside = {**case.shows_with.get(option, {}), **_beside(case, option, value)}
+    without = case.consistent({**case.usual(), **beside})
     with_it = case.consistent({**without, option: value})
     params, grads = data(11)
     lrs = None if case.options["lr"][0] is None or option == "lr" else [0.1, 0.02, 0.3, 0.1]
@@ -76,10 +60,10 @@ def test_every_option_changes_the_path(case: Case, option: str, value: Any) -> N
     assert difference > 1e-7, f"{option}={value!r} is accepted and ignored"
 
 
-def _context(key: Any) -> dict[str, Any]:
+def _beside(case: Case, option: str, value: Any) -> Any:
     try:
-        return CONTEXT.get(key, {})
-    except TypeError:  # a value that cannot be hashed has no context of its own
+        return case.shows_with.get((option, value), {})
+    except TypeError:  # a value that cannot be hashed is not named
         return {}
 
 
@@ -99,9 +83,9 @@ def test_stats_are_what_the_step_used(case: Case) -> None:
 
 def test_decay_powers_keep_float32_s_digits_where_the_step_is_an_array() -> None:
     xp = NAMESPACES[1]
-    settings = CASES[0].hyper(lr=0.1, adapt=False, betas=(0.9, 0.999), eps=1e-12)
+    settings = case_of("Lamb").hyper(lr=0.1, adapt=False, betas=(0.9, 0.999), eps=1e-12)
     p, g = [np.float32(np.ones(3))], [[np.float32([1e-3, 1.0, 1e3])]]
-    [[moved]] = trajectory(xp, CASES[0].rule, settings, p, g, dtype="float32")
+    [[moved]] = trajectory(xp, case_of("Lamb").rule, settings, p, g, dtype="float32")
     # The first step of Adam is lr·sign(g), whatever the betas; 1 − 0.999 in float32 would be off by 5e-5 of that.
     np.testing.assert_allclose(moved, 0.9, rtol=2e-7)
 
@@ -159,7 +143,7 @@ def test_nan_is_not_hidden_by_a_bound(case: Case, of: str) -> None:
 def test_adafactor_s_statistics_do_not_underflow_in_float32(size: float) -> None:
     draw = np.random.default_rng(0)
     p, g = draw.normal(size=(4, 3)), size * draw.normal(size=(4, 3))
-    adafactor = CASES[2]
+    adafactor = case_of("Adafactor")
     for mode in ("add", "clamp"):
         settings = adafactor.hyper(lr=0.1, eps=(1e-30, 1e-3), eps_mode=mode)
         [exact], [rounded] = (
@@ -169,7 +153,7 @@ def test_adafactor_s_statistics_do_not_underflow_in_float32(size: float) -> None
 
 
 def test_adafactor_clamps_where_the_first_gradient_is_zero() -> None:
-    adafactor = CASES[2]
+    adafactor = case_of("Adafactor")
     settings = adafactor.hyper(lr=0.1, eps=(1e-7, 1e-3), eps_mode="clamp")
     [[first], [second]] = path(WORLD, settings, [np.ones((2, 3))], [[np.zeros((2, 3))], [np.ones((2, 3))]])
     np.testing.assert_array_equal(first, 1.0)

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layerwise import hyper, rules
 from layerwise.cli.bench.memory import bytes_in, peak_on_cpu, peak_on_cuda
 from layerwise.cli.bench.peers import DECAY, LR, Peer, Running
 from layerwise.cli.bench.tensors import Stepping
 from layerwise.cli.bench.timing import Step
 from layerwise.drive import Run, local
+from layerwise.registry import ENTRIES
 from layerwise.rules.asks import Now
 from layerwise.rules.parts import moved
 
@@ -124,8 +124,8 @@ class WholeStep:
     """The step of all tensors as one function, which writes to them; t and lr are tensors too."""
 
     def __init__(self, name: str, params: Sequence[Tensor], options: Any) -> None:
-        settings = getattr(hyper, name)(lr=LR, weight_decay=DECAY, **options)
-        self._rule: Any = getattr(rules, name.lower())
+        settings = ENTRIES[name].hyper(lr=LR, weight_decay=DECAY, **options)
+        self._rule: Any = ENTRIES[name].rule
         self._h = [settings.fit(tuple(p.shape), (), torch.finfo(p.dtype).eps) for p in params]
         self._params, self._grads = [p.detach() for p in params], [p.grad for p in params]
         self.states = [self._zeros(h, p) for h, p in zip(self._h, params, strict=True)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from layerwise.blocks import Blocks
 from layerwise.names import optional
 from layerwise.presets import Preset, preset, presets
+from layerwise.registry import ENTRIES
 from layerwise.threads import get_num_threads, set_num_threads
 
 __all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "optional", "preset", "presets", "set_num_threads"]
@@ -16,8 +17,8 @@ __all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "optional", "pr
 __version__ = version("layerwise")
 
 FRONTS = {
-    **dict.fromkeys(("Lamb", "Lars", "Adafactor"), ("layerwise.torch", "layerwise.numpy")),
-    **dict.fromkeys(("lamb", "lars", "adafactor"), ("layerwise.jax",)),
+    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy")),
+    **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
     "param_groups": ("layerwise.torch",),
 }
 

@@ -26,6 +26,7 @@ class Check:
 
     allowed: str
     convert: Convert
+    members: tuple[Check, ...] = ()  # of a pair
 
     def __call__(self, argument: str, value: Any, way_out: str) -> Any:
         try:
@@ -43,9 +44,9 @@ class Check:
         return Check(f"{self.allowed} or {other.allowed}", either)
 
 
-def option(default: Any, check: Check, way_out: str, shown: bool = True) -> Any:
-    """A dataclass field that carries its check and the sentence that helps when it fails."""
-    return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out})
+def option(default: Any, check: Check, way_out: str, shown: bool = True, **known: Any) -> Any:
+    """Return a dataclass field that carries its check, the way out of an error, and what else is known of it."""
+    return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out, **known})
 
 
 def checked(spec: Field[Any], value: Any) -> Any:
@@ -158,7 +159,7 @@ def pair(first: Check, second: Check, ordered: bool = False) -> Check:
         return low, high
 
     words = f"a pair ({first.allowed}, {second.allowed})"
-    return Check(words + " with the first ≤ the second" if ordered else words, convert)
+    return Check(words + " with the first ≤ the second" if ordered else words, convert, (first, second))
 
 
 def schedule() -> Check:

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise import rules
 from layerwise.errors import StateError
-from layerwise.jax import AdafactorState, LambState, LarsState
+from layerwise.jax import AdafactorState, LambState, LarsState, optimizers
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
+from layerwise.registry import ENTRIES
 
 __all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
 
@@ -37,6 +37,8 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
         trace = jax.tree.map(jnp.negative, _only(state, "TraceState").trace)
         kept = {} if ours.trace is None else {"trace": trace}
         return _filled(ours, leaves, count=counts[0], **kept)
+    if not isinstance(ours, AdafactorState):
+        raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
     rms = _only(state, "FactoredState")
     parts = [_from_factored(*row) for row in _rows(leaves, ours, rms)]
     trees = {part: leaves.like(column) for part, column in zip(FACTORED, zip(*parts, strict=True), strict=True)}
@@ -131,12 +133,12 @@ def from_torch(
 
 def _ours(transform: Any, params: Any) -> Any:
     state = transform.init(params)
-    if not isinstance(state, (LambState, LarsState, AdafactorState)):
+    if type(state) not in RULES:
         raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {type(state).__name__}.")
     return state
 
 
-RULES = {LambState: rules.lamb, LarsState: rules.lars, AdafactorState: rules.adafactor}
+RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTRIES.items()}
 
 
 def _parts(state: Any) -> dict[str, str]:

@@ -1,6 +1,7 @@
-"""The hyperparameters of LAMB, LARS and Adafactor: frozen, and checked by themselves.
+"""The base of every optimizer's options: frozen, and checked by themselves.
 
-Every front builds one of these first, so the same mistake gets the same message everywhere.
+Each module of `rules` derives its own class from `Hyper` and the groups of options that rules share. Every front builds
+one of these first, so the same mistake gets the same message everywhere.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
-from layerwise import factoring
-from layerwise.checks import FLAG, NONE, Check, checked, dtype, integer, number, one_of, option, pair, schedule
-from layerwise.errors import ContradictionError, sentence
-from layerwise.rules.parts import is_number, is_on, is_zero
+from layerwise import checks
+from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, schedule
+from layerwise.rules.parts import is_on
 
 Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
@@ -29,27 +29,73 @@ OFF = number(0) | NONE
 BOUND = number(-inf, inf) | NONE
 VALUE_BOUNDS = pair(BOUND, BOUND, ordered=True)
 LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
-WEIGHT_DECAY = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
-SWITCH = "Pass True or False."
-ADAPT = 'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.'
-CLIP = "Pass (low, high) with low ≤ high, None for a side without bound, or None for no clipping."
 GRAD = "Pass a number > 0, or None (or 0) for no clipping."
 GRAD_VALUE = "Pass a number > 0, (low, high) with low ≤ high, or None (or 0) for no clipping."
-MIN_NORM = "Pass the norm below which none counts, such as 1e-3, or 0 for no floor."
-L2_PENALTY = "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given."
+
+
+def option(
+    default: Any,
+    check: Check,
+    means: str,
+    way_out: str,
+    *,
+    shown: bool = True,
+    optax: str | tuple[str, str] | None = None,
+    optax_default: Any = MISSING,
+) -> Any:
+    """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
+
+    Args:
+        shown: Whether the representation of the settings shows it.
+        optax: Its name in optax where that is another, or the names of the two numbers of a pair.
+        optax_default: Its default in the JAX front, where optax means something else by its own.
+    """
+    return checks.option(default, check, way_out, shown, means=means, optax=optax, optax_default=optax_default)
+
+
+def flag(default: bool, means: str) -> Any:
+    return option(default, FLAG, means, "Pass True or False.")
+
+
+def lr_option(default: float, means: str = "Learning rate.") -> Any:
+    return option(default, RATE, means, LR, optax="learning_rate")
+
+
+def weight_decay_option(optax: str | None = None) -> Any:
+    way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
+    return option(0.0, RATE, "Weight decay λ.", way_out, optax=optax)
+
+
+def betas_option() -> Any:
+    """Declare the decay rates of Adam's two moments."""
+    return option(
+        (0.9, 0.999),
+        pair(number(0, 1), number(0, 1)),
+        "Decay rates of the first moment m and of the second moment v.",
+        "Pass two numbers such as betas=(0.9, 0.999).",
+        optax=("b1", "b2"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyper:
-    """What all three share: how the gradient is prepared."""
+    """Options of every rule, and the machinery of all options."""
 
     optimizer: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
+    optax_state: ClassVar[Mapping[str, str]] = {}  # names of parts of the state in optax, where those are others
 
-    max_grad_norm: float | None = option(None, OFF, GRAD)
-    max_grad_norm_per_tensor: float | None = option(None, OFF, GRAD)
-    max_grad_value: float | Bounds | None = option(None, OFF | VALUE_BOUNDS, GRAD_VALUE)
-    maximize: bool = option(False, FLAG, SWITCH)
+    max_grad_value: float | Bounds | None = option(
+        None,
+        OFF | VALUE_BOUNDS,
+        "Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is off.",
+        GRAD_VALUE,
+    )
+    maximize: bool = flag(False, "Climb instead of descend: the gradient is negated first.")
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.optimizer = cls.__name__
 
     def __post_init__(self) -> None:
         for spec in fields(self):
@@ -57,50 +103,55 @@ class Hyper:
 
     @property
     def value_bounds(self) -> Bounds | None:
-        """Between what each element of the gradient is kept; None where it is left as it is."""
+        """The bounds of each element of the gradient; None where it is left as it is."""
         bound = self.max_grad_value
         if isinstance(bound, tuple):
             return None if bound == (None, None) else bound
         return (-bound, bound) if bound is not None and is_on(bound) else None
 
     def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
-        """The decay of the second moment at a tensor's step t, where that does not follow t by the rule's formula."""
+        """Return the decay of the second moment at step t, where that does not follow t by the rule's formula."""
         return None
 
     @property
     def follows_step(self) -> bool:
-        """Whether `beta2_of` differs from step to step."""
+        """True if `beta2_of` differs from step to step."""
         return False
 
     @property
+    def model_bound(self) -> float:
+        """The bound of the norm of all gradients, 0 where there is none: a sum over every tensor of the model."""
+        return 0.0
+
+    @property
     def asks_of_model(self) -> bool:
-        """Whether a step asks for a sum over every tensor of the model."""
-        return is_on(self.max_grad_norm)
+        """True if a step asks for a sum over every tensor of the model."""
+        return is_on(self.model_bound)
 
     def state_dtypes(self) -> dict[str, str]:
-        """Names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
+        """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
         return {}
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
-        """The same settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
+        """Return the settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self
 
     def settled(self: H, **values: Any) -> H:
-        """A copy with these values, which are ours and not judged as the user's would be."""
+        """Return a copy with these values, which are ours and not judged as the user's would be."""
         settled = copy(self)
         for name, value in values.items():
             object.__setattr__(settled, name, value)
         return settled
 
     def form(self) -> tuple[Any, ...]:
-        """The settings without their numbers, of which only whether they are 0 decides how a step is laid out."""
+        """Return the settings without their numbers; only whether one is 0 decides how a step is laid out."""
         return tuple(_form(getattr(self, spec.name)) for spec in fields(self))
 
     @classmethod
     def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
         """Return one option's value, checked alone.
 
-        `argument` is what the message calls it, and `called` are names that options have where it was given.
+        `argument` is its name in the message, and `called` are names that options have where it was given.
         """
         spec = next(spec for spec in fields(cls) if spec.name == name)
         way_out = spec.metadata["way_out"]
@@ -109,251 +160,91 @@ class Hyper:
         return spec.metadata["check"](argument or name, value, way_out)
 
 
-def _form(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_form, value))
-    return (value == 0,) if isinstance(value, float) else value
+@dataclass(frozen=True, kw_only=True)
+class ClippedByNorm(Hyper):
+    """Clipping by norm, for rules whose step depends on the gradient's length."""
+
+    max_grad_norm: float | None = option(
+        None, OFF, "Scale all gradients down together so that their common norm is at most this; None is off.", GRAD
+    )
+    max_grad_norm_per_tensor: float | None = option(
+        None, OFF, "Scale each tensor's gradient (or each block's) down to at most this norm; None is off.", GRAD
+    )
+
+    @property
+    def model_bound(self) -> float:
+        return 0.0 if self.max_grad_norm is None else self.max_grad_norm
 
 
-def _warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrustRatio(Hyper):
+    """A ratio of norms that scales the step of each tensor."""
+
+    adapt: Adapt = option(
+        True,
+        one_of(True, False, "decayed"),
+        'Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0 ("decayed").',
+        'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
+    )
+    trust_clip: Bounds | None = option(
+        None,
+        pair(OFF, OFF, ordered=True) | NONE,
+        "Bounds (low, high) of the trust ratio; None on a side is no bound.",
+        "Pass (low, high) with low ≤ high, None for a side without bound, or None for no clipping.",
+    )
+    zero_norm_ratio: float = option(
+        1.0,
+        number(0),
+        "The trust ratio of a tensor where a norm is 0.",
+        "Pass the ratio for tensors or gradients of norm 0, such as 1.",
+    )
+    min_norm: float = option(
+        0.0,
+        number(0),
+        "Both norms count as at least this in the trust ratio.",
+        "Pass the norm below which none counts, such as 1e-3, or 0 for no floor.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class L2Penalty(Hyper):
+    """A second kind of decay, on the gradient."""
+
+    l2: float = option(
+        0.0,
+        number(0),
+        "L2 penalty added to the gradient, besides weight_decay.",
+        "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given.",
+    )
+
+
+def options_in_order(h: type[Hyper]) -> list[str]:
+    """Return the names of a rule's options: its own as it declares them, then those that it shares with others."""
+    own = [name for one in h.__mro__ for name in vars(one).get("__annotations__", ())]
+    there = {spec.name for spec in fields(h)}
+    return [name for name in dict.fromkeys(own) if name in there]
+
+
+def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
     """Say that two numbers look swapped, which the formula allows all the same."""
     warnings.warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?", stacklevel=2)
 
 
-@dataclass(frozen=True)
-class Lamb(Hyper):
-    """LAMB; docs/optimizers/lamb.md gives the formula and each option's place in it."""
-
-    optimizer: ClassVar[str] = "Lamb"
-
-    lr: Scheduled = option(1e-3, RATE, LR)
-    betas: tuple[float, float] = option(
-        (0.9, 0.999), pair(number(0, 1), number(0, 1)), "Pass two numbers such as betas=(0.9, 0.999)."
-    )
-    eps: float = option(1e-6, number(0), "Pass a small number such as eps=1e-6.")
-    weight_decay: Scheduled = option(0.0, RATE, WEIGHT_DECAY)
-    _: KW_ONLY
-    eps_root: float = option(0.0, number(0), "Pass a small number such as eps_root=1e-12, or 0.")
-    bias_correction: bool | Literal["lr"] = option(
-        True, one_of(True, False, "lr"), 'Pass True, False, or "lr" to correct the step instead of the direction.'
-    )
-    decay: Literal["ratio", "decoupled", "l2"] = option(
-        "ratio",
-        one_of("ratio", "decoupled", "l2"),
-        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
-    )
-    adapt: Adapt = option(True, one_of(True, False, "decayed"), ADAPT)
-    trust_clip: Bounds | None = option(None, pair(OFF, OFF, ordered=True) | NONE, CLIP)
-    max_weight_norm: float | None = option(None, number(0, above=True) | NONE, "Pass a bound such as 10, or None.")
-    grad_averaging: bool = option(True, FLAG, SWITCH)
-    zero_norm_ratio: float = option(1.0, number(0), "Pass the ratio for tensors or gradients of norm 0, such as 1.")
-    min_norm: float = option(0.0, number(0), MIN_NORM)
-    trust_eps: float = option(0.0, number(0), "Pass a small number such as trust_eps=1e-8, or 0.")
-    l2: float = option(0.0, number(0), L2_PENALTY)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        b1, b2 = self.betas
-        if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
-            _warn_of_swap("b1", "b2", self.betas)
-        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
-            raise ContradictionError(
-                sentence(
-                    "min_norm", f"at most max_weight_norm={self.max_weight_norm}", self.min_norm, "Lower one of them."
-                )
-            )
-
-
-@dataclass(frozen=True)
-class Lars(Hyper):
-    """LARS; docs/optimizers/lars.md gives the formula and each option's place in it."""
-
-    optimizer: ClassVar[str] = "Lars"
-
-    lr: Scheduled = option(1.0, RATE, LR)
-    momentum: float = option(0.9, number(0, 1), "Pass a number such as momentum=0.9, or 0 for none.")
-    weight_decay: Scheduled = option(0.0, RATE, WEIGHT_DECAY)
-    trust_coefficient: float = option(1e-3, number(0, above=True), "Pass a number such as trust_coefficient=0.001.")
-    _: KW_ONLY
-    eps: float = option(0.0, number(0), "Pass a small number such as eps=1e-8, or 0.")
-    nesterov: bool = option(False, FLAG, SWITCH)
-    dampening: float = option(0.0, number(0, 1, to=True), "Pass a number such as dampening=0.1, or 0 for none.")
-    norm: Literal["split", "decayed"] = option(
-        "split", one_of("split", "decayed"), 'Pass "split" for ‖g‖ + λ‖p‖ (the paper) or "decayed" for ‖g + λp‖.'
-    )
-    lr_in_momentum: bool = option(True, FLAG, SWITCH)
-    adapt: Adapt = option(True, one_of(True, False, "decayed"), ADAPT)
-    trust_clip: tuple[float | None, float] | None = option(None, pair(OFF, number(0), ordered=True) | NONE, CLIP)
-    zero_norm_ratio: float = option(1.0, number(0), "Pass the ratio for tensors or gradients of norm 0, such as 1.")
-    min_norm: float = option(0.0, number(0), MIN_NORM)
-    l2: float = option(0.0, number(0), L2_PENALTY)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ContradictionError(
-                sentence(
-                    "nesterov",
-                    f"False with momentum={self.momentum} and dampening={self.dampening}",
-                    True,
-                    "It needs momentum > 0 and dampening=0.",
-                )
-            )
-
-
-BETA2 = number(0, 1)
-BETA2_WAY_OUT = "Pass a number such as 0.999, a callable of the step (0, 1, 2, …), or None for 1 - t**beta2_decay."
-
-
-def _eps1(value: Any) -> float | None:
-    # 0 would make 0/0 of every gradient that is zero from the start.
-    return None if value is None else float(number(0, above=True).convert(value))
-
-
-EPS1 = Check("a finite number > 0 or None", _eps1)
-
-
-@dataclass(frozen=True)
-class Adafactor(Hyper):
-    """Adafactor; docs/optimizers/adafactor.md gives the formula and each option's place in it."""
-
-    optimizer: ClassVar[str] = "Adafactor"
-    settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
-
-    lr: Scheduled | None = option(None, RATE | NONE, LR + " None asks for the relative step.")
-    _: KW_ONLY
-    eps: tuple[float | None, float] = option(
-        (1e-30, 1e-3),
-        pair(EPS1, number(0)),
-        "Pass eps=(eps1, eps2) such as (1e-30, 1e-3); None as eps1 is the dtype's own epsilon.",
-    )
-    eps_mode: Literal["add", "clamp"] = option(
-        "add", one_of("add", "clamp"), 'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).'
-    )
-    clip_threshold: float | None = option(1.0, number(0, above=True) | NONE, "Pass a number such as 1.0; None is off.")
-    beta2_decay: float = option(
-        -0.8, number(-float("inf"), 0, to=True), "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8."
-    )
-    # Not in the representation, by which processes compare their settings: a function's differs from one to another.
-    beta2: Scheduled | None = option(None, BETA2 | schedule() | NONE, BETA2_WAY_OUT, shown=False)
-    beta2_cap: float | None = option(None, number(0, 1) | NONE, "Pass a bound such as 0.999, or None.")
-    decay_offset: int = option(0, integer(0, bits=63), "Pass the number of steps trained before, or 0.")
-    beta1: float | None = option(None, number(0, 1) | NONE, "Pass a number such as beta1=0.9, or None for none.")
-    momentum_dtype: str | None = option(
-        None,
-        NONE | dtype("float16", "bfloat16", "float32", "float64"),
-        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
-    )
-    lr_in_momentum: bool = option(True, FLAG, SWITCH)
-    weight_decay: Scheduled = option(0.0, RATE, WEIGHT_DECAY)
-    decay_scale: Literal["lr", "step", "none"] = option(
-        "lr", one_of("lr", "step", "none"), 'Pass "lr" for lr·λ, "step" for the whole step size·λ, or "none" for λ.'
-    )
-    scale_parameter: bool | None = option(None, FLAG | NONE, "Pass True, False, or None: on with a relative step.")
-    relative_step: bool | Literal["factor", "cap"] | None = option(
-        None,
-        one_of(True, False, "factor", "cap", None),
-        'Pass True, False, "factor" where lr multiplies the relative step, "cap" where it bounds it, '
-        "or None: on when lr is None.",
-    )
-    lr_cap: float = option(1e-2, number(0, above=True), "Pass the relative step's upper bound, such as 1e-2.")
-    warmup_init: bool = option(False, FLAG, SWITCH)
-    factored: Any = option("last", factoring.CHECK, factoring.WAY_OUT)
-    min_dim_size_to_factor: int = option(
-        0, integer(0, bits=63), "Pass the smallest size worth factoring, such as 128, or 0."
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        eps1, eps2 = self.eps
-        if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
-            _warn_of_swap("eps1", "eps2", (eps1, eps2))
-        self._settle_rates()
-        if self.warmup_init and not self.relative_step:
-            raise ContradictionError(
-                sentence(
-                    "warmup_init",
-                    "False without a relative step",
-                    True,
-                    "Ask for one with relative_step, or warm lr up by a schedule.",
-                )
-            )
-
-        if self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6:  # it may have been a float32
-            raise ContradictionError(
-                sentence(
-                    "beta2",
-                    f"None beside the exponent {self.beta2_decay}",
-                    self.beta2,
-                    "Drop one: both say what it is.",
-                )
-            )
-        if self.decay_offset and is_number(self.beta2):
-            raise ContradictionError(
-                sentence("decay_offset", f"0 with beta2={self.beta2}", self.decay_offset, "That follows no step.")
-            )
-        if self.momentum_dtype is not None and self.beta1 is None:
-            raise ContradictionError(
-                sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
-            )
-
-    def _settle_rates(self) -> None:
-        """Settle what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
-        if self.lr is not None and self.relative_step is True:
-            way_out = (
-                'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
-            )
-            raise ContradictionError(sentence("lr", "None when relative_step=True", self.lr, way_out))
-        if self.lr is None and self.relative_step is False:
-            raise ContradictionError(
-                sentence("lr", "given when relative_step=False", None, "Pass lr, such as 1e-3, or drop relative_step.")
-            )
-        role = self.relative_step
-        if role is None or role is True:
-            role = "factor" if self.lr is None else False
-        lr = self.lr
-        if lr is None:
-            lr = self.lr_cap if role == "cap" else 1.0
-        scaled = role is not False if self.scale_parameter is None else self.scale_parameter
-        for name, value in (("lr", lr), ("relative_step", role), ("scale_parameter", scaled)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def follows_step(self) -> bool:
-        return callable(self.beta2)
-
-    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
-        if not callable(self.beta2):
-            return self.beta2
-        step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
-        found = self.beta2(step)
-        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
-            return found
-        return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
-
-    def state_dtypes(self) -> dict[str, str]:
-        return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
-
-    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
-        eps1, eps2 = self.eps
-        return self.settled(
-            eps=(machine_eps if eps1 is None else eps1, eps2),
-            factored=factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False,
-        )
-
-
-Settings = Lamb | Lars | Adafactor
-
-
 def in_words(value: Any) -> Any:
-    """A setting as other processes and checkpoints are told of it: a function by its name alone."""
+    """Return a setting as other processes and checkpoints see it: a function by its name alone."""
     if not callable(value):
         return value
     return f"<function {getattr(value, '__qualname__', type(value).__qualname__)}>"
 
 
 def scheduled(value: Scheduled, name: str, step: int) -> float:
-    """The number that an option has at `step` (counted from 0), where a schedule's answer is held to be one."""
+    """Return the number that an option has at `step` (counted from 0), and refuse a schedule that returns none."""
     if not callable(value):
         return value
     return float(number(0)(f"{name}({step})", value(step), "A schedule must return such a number for every step."))
+
+
+def _form(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_form, value))
+    return (value == 0,) if isinstance(value, float) else value

@@ -7,15 +7,16 @@ run for docs/coverage.md and the parity tests; the name before the dot is the pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from layerwise import hyper
 from layerwise.errors import PresetError
+from layerwise.hyper import options_in_order
 from layerwise.keywords import check_keywords
 from layerwise.names import INSTEAD, is_by_name
+from layerwise.registry import ENTRIES
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +187,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     {'norm': 'decayed', 'trust_coefficient': 0.02}
     """
     one = find(name)
-    settings: Any = getattr(hyper, one.optimizer)
+    settings = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - _options(one), _options(one))
     for option, value in overrides.items():
         if not (option in INSTEAD and is_by_name(value)):
@@ -196,7 +197,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 
 def _options(one: Preset) -> list[str]:
     """The options of the formula that the preset's optimizer has."""
-    return [spec.name for spec in fields(getattr(hyper, one.optimizer))]
+    return options_in_order(ENTRIES[one.optimizer].hyper)
 
 
 def find(name: str) -> Preset:

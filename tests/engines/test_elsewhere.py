@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import case_of
 from engines.worlds import WORLDS, make_job, mapped, needed, now_of, numbers
 
 from layerwise import engines
@@ -14,7 +14,7 @@ from layerwise.errors import EngineError
 
 pytestmark = needed
 WORLD = WORLDS[1]
-CASE = CASES[0]
+CASE = case_of("Lamb")
 H = CASE.hyper(lr=0.1, weight_decay=0.1)
 
 

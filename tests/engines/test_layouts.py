@@ -15,7 +15,9 @@ from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
 from layerwise.engines import native
 from layerwise.errors import ParameterError
-from layerwise.hyper import Adafactor, Lamb, Lars
+from layerwise.rules.adafactor import Adafactor
+from layerwise.rules.lamb import Lamb
+from layerwise.rules.lars import Lars
 from layerwise.torch import _optimizer
 
 pytestmark = needed

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.worlds import (
     WORLDS,
     bits,
@@ -32,10 +32,11 @@ from engines.worlds import (
 )
 
 import layerwise
-from layerwise import engines, hyper, rules
+from layerwise import engines
 from layerwise.engines import native
 from layerwise.errors import EngineError, HyperparameterError
 from layerwise.numpy import Lamb
+from layerwise.rules import lamb
 
 pytestmark = needed
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -141,7 +142,7 @@ def test_all_sizes(case, world):
             walk_both(world, [replace(moved, p=p)], [copied(plain)], h)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2]], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case_of("Lamb"), case_of("Adafactor")], ids=lambda case: case.name)
 @pytest.mark.parametrize(
     "kinds", [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float32", "float32", "bfloat16")], ids=str
 )
@@ -285,8 +286,8 @@ def test_several_threads_step_at_once(threads):
 
 def test_one_list_of_jobs_stepped_by_two_threads():
     """Whoever comes second while the first is at it does not wait for it, and does not share its memory."""
-    h = busy(CASES[0])
-    engine, lists = NUMPY.engine(), [many(CASES[0], h) for _ in range(2)]
+    h = busy(case_of("Lamb"))
+    engine, lists = NUMPY.engine(), [many(case_of("Lamb"), h) for _ in range(2)]
     key_of_both = [[replace(job, p=job.p, now=now_of(h, 1)) for job in jobs] for jobs in lists]
 
     def often(jobs):
@@ -308,7 +309,7 @@ def test_one_list_of_jobs_stepped_by_two_threads():
 def test_layout_is_handed_on_while_it_holds(world, monkeypatch):
     made = []
     real = _native.Batch
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     jobs = [mapped(job, world.array) for job in many(case, h)]
     monkeypatch.setattr(native, "_native", Spy(made, real))
@@ -344,7 +345,7 @@ class Spy:
 
 @worlds
 def test_arrays_that_were_replaced_are_not_written_to(world):
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     [job] = [mapped(job, world.array) for job in many(case, h, shapes=[(40, 30)])]
     engine.step([job])
@@ -364,7 +365,7 @@ def test_arrays_that_were_replaced_are_not_written_to(world):
 @worlds
 def test_a_prepared_step_says_when_an_array_is_another(world):
     """Once it has been taken; before, it is laid out anew, as NumPy's optimizers expect."""
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     [job] = [mapped(job, world.array) for job in many(case, h, shapes=[(40, 30)])]
     prepared = world.engine().prepare([job])
     assert not prepared.notices
@@ -382,7 +383,7 @@ def test_a_prepared_step_says_when_an_array_is_another(world):
 @worlds
 def test_another_shape_or_dtype_at_the_same_place(world):
     """What was laid out for one array is not used for another that begins at the same address."""
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     big = mapped(many(case, h, shapes=[(64, 8)])[0], world.array)
     engine.step([big])
@@ -396,7 +397,7 @@ def test_another_shape_or_dtype_at_the_same_place(world):
 
 @worlds
 def test_nothing_is_kept_alive(world):
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     jobs = [mapped(job, world.array) for job in many(case, h, shapes=[(40, 30)])]
     engine.step(jobs)
@@ -407,7 +408,7 @@ def test_nothing_is_kept_alive(world):
 
 
 def test_measurements_are_of_their_step():
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     jobs = many(case, h)
     engine = NUMPY.engine()
     measured = engine.step(jobs)[0]
@@ -435,14 +436,14 @@ class Odd(torch.Tensor):
 
 
 def test_insisting_says_why_not():
-    for job, reason in strange(CASES[0], busy(CASES[0])):
+    for job, reason in strange(case_of("Lamb"), busy(case_of("Lamb"))):
         with pytest.raises(EngineError, match=f"fused engine does not take.*{reason}"):
             WORLDS[1].engine().step([job])
 
 
 @pytest.mark.parametrize("bound", [None, 0.5])
 def test_a_strange_job_is_left_to_the_rule(bound):
-    case = CASES[0]
+    case = case_of("Lamb")
     h = busy(case, max_grad_norm=bound)
     jobs = [mapped(make_job(case, h, (6, 4), (), i), WORLDS[1].array) for i in range(3)]
     jobs[1] = replace(jobs[1], skip=torch.tensor(False))
@@ -455,7 +456,7 @@ def test_a_strange_job_is_left_to_the_rule(bound):
 
 
 def test_nothing_is_changed_where_one_is_refused():
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     jobs = [mapped(make_job(case, h, (6, 4), (), i), WORLDS[1].array) for i in range(3)]
     jobs[2] = replace(jobs[2], skip=torch.tensor(False))
     before = [numbers(a) for job in jobs for a in stored(job)]
@@ -466,7 +467,7 @@ def test_nothing_is_changed_where_one_is_refused():
 
 
 def test_read_only_arrays_are_not_written_to():
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     job = make_job(case, h, (6, 4), (), 1)
     job.p.flags.writeable = False
     with pytest.raises(EngineError):
@@ -474,7 +475,7 @@ def test_read_only_arrays_are_not_written_to():
 
 
 def test_swapped_bytes_are_not_taken_for_numbers():
-    case, h = CASES[0], busy(CASES[0])
+    case, h = case_of("Lamb"), busy(case_of("Lamb"))
     job = make_job(case, h, (6, 4), (), 1)
     swapped = replace(job, g=job.g.astype(">f4"))
     theirs = copied(job)
@@ -484,8 +485,8 @@ def test_swapped_bytes_are_not_taken_for_numbers():
 
 
 def test_many_dimensions_that_do_not_lie_in_a_row():
-    h = hyper.Adafactor(lr=0.1, factored=((0, 2, 4, 6, 8), (1, 3, 5, 7, 9)))
-    job = make_job(CASES[2], h, (2,) * 10, (), 1)
+    h = case_of("Adafactor").hyper(lr=0.1, factored=((0, 2, 4, 6, 8), (1, 3, 5, 7, 9)))
+    job = make_job(case_of("Adafactor"), h, (2,) * 10, (), 1)
     with pytest.raises(EngineError, match="more dimensions"):
         NUMPY.engine().step([job])
     theirs = copied(job)
@@ -507,4 +508,4 @@ def test_the_front_takes_it():
     np.testing.assert_allclose(w, v, rtol=1e-6)
     assert isinstance(ours._slots["w"].measured[0], native.Measured)
     assert not isinstance(theirs._slots["w"].measured[0], native.Measured)
-    assert rules.lamb is ours._rule
+    assert lamb is ours._rule

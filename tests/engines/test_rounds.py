@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.test_against_rule import well_posed
 from engines.worlds import (
     EPS,
@@ -276,7 +276,7 @@ def test_somebody_is_met_even_where_nothing_is_asked(case, compiled):
 
 
 def test_a_whole_of_other_dimensions_is_refused():
-    job = make_job(CASES[0], CASES[0].hyper(), (5, 3), (), 0)
+    job = make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0)
     prepared = native.NativeEngine(None).prepare([engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
     with pytest.raises(EngineError, match="other dimensions"):
         prepared.step([job.g], [job.now], None, Failing(9))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.test_against_rule import agree
 from engines.test_rounds import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, bits, make_job, mapped, new_gradient, now_of, numbers, stored
@@ -19,7 +19,7 @@ from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.factored import Room, lay
 from layerwise.engines.gpu.planes import plane_of, tile_of, vector_of
 
-CASE = CASES[2]
+CASE = case_of("Adafactor")
 FLOATS = ("float32",) * 3
 TINY = replace(SMALL, tile=16, tiles=2, entries=16)
 BUSY = {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.1, "scale_parameter": True, "clip_threshold": 0.5}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers, stored
 from gpu.world import DEVICE, GPU, RULE, SMALL
 
@@ -218,7 +218,7 @@ def test_gradients_that_lie_otherwise(case):
 
 
 def test_a_number_in_a_dtype_that_is_converted_may_change():
-    case = CASES[0]
+    case = case_of("Lamb")
     jobs, others = jobs_of(case, [(5,)]), jobs_of(case, [(5,)])
     ready, rate = prepared(jobs), torch.tensor(0.5, dtype=torch.float16, device=DEVICE)
     nows = [Now(1, rate, 0.0)]
@@ -232,14 +232,16 @@ def test_a_number_in_a_dtype_that_is_converted_may_change():
 
 
 def test_kinds_are_grouped():
-    jobs = jobs_of(CASES[0], [(8,), (9,)]) + jobs_of(CASES[0], [(8,), (9,)], ("bfloat16", "bfloat16", "float32"))
+    jobs = jobs_of(case_of("Lamb"), [(8,), (9,)]) + jobs_of(
+        case_of("Lamb"), [(8,), (9,)], ("bfloat16", "bfloat16", "float32")
+    )
     ready = prepared(jobs)
     step(ready, jobs)
     assert [len(group.jobs) for group in ready._laid.tables.layers.groups] == [2, 2]
 
 
 def test_what_is_measured_can_be_kept():
-    jobs = jobs_of(CASES[0])
+    jobs = jobs_of(case_of("Lamb"))
     ready = prepared(jobs)
     assert ready.stats() == []
     step(ready, jobs)
@@ -258,7 +260,7 @@ def test_what_is_measured_can_be_kept():
     ],
 )
 def test_what_is_declined(made, reason):
-    case = CASES[0]
+    case = case_of("Lamb")
     p = made()
     job = engines.Job(case.rule, case.hyper(), p, case.rule.State(torch.zeros_like(p), torch.zeros_like(p)))
     if not reason:
@@ -271,7 +273,7 @@ def test_what_is_declined(made, reason):
 
 
 def test_other_rules_are_declined():
-    job = jobs_of(CASES[0], [(3,)])[0]
+    job = jobs_of(case_of("Lamb"), [(3,)])[0]
     strange = engines.Job(job.rule, object(), job.p, job.state)
     assert "no kernels for object" in engine.declined(strange)
 

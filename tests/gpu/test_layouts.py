@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.worlds import make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL
 
@@ -53,7 +53,7 @@ def test_gradients_in_turns_are_laid_out_once_each(case, monkeypatch):
 
 
 def test_a_few_layouts_are_kept():
-    jobs = jobs_of(CASES[0])
+    jobs = jobs_of(case_of("Lamb"))
     ready = prepare(jobs)
     dtypes = torch.float32, torch.float64, torch.bfloat16, torch.float16
     for dtype in dtypes:

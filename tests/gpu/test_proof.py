@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import CASES, case_of
 from engines.test_rounds import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
 from gpu.front import alike, fronts, give, parameters
@@ -210,7 +210,7 @@ def test_nobody_notices_it(front, proof_of):
 def test_each_device_has_its_own(monkeypatch):
     tried, own = [], Proof(RULE)
     monkeypatch.setattr(proof, "compared", lambda rule, kind, call: tried.append(kind.jobs[0][0].p.device.type) or "")
-    case = CASES[0]
+    case = case_of("Lamb")
     job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
     ready = GpuEngine(None, SMALL, own).prepare([engines.Job(job.rule, job.h, job.p, job.state)])
     ready.step([job.g], [job.now])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import jax
@@ -11,17 +12,11 @@ import optax
 from cases import CASES, Case
 
 import layerwise.jax as front
+from layerwise.arguments import optax_defaults, optax_names, optax_pairs
 
-FRONTS = {"Lamb": front.lamb, "Lars": front.lars, "Adafactor": front.adafactor}
+FRONTS = {case.name: getattr(front, case.name.lower()) for case in CASES}
 NAMES = list(FRONTS)
 BY_NAME = {case.name: case for case in CASES}
-# A setting of each that uses everything it keeps.
-BUSY: dict[str, dict[str, Any]] = {
-    "Lamb": {"learning_rate": 0.1, "weight_decay": 0.1},
-    "Lars": {"learning_rate": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5},
-    "Adafactor": {"learning_rate": 0.1, "momentum": 0.9, "weight_decay_rate": 0.01, "min_dim_size_to_factor": 0},
-}
-DECAY_MASK = {"Lamb": "mask", "Lars": "weight_decay_mask", "Adafactor": "weight_decay_mask"}
 SHAPES = {"w": (5, 4), "b": (4,), "s": (), "deep": {"k": (4, 2, 3), "zero": (3, 2)}}
 
 
@@ -31,22 +26,26 @@ def made(name: str, **options: Any) -> optax.GradientTransformationExtraArgs:
 
 
 def arguments(case: Case, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the formulas as the functions here call them."""
+    """Return the options of the formulas as the functions here call them."""
     given = dict(options)
-    given["learning_rate"] = given.pop("lr")
-    if case.name == "Lamb":
-        given["b1"], given["b2"] = given.pop("betas")
-    if case.name == "Adafactor":
-        given["decay_rate"] = -given.pop("beta2_decay")
-        given["dtype_momentum"] = given.pop("momentum_dtype")
-        for ours, here in (
-            ("scale_parameter", "multiply_by_parameter_scale"),
-            ("clip_threshold", "clipping_threshold"),
-            ("beta1", "momentum"),
-            ("weight_decay", "weight_decay_rate"),
-        ):
-            given[here] = given.pop(ours)
+    for option, both in optax_pairs(case.hyper).items():
+        if option in given:
+            given |= dict(zip(both, given.pop(option), strict=True))
+    for option, argument in optax_names(case.hyper).items():
+        if option in given:
+            given[argument] = given.pop(option)
+    if "decay_rate" in given:
+        given["decay_rate"] = -given["decay_rate"]
     return given
+
+
+# Settings that use everything an optimizer keeps; what optax does otherwise by default is as in the other fronts.
+BUSY = {case.name: arguments(case, {**optax_defaults(case.hyper), **case.busy}) for case in CASES}
+DECAY_MASK = {
+    name: next(one for one in ("mask", "weight_decay_mask") if one in inspect.signature(function).parameters)
+    for name, function in FRONTS.items()
+}
+THEIRS = {name: getattr(optax, name.lower()) for name in NAMES if hasattr(optax, name.lower())}
 
 
 def is_shape(x: Any) -> bool:

@@ -7,18 +7,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from cases import CASES
 
-from layerwise.numpy import Adafactor, Lamb, Lars
-
-FRONTS = [Lamb, Lars, Adafactor]
+FRONTS = [case.numpy for case in CASES]
 fronts = pytest.mark.parametrize("front", FRONTS)
 
 # Settings under which every part of the state matters.
-BUSY: dict[Any, dict[str, Any]] = {
-    Lamb: {"lr": 0.1, "weight_decay": 0.01},
-    Lars: {"lr": 1.0, "weight_decay": 0.01, "dampening": 0.1},
-    Adafactor: {"lr": 0.1, "weight_decay": 0.01, "beta1": 0.9, "scale_parameter": True},
-}
+BUSY: dict[Any, dict[str, Any]] = {case.numpy: case.busy for case in CASES}
 DTYPES = [np.dtype(name) for name in ("float16", "float32", "float64", ml_dtypes.bfloat16)]
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}

@@ -1,10 +1,17 @@
 """Adafactor: Shazeer & Stern, "Adaptive Learning Rates with Sublinear Memory Cost", arXiv 1804.04235."""
 
+from __future__ import annotations
+
 import math
 import struct
+from typing import Any
 
 import numpy as np
 
+from layerwise.rules import adafactor as rule
+
+from .case import Case, Options
+from .paths import close, path
 from .stepper import Stepper
 from .tensors import indices, rms
 
@@ -231,3 +238,114 @@ def stored(x, dtype):
     bits = struct.unpack("<I", struct.pack("<f", x))[0]
     bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
     return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+# ---- what else tests know of it
+
+
+def ramp(step: Any) -> Any:
+    """A decay of the second moment that nobody else has: 0, 1/3, 1/2, 3/5, …"""
+    return step / (step + 2.0)  # of which JAX makes a float64 where there are such
+
+
+OPTIONS = {
+    "lr": (None, 0.1),
+    "eps": ((1e-30, 1e-3), (1e-3, 0.5), (None, 1e-3)),
+    "eps_mode": ("add", "clamp"),
+    "clip_threshold": (1.0, None, 0.5, 2.0),
+    "beta2_decay": (-0.8, -0.5),
+    "beta2": (None, ramp, 0.6),
+    "beta2_cap": (None, 0.3),
+    "decay_offset": (0, 2),
+    "beta1": (None, 0.9),
+    "lr_in_momentum": (True, False),
+    "weight_decay": (0.0, 0.1),
+    "decay_scale": ("lr", "step", "none"),
+    "scale_parameter": (None, True, False),
+    "relative_step": (None, "factor", "cap"),
+    "lr_cap": (1e-2, 0.8),  # 0.8 is above 1/√t from the second step on
+    "warmup_init": (False, True),
+    "factored": ("last", "largest", "matrix", False, (0, 1), (-1, 0), ((0,), (1, 2))),
+    "min_dim_size_to_factor": (0, 4),
+    "momentum_dtype": (None,),  # how it is stored concerns a front, not the rule
+}
+
+
+def _consistent(options: Options) -> Options:
+    relative = options["lr"] is None or options["relative_step"] is not None
+    options = {**options, "warmup_init": options["warmup_init"] and relative}
+    if options["beta2"] is not None:  # which says all that these would
+        options["beta2_decay"] = -0.8
+    if isinstance(options["beta2"], float):
+        options["decay_offset"] = 0
+    return options
+
+
+def _vectors(world: Any) -> None:
+    """Numbers of torch and transformers."""
+    p = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    gs = [[np.array([[0.1, 0.2, 0.3], [0.4, 0.5, -0.6]])], [np.array([[0.3, -0.1, 0.2], [0.1, 0.4, 0.2]])]]
+    first, second = path(world, rule.Adafactor(), [p], gs)
+    close(
+        first,
+        [[[0.975918846357, 1.963124939119, 2.955596546681], [3.958927046341, 4.960691053023, 6.037867392225]]],
+        1e-12,
+    )
+    close(
+        second,
+        [[[0.909701947725, 1.980037315496, 2.922961510987], [3.946593271707, 4.922889203093, 6.019631268952]]],
+        1e-12,
+    )
+    [[unscaled]] = path(world, rule.Adafactor(lr=0.01), [p], gs[:1])
+    close([unscaled], [[[0.99381653, 1.99053136, 2.98859825], [3.98945344, 4.98990639, 6.00972345]]], 1e-8)
+
+
+def _properties(world: Any) -> None:
+    draw = np.random.default_rng(7)
+    for shape in ((6, 5), (7,), (2, 3, 4)):
+        p, g = draw.normal(size=shape), draw.normal(size=shape)
+        _is_clipped(world, p, g)
+    _factoring_is_exact_on_rank_one(world, draw)
+
+
+def _is_clipped(world: Any, p: Any, g: Any) -> None:
+    for d in (0.25, 1.0, 4.0):
+        settings = rule.Adafactor(lr=1.0, clip_threshold=d)
+        free = rule.Adafactor(lr=1.0, clip_threshold=None)
+        gradients = [[g], [30 * g], [0.01 * g]]
+        before = raw_before = p
+        for [after], [raw] in zip(
+            path(world, settings, [p], gradients), path(world, free, [p], gradients), strict=True
+        ):
+            rms = np.sqrt(np.mean((raw - raw_before) ** 2))
+            np.testing.assert_allclose(np.sqrt(np.mean((after - before) ** 2)), min(rms, d), rtol=1e-10)
+            before, raw_before = after, raw
+
+
+def _factoring_is_exact_on_rank_one(world: Any, draw: Any) -> None:
+    g = np.outer(draw.uniform(0.5, 2, 6), draw.uniform(0.5, 2, 4)) * np.sign(draw.normal(size=(6, 4)))
+    p = draw.normal(size=(6, 4))
+    # Unclipped, because the clip would hide a V that is off by a factor.
+    factored, whole = (rule.Adafactor(clip_threshold=None, factored=how) for how in ("last", False))
+    close(path(world, factored, [p], [[g], [3 * g]])[1], path(world, whole, [p], [[g], [3 * g]])[1], 1e-13)
+
+
+CASE = Case(
+    reference=Adafactor,
+    options=OPTIONS,
+    busy={"lr": 0.1, "weight_decay": 0.01, "beta1": 0.9, "scale_parameter": True},
+    vectors=_vectors,
+    properties=_properties,
+    consistent=_consistent,
+    smooth={"eps": (1e-8, 1e-3)},
+    shows_with={
+        "decay_offset": {"clip_threshold": None},
+        "decay_scale": {"weight_decay": 0.1},
+        "eps": {"eps": (0.1, 0.2), "eps_mode": "clamp"},
+        "eps_mode": {"eps": (1e-2, 1e-1)},
+        "lr_in_momentum": {"beta1": 0.9},
+        ("scale_parameter", True): {"lr": 0.1},
+        ("relative_step", "factor"): {"lr": 0.1},
+        ("relative_step", "cap"): {"lr": 0.1},
+    },
+)

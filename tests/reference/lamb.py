@@ -1,9 +1,17 @@
 """LAMB: You et al., "Large Batch Optimization for Deep Learning", arXiv 1904.00962, algorithm 2."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import numpy as np
+import torch
 
+from layerwise.rules import lamb as rule
+
+from .case import Case, Options
+from .paths import close, data, path, torch_steps
 from .stepper import Stepper
 from .tensors import at_least, clip, divide, indices, norm
 
@@ -107,3 +115,90 @@ class Lamb(Stepper):
         phi = weight_norm if self.max_weight_norm is None else min(weight_norm, self.max_weight_norm)
         low, high = self.trust_clip or (None, None)
         return clip(phi / (update_norm + self.trust_eps), low, high)
+
+
+# ---- what else tests know of it
+
+
+OPTIONS = {
+    "lr": (0.1, 0.01),
+    "betas": ((0.9, 0.999), (0.0, 0.5), (0.5, 0.0)),
+    "eps": (1e-6, 1e-2),
+    "weight_decay": (0.0, 0.1),
+    "eps_root": (0.0, 1e-3),
+    "bias_correction": (True, False, "lr"),
+    "decay": ("ratio", "decoupled", "l2"),
+    "max_weight_norm": (None, 0.5),
+    "grad_averaging": (True, False),
+    "trust_eps": (0.0, 0.5),
+}
+
+
+def _consistent(options: Options) -> Options:
+    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
+    return {**options, "min_norm": 0.0} if too_high else options
+
+
+def _vectors(world: Any) -> None:
+    """Numbers of optax (its docstring, and runs), timm and Paddle."""
+    one = np.array([1.0, 2.0, 3.0])
+    tenth = np.array([0.1, 0.2, 0.3])
+    for options, g, expected in (
+        ({}, tenth, [0.783976150143, 1.783975070029, 2.783974709989]),
+        ({"weight_decay": 0.01}, tenth, [0.786100893123, 1.783982000314, 2.781863813436]),
+        ({"eps_root": 1e-2}, tenth, [0.821623936805, 1.774369557706, 2.760682462847]),
+        ({"adapt": "decayed"}, tenth, [0.900001, 1.9000005, 2.90000033]),
+        ({"min_norm": 10.0}, tenth, [0.900001, 1.9000005, 2.90000033]),  # both norms are below: the ratio is 1
+        ({"weight_decay": 0.01, "trust_clip": (None, 1)}, tenth, [0.899001, 1.8980005, 2.89700033]),
+        ({"bias_correction": "lr", "eps": 1e-8}, tenth, [0.931687079, 1.931686971, 2.931686935]),
+        ({"weight_decay": 0.5}, 0 * tenth, [0.9, 1.8, 2.7]),
+    ):
+        [[p]] = path(world, rule.Lamb(lr=0.1, **options), [one], [[g]])
+        close([p], [expected], 2e-9, options)
+    w, g = np.array([1.0, 2.0]), np.array([0.5, -1.0])
+    [moved] = path(world, rule.Lamb(lr=0.1), [np.array([3.0, 4.0]), 0 * w], [[np.ones(2), g]])
+    close(moved, [[2.646446609407, 3.646446609407], [-0.0999998, 0.0999999]], 1e-9)
+
+
+def _properties(world: Any) -> None:
+    draw = np.random.default_rng(7)
+    for shape in ((6, 5), (7,), (2, 3, 4)):
+        p, g = draw.normal(size=shape), draw.normal(size=shape)
+        _moves_by_lr(world, p, g)
+
+
+def _moves_by_lr(world: Any, p: Any, g: Any) -> None:
+    for lam in (0.0, 0.3):
+        before = p
+        for [after] in path(world, rule.Lamb(lr=0.05, weight_decay=lam), [p], [[g], [2 * g], [g - 1]]):
+            moved = np.linalg.norm(after - before) / np.linalg.norm(before)
+            np.testing.assert_allclose(moved, 0.05, rtol=1e-12)
+            before = after
+
+
+def _limits(world: Any) -> None:
+    """With the ratio off it is Adam or AdamW: PyTorch's own."""
+    adamw, adam = torch.optim.AdamW, torch.optim.Adam
+    for settings, theirs in (
+        (rule.Lamb(0.1, adapt=False, decay="decoupled", weight_decay=0.2, eps=1e-8), (adamw, {"weight_decay": 0.2})),
+        (
+            rule.Lamb(0.1, (0.8, 0.9), adapt=False, weight_decay=0.2, eps=1e-8),
+            (adamw, {"betas": (0.8, 0.9), "weight_decay": 0.2}),
+        ),
+        (rule.Lamb(0.1, adapt=False, decay="l2", weight_decay=0.2, eps=1e-8), (adam, {"weight_decay": 0.2})),
+    ):
+        params, grads = data(3)
+        close(path(world, settings, params, grads)[-1], torch_steps(*theirs, params, grads), 1e-13, settings)
+
+
+CASE = Case(
+    reference=Lamb,
+    options=OPTIONS,
+    busy={"lr": 0.1, "weight_decay": 0.01},
+    vectors=_vectors,
+    properties=_properties,
+    limits=_limits,
+    consistent=_consistent,
+    smooth={"eps_root": 1e-8},
+    shows_with={"decay": {"weight_decay": 0.1}},
+)

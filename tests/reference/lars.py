@@ -1,7 +1,16 @@
 """LARS: You, Gitman, Ginsburg, "Large Batch Training of Convolutional Networks", arXiv 1708.03888, algorithm 1."""
 
-import numpy as np
+from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import torch
+
+from layerwise.rules import lars as rule
+
+from .case import Case, Options
+from .paths import close, data, path, torch_steps
 from .stepper import Stepper
 from .tensors import at_least, clip, divide, indices, norm
 
@@ -93,3 +102,81 @@ class Lars(Stepper):
             b[i] = self.mu * b[i] + k * u[i]
             direction[i] = u[i] + self.mu * b[i] if self.nesterov else b[i]
         return direction
+
+
+# ---- what else tests know of it
+
+
+OPTIONS = {
+    "lr": (0.1, 1.0),
+    "momentum": (0.9, 0.0),
+    "weight_decay": (0.0, 0.1),
+    "trust_coefficient": (1e-3, 0.5),
+    "eps": (0.0, 0.1),
+    "nesterov": (False, True),
+    "dampening": (0.0, 0.4),
+    "norm": ("split", "decayed"),
+    "lr_in_momentum": (True, False),
+    "trust_clip": (None, (0.5, 1.5), (None, 0.9)),
+}
+
+
+def _consistent(options: Options) -> Options:
+    if options["nesterov"]:
+        return {**options, "momentum": options["momentum"] or 0.9, "dampening": 0.0}
+    return options
+
+
+def _vectors(world: Any) -> None:
+    """Numbers of optax, timm and apex."""
+    w, g = np.array([1.0, 2.0]), np.array([0.5, -1.0])
+    for options, expected in (
+        ({}, [0.99999, 2.00002]),
+        ({"weight_decay": 0.1}, [0.99999, 2.0000133333]),
+        ({"weight_decay": 0.1, "norm": "decayed"}, [0.999986583592, 2.000017888544]),
+        ({"adapt": "decayed", "lr_in_momentum": False}, [0.995, 2.01]),
+        ({"weight_decay": 0.1, "trust_clip": (None, 1)}, [0.999, 2.00133333]),
+        ({"weight_decay": 0.1, "min_norm": 10.0}, [1 - 6e-5 / 11, 2 + 8e-5 / 11]),
+    ):
+        [[p]] = path(world, rule.Lars(lr=0.01, momentum=0, **options), [w], [[g]])
+        close([p], [expected], 1e-8, options)
+    for inside, expected in ((True, [0.999880999, 2.000238001]), (False, [0.999799999, 2.000400001])):
+        steps = path(world, rule.Lars(lr_in_momentum=inside), [w], [[g], [g]], lrs=[0.01, 0.1])
+        close(steps[-1], [expected], 1e-9, inside)
+
+
+def _properties(world: Any) -> None:
+    draw = np.random.default_rng(7)
+    for shape in ((6, 5), (7,), (2, 3, 4)):
+        p, g = draw.normal(size=shape), draw.normal(size=shape)
+        _ignores_scale(world, p, g)
+
+
+def _ignores_scale(world: Any, p: Any, g: Any) -> None:
+    settings = rule.Lars()
+    close(path(world, settings, [p], [[g], [g]])[1], path(world, settings, [p], [[1e3 * g], [1e-3 * g]])[1], 1e-14)
+
+
+def _limits(world: Any) -> None:
+    """With the ratio off it is SGD with momentum: PyTorch's own."""
+    sgd = torch.optim.SGD
+    for settings, theirs in (
+        (rule.Lars(0.1, adapt=False, weight_decay=0.2), (sgd, {"momentum": 0.9, "weight_decay": 0.2})),
+        (rule.Lars(0.1, adapt=False, nesterov=True), (sgd, {"momentum": 0.9, "nesterov": True})),
+        (rule.Lars(0.1, adapt=False, dampening=0.3), (sgd, {"momentum": 0.9, "dampening": 0.3})),
+        (rule.Lars(0.1, adapt=False, momentum=0, maximize=True), (sgd, {"maximize": True})),
+    ):
+        params, grads = data(3)
+        close(path(world, settings, params, grads)[-1], torch_steps(*theirs, params, grads), 1e-13, settings)
+
+
+CASE = Case(
+    reference=Lars,
+    options=OPTIONS,
+    busy={"lr": 1.0, "weight_decay": 0.01, "trust_coefficient": 0.1, "dampening": 0.1},
+    vectors=_vectors,
+    properties=_properties,
+    limits=_limits,
+    consistent=_consistent,
+    shows_with={"norm": {"weight_decay": 0.1}, "max_grad_norm_per_tensor": {"eps": 0.1}},
+)

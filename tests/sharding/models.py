@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from cases import CASES
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
-from layerwise.torch import Adafactor, Lamb, Lars
+import layerwise.torch
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "first": {"embed": (11, 6), "qkv": (12, 6), "qkv_bias": (12,)},
@@ -22,12 +23,11 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
 BLOCKS = {"second.experts": "each", "first.qkv*": 3}
 # By how much numbers may differ that were rounded in another order, as a part of the largest of a tensor.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
-FRONTS = [Lamb, Lars, Adafactor]
+FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
+FRONTS = list(FRONT_OF.values())
 # Every part of the state matters, and the first moment is not what a single step makes of it.
 BUSY: dict[Any, dict[str, Any]] = {
-    Lamb: {"lr": 0.1, "weight_decay": 0.01},
-    Lars: {"lr": 1.0, "weight_decay": 0.01, "trust_coefficient": 0.1, "dampening": 0.1},
-    Adafactor: {"lr": 0.1, "weight_decay": 0.01, "beta1": 0.9, "scale_parameter": True},
+    **{FRONT_OF[case.name]: case.busy for case in CASES},
     torch.optim.AdamW: {"lr": 0.1, "foreach": False},
 }
 

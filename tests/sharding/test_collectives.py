@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from cases import CASES
 from sharding.counting import Collectives
-from sharding.models import TOLERANCE, Irregular, close, named
+from sharding.models import FRONT_OF, TOLERANCE, Irregular, close, named
 
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch import Lamb, Lars
 from sharding import counting, runs
 
 pytestmark = pytest.mark.heavy
-ROUNDS = {Lamb: 1, Lars: 1, Adafactor: 2}
+ROUNDS = {FRONT_OF[case.name]: case.rounds for case in CASES}
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}
 NUMBERS = sum(p.numel() for p in Irregular(0, torch.float32).parameters())

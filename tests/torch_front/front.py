@@ -15,21 +15,17 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch import Adafactor, Lamb, Lars, _engines, _tensors
+from layerwise.torch import _engines, _tensors
 from layerwise.torch._namespace import Tensors
 
-FRONTS = [Lamb, Lars, Adafactor]
-fronts = pytest.mark.parametrize("front", FRONTS)
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
+FRONTS = list(FRONT_OF.values())
+fronts = pytest.mark.parametrize("front", FRONTS)
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 lows = pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
 
 # Settings under which every part of the state matters.
-BUSY: dict[Any, dict[str, Any]] = {
-    Lamb: {"lr": 0.1, "weight_decay": 0.01},
-    Lars: {"lr": 1.0, "weight_decay": 0.01, "dampening": 0.1},
-    Adafactor: {"lr": 0.1, "weight_decay": 0.01, "beta1": 0.9, "scale_parameter": True},
-}
+BUSY: dict[Any, dict[str, Any]] = {FRONT_OF[case.name]: case.busy for case in CASES}
 SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}
 UNSAFE = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value", "maximize")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, ramp
+from cases import case_of, ramp
 from torch_front.front import arrays, bits, close, everything, numbers, parameters, set_grads, twins, walk
 
 from layerwise.errors import HyperparameterError
 from layerwise.torch import Adafactor
 
-REFERENCE = CASES[2].reference
+REFERENCE = case_of("Adafactor").reference
 
 
 class Ramp:

@@ -21,7 +21,7 @@ from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
-PROVEN, DTYPES = ("Lamb", "Lars", "Adafactor"), ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16")
 PROOF = "each kernel is compared with the rule before its first step on a device; --devices does so now"
 NOT_INSTALLED = "not installed"
 
@@ -91,6 +91,7 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     try:
         torch = importlib.import_module("torch")
         fronts = importlib.import_module("layerwise.torch")
+        names = [h.__name__ for h in importlib.import_module("layerwise.engines.gpu.prepared").METHODS]
         if devices is None:
             devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     except Exception as problem:  # this is what is asked when something is wrong
@@ -98,7 +99,7 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     return {
         device: {
             f"{name}, {dtype}": _verdict(torch, getattr(fronts, name), dtype, device)
-            for name in PROVEN
+            for name in names
             for dtype in DTYPES
         }
         for device in devices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich import box
@@ -13,10 +13,10 @@ from rich.text import Text
 
 import layerwise
 from layerwise.cli.usage import one_of
-from layerwise.hyper import Settings
 from layerwise.presets import Preset
+from layerwise.registry import ENTRIES
 
-OPTIMIZERS = tuple(one.optimizer for one in get_args(Settings))
+OPTIMIZERS = tuple(ENTRIES)
 
 
 def _names() -> list[str]:

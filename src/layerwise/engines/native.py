@@ -15,7 +15,7 @@ from layerwise.engines import Candidate, Changed, Engine, Job, Prepared, Stats
 from layerwise.engines.options import options_of
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
-from layerwise.hyper import Adafactor
+from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.asks import Now
 from layerwise.threads import extension, wanted_threads
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from layerwise.hyper import Adafactor, Bounds, Hyper, Lamb, Lars
+from layerwise.hyper import Bounds, Hyper
+from layerwise.rules.adafactor import Adafactor
+from layerwise.rules.lamb import Lamb
+from layerwise.rules.lars import Lars
 
 ADAPT = {True: "ALWAYS", False: "NEVER", "decayed": "DECAYED"}
 CORRECTION = {True: "CORRECTED", False: "UNCORRECTED", "lr": "CORRECTED_LR"}
@@ -26,7 +29,7 @@ def options_of(native: Any, h: Any) -> Any:
 
 def _gradient(h: Hyper) -> dict[str, Any]:
     low, high = _bounds(h.value_bounds)
-    norms = {name: getattr(h, name) or 0.0 for name in ("max_grad_norm", "max_grad_norm_per_tensor")}
+    norms = {name: getattr(h, name, None) or 0.0 for name in ("max_grad_norm", "max_grad_norm_per_tensor")}
     return {"maximize": h.maximize, "grad_low": low, "grad_high": high, **norms}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerwise.drive import Ask, Others, Question, dims_of
 from layerwise.engines import Job
-from layerwise.hyper import Adafactor
+from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.asks import Mean, ModelSum, Now, Squares
 
 

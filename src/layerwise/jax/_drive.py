@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.drive import MEANS, Ask, Run, asks_of, dims_of, local, summed
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.jax._recompute import Namespace, recomputed
 from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
 
@@ -40,7 +40,7 @@ class Task:
     """One piece of a parameter, to be stepped: arrays as the rule sees their dimensions, in the dtypes as stored."""
 
     rule: Any
-    h: Settings
+    h: Hyper
     shape: Shape  # of what is here of it
     block_dims: Shape
     arrays: tuple[Any, ...]  # p, g and the parts of the state

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from layerwise.checks import number
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 
 # What stands in for a traced number while everything else is checked, where the option's default is no number.
 STAND_INS = {
@@ -30,11 +30,11 @@ def is_traced(value: Any) -> bool:
 class Options:
     """Checked settings, and the options among them that are traced."""
 
-    h: Settings
+    h: Hyper
     traced: Mapping[str, Any]
     arguments: Mapping[str, str]  # what an option is called here, where that is not its own name
 
-    def fitted_to(self, dtype: Any) -> Settings:
+    def fitted_to(self, dtype: Any) -> Hyper:
         """The settings with what is traced in this dtype, which is the tensor's own."""
         return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
 
@@ -67,8 +67,8 @@ def _as(value: Any, dtype: Any) -> Any:
     return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 
-def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
-    """Settings made of what was given; a traced number is taken on trust, everything else is checked."""
+def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
+    """Hyper made of what was given; a traced number is taken on trust, everything else is checked."""
     traced: dict[str, Any] = {}
     checkable: dict[str, Any] = {}
     for spec in fields(cls):
@@ -80,7 +80,7 @@ def options(cls: type[Settings], given: Mapping[str, Any], arguments: Mapping[st
             stand_in = False if spec.name in STATIC else stand_in
             value = _stood_in(argument, value, stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
-    make = cast("Callable[..., Settings]", cls)
+    make = cast("Callable[..., Hyper]", cls)
     return Options(make(**checkable), traced, arguments)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,39 +12,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from layerwise.errors import StateError, sentence
 
 Shape = tuple[int, ...]
+REAL = "exp_avg_sq"  # parts of a state that begin so are real where a parameter is complex
 WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
-class LambState(NamedTuple):
-    """Of `lamb`, under optax's names. The trees are like the parameters'."""
-
-    count: Any  # steps taken, an int32 that stays at its largest value
-    mu: Any  # m, a tree
-    nu: Any  # v, a tree; real also where the parameters are complex
-    stats: Any = None  # what the last step measured, a tree of dicts; None unless stats=True
-
-
-class LarsState(NamedTuple):
-    """Of `lars`, under optax's names."""
-
-    count: Any  # steps taken
-    trace: Any  # b, what momentum takes from the parameters (optax's is −b), a tree; None without momentum
-    stats: Any = None  # what the last step measured; None unless stats=True
-
-
-class AdafactorState(NamedTuple):
-    """Of `adafactor`, under optax's names. Leaves that a parameter does not need are None."""
-
-    count: Any  # steps taken
-    v_row: Any  # R, a tree; size 1 along the columns
-    v_col: Any  # C, a tree; size 1 along the rows
-    v: Any  # V of what is not factored, a tree
-    ema: Any  # e, a tree; None without momentum
-    stats: Any = None  # what the last step measured; None unless stats=True
-
-
-State = LambState | LarsState | AdafactorState
-REAL = ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col")
+def is_ours(x: Any) -> bool:
+    """Return whether this is a state of an optimizer here."""
+    return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
 
 
 def parts(state: Any) -> tuple[Any, ...]:
@@ -66,7 +40,7 @@ def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None) -> Any:
     if shape is None:
         return None
     own = computing(p.dtype)
-    wanted = jnp.dtype(dtype) if dtype is not None else real(own) if part in REAL else own
+    wanted = jnp.dtype(dtype) if dtype is not None else real(own) if part.startswith(REAL) else own
     sharding = _sharding(p, shape)
     if sharding is not None:
         return jnp.zeros(shape, wanted, device=sharding)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from layerwise.errors import StateError
 from layerwise.jax._drive import Task, entries
-from layerwise.jax._state import State
+from layerwise.jax._state import is_ours
 from layerwise.jax._trees import name_of
 from layerwise.telemetry import with_both
 
@@ -46,7 +46,7 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
 
 
 def _is_ours(x: Any) -> bool:
-    return isinstance(x, State)
+    return is_ours(x)
 
 
 def _is_measured(x: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.names import ByName
 
 SCALE = checks.number(0)
@@ -24,7 +24,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-def _check_option(h: type[Settings], option: str, argument: str, value: Any) -> Any:
+def _check_option(h: type[Hyper], option: str, argument: str, value: Any) -> Any:
     return h.check(option, value, argument)
 
 
@@ -36,14 +36,14 @@ class Decay:
     place: str | None = None
 
 
-def _check_decay(h: type[Settings], argument: str, value: Any) -> Decay:
+def _check_decay(h: type[Hyper], argument: str, value: Any) -> Decay:
     own = h.__dataclass_fields__.get("decay")
     allowed = AS_FACTOR if own is None else AS_FACTOR | own.metadata["check"]
     found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
     return Decay(place=found) if isinstance(found, str) else Decay(float(found))
 
 
-def settings_by_name(h: type[Settings], given: Mapping[str, Any]) -> dict[str, ByName]:
+def settings_by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
     """What was given for each, or None; functions rather than lambdas check it, so that an optimizer can be pickled."""
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, _check_lr_scale),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from copy import deepcopy
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from layerwise.errors import (
     StateError,
     sentence,
 )
-from layerwise.hyper import Settings, scheduled
+from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
 from layerwise.layout import Piece, lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
@@ -36,6 +36,7 @@ STACK = 1 << 12  # elements up to which a step costs more in calls than in arith
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
 ENGINES = (candidate(RULE), Candidate("rule", RULE))
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
+MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
 
 
@@ -46,7 +47,7 @@ class Optimizer(Settable):
     """
 
     _rule: Any
-    _hyper: type[Settings]
+    _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """`given` holds every argument of the subclass by name."""
@@ -71,7 +72,7 @@ class Optimizer(Settable):
 
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place."""
-        if limit := self._options.h.max_grad_norm:
+        if limit := self._options.h.model_bound:
             raise ContradictionError(
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
@@ -300,11 +301,11 @@ class Optimizer(Settable):
 
     def __repr__(self) -> str:
         default = self._hyper()
-        given = {s.name: getattr(self._options.h, s.name) for s in fields(self._hyper)}
+        given = {name: getattr(self._options.h, name) for name in options_in_order(self._hyper)}
         changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
         changed += [f"{k}={one.given!r}" for k, one in self._options.by_name.items() if one.given is not None]
         changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
-        return f"{type(self).__module__}.{type(self).__name__}({', '.join(changed)})"
+        return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
 
 
 def _check_engine(name: Any) -> None:

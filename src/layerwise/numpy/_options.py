@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
+from layerwise.arguments import NUMPY
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.keywords import meant
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import named_dtype
 from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._slots import Plan, Slot
 
-FLAGS = {"skip_nonfinite": "Pass True or False.", "shared_count": "Pass True for one count of steps for all names."}
+FLAGS = tuple(one.name for one in NUMPY if one.type == "bool")
 RATES = ("lr", "weight_decay")
-BY_NAME = ("lr_scale", "decay", "blocks")
+BY_NAME = tuple(one.name for one in NUMPY if "ByName" in one.type)
 MOMENTUM = ("momentum_buffer", "exp_avg")  # what may start at 0, or go, in the middle
 
 
@@ -28,14 +29,14 @@ MOMENTUM = ("momentum_buffer", "exp_avg")  # what may start at 0, or go, in the 
 class Options:
     """The settings of an optimizer."""
 
-    h: Settings
+    h: Hyper
     by_name: Mapping[str, ByName]
     flags: Mapping[str, bool]
     engine: str | None
     state_dtypes: Mapping[str, np.dtype[Any]]
 
     @classmethod
-    def of(cls, hyper: type[Settings], given: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
+    def of(cls, hyper: type[Hyper], given: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
         """Check what was given: every option by its name."""
         own = {spec.name for spec in fields(hyper)}
         by_name = {name: given[name] for name in INSTEAD if is_by_name(given.get(name))}
@@ -43,9 +44,9 @@ class Options:
             raise HyperparameterError(
                 sentence("decay", "a mapping or a callable of the name", given["decay"], "weight_decay sets its size.")
             )
-        make: Callable[..., Settings] = hyper
+        make: Callable[..., Hyper] = hyper
         h = make(**{name: given[name] for name in own - by_name.keys()})
-        flags = {name: checks.FLAG(name, given[name], way_out) for name, way_out in FLAGS.items()}
+        flags = {name: checks.FLAG(name, given[name], "Pass True or False.") for name in FLAGS}
         check_engine(given["engine"])
         said = settings_by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **by_name})
         dtypes = {key: named_dtype("momentum_dtype", name) for key, name in h.state_dtypes().items()}
@@ -108,7 +109,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
 class Settable:
     """Attributes that are options: each can be read and set, and a misspelt one raises."""
 
-    _hyper: type[Settings]
+    _hyper: type[Hyper]
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from layerwise import hyper
 from layerwise.recipes.advice import Line
 from layerwise.recipes.points import CURVES, Curve, Point
 from layerwise.recipes.question import EXPONENTS, Question
+from layerwise.rules.lamb import Lamb
 
 LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
 FOLLOWED = 64  # times larger a batch, says its abstract of LSTMs
@@ -130,7 +130,7 @@ def notes(q: Question, kept: Point, steps: int | None) -> Iterator[str]:
         yield OF_ITS_TASK
         if q.series.exempt:
             yield f"{q.series.name}: {EXEMPT}"
-    b2 = (kept.betas or hyper.Lamb().betas)[1]
+    b2 = (kept.betas or Lamb().betas)[1]
     if q.has("betas") and steps is not None and steps * (1 - b2) < 1:
         yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"
     if q.rule == "linear":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from layerwise import hyper
 from layerwise.checks import NONE, Check, Refused, checked, integer, number, one_of, option
 from layerwise.errors import ContradictionError, sentence
 from layerwise.recipes.points import CURVES, Curve, Point
+from layerwise.registry import ENTRIES
 
-OPTIMIZERS = {one.optimizer.lower(): one for one in get_args(hyper.Settings)}
+OPTIMIZERS = {one.name.lower(): one for one in ENTRIES.values()}
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
@@ -19,14 +19,14 @@ def _optimizer(value: Any) -> str:
     name = getattr(value, "__name__", value)  # a class or function of a front, or its name
     if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
         raise Refused
-    return str(OPTIMIZERS[name.lower()].optimizer)
+    return str(OPTIMIZERS[name.lower()].name)
 
 
 @dataclass(frozen=True)
 class Question:
     optimizer: str = option(
         None,
-        Check(f"one of {', '.join(one.optimizer for one in OPTIMIZERS.values())}", _optimizer),
+        Check(f"one of {', '.join(one.name for one in OPTIMIZERS.values())}", _optimizer),
         "Pass its name or its class.",
     )
     batch: int = option(None, integer(1), BATCH)
@@ -71,7 +71,7 @@ class Question:
 
     def has(self, setting: str) -> bool:
         """Whether the optimizer has such an option."""
-        return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()]))
+        return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
 
     @property
     def curves(self) -> tuple[Curve, ...]:

@@ -1,11 +1,8 @@
 """The mathematics: one module per optimizer, over any array namespace.
 
-A rule module has three names: `State`, a named tuple of what it remembers; `shapes(h, shape)`, the shape of each;
-and `step(xp, p, g, state, h, now)`, a generator that computes elementwise, *yields* the sums it needs over the whole
-tensor, receives them, and goes on (`asks.py` says what may be asked). It never branches on a value and never asks
-who answers, so the same text runs eager, jitted, differentiated, and sharded.
+A rule module has four names: a class of options derived from `Hyper`; `State`, a named tuple of what the optimizer
+remembers; `shapes(h, shape)`, the shape of each; and `step(xp, p, g, state, h, now)`, a generator that computes
+elementwise, *yields* requests for the sums it needs over the whole tensor, receives the answers, and goes on (`asks.py`
+has the requests). It never branches on a value and never asks who answers, so the same text runs eager, jitted,
+differentiated, and sharded. `layerwise.registry` finds the modules by themselves.
 """
-
-from layerwise.rules import adafactor, lamb, lars
-
-__all__ = ["adafactor", "lamb", "lars"]

@@ -9,8 +9,8 @@
     û  = u / max(1, RMS(u)/d)
     p ← p − alpha·û,   alpha = rho·max(eps2, RMS(p)),   rho = min(lr_cap, 1/√t)
 
-g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to. RMS(p) is of the p
-before the step and before its decay.
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+RMS(p) is of the p before the step and before its decay.
 
 Departures, each an option:
 
@@ -31,10 +31,233 @@ R, so it is b2·mean(R before) + (1 − b2)·mean(G), and both of these can be a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import factoring
+from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, pair, schedule
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import LR, RATE, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, at_least, at_most, final, is_zero, length, mix, ready, square
+from layerwise.rules.parts import add, at_least, at_most, clipped, final, is_number, is_zero, length, mix, ready, square
+
+UNIT_OR_NONE = number(0, 1) | NONE
+BETA2 = number(0, 1)
+
+
+def _eps1(value: Any) -> float | None:
+    # 0 would make 0/0 of every gradient that is zero from the start.
+    return None if value is None else float(number(0, above=True).convert(value))
+
+
+EPS1 = Check("a finite number > 0 or None", _eps1)
+
+
+@dataclass(frozen=True)
+class Adafactor(ClippedByNorm):
+    """Options of Adafactor; docs/optimizers/adafactor.md gives each its place in the formula."""
+
+    settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
+    optax_state: ClassVar[Mapping[str, str]] = {
+        "exp_avg_sq_row": "v_row",
+        "exp_avg_sq_col": "v_col",
+        "exp_avg_sq": "v",
+        "exp_avg": "ema",
+    }
+
+    lr: Scheduled | None = option(
+        None,
+        RATE | NONE,
+        "Learning rate; None asks for the relative step of the paper.",
+        LR + " None asks for the relative step.",
+        optax="learning_rate",
+    )
+    _: KW_ONLY
+    eps: tuple[float | None, float] = option(
+        (1e-30, 1e-3),
+        pair(EPS1, number(0)),
+        "Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon), and eps2 is the "
+        "least root mean square that weights count with.",
+        "Pass eps=(eps1, eps2) such as (1e-30, 1e-3); None as eps1 is the dtype's own epsilon.",
+    )
+    eps_mode: Literal["add", "clamp"] = option(
+        "add",
+        one_of("add", "clamp"),
+        'Add eps1 to the squared gradient ("add", the paper) or use it as the least denominator ("clamp").',
+        'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
+    )
+    clip_threshold: float | None = option(
+        1.0,
+        number(0, above=True) | NONE,
+        "Scale an update down where its root mean square is above this; None is off.",
+        "Pass a number such as 1.0; None is off.",
+        optax="clipping_threshold",
+    )
+    beta2_decay: float = option(
+        -0.8,
+        number(-float("inf"), 0, to=True),
+        "The exponent of the step t in 1 - beta2.",
+        "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8.",
+        optax="decay_rate",
+    )
+    # Not in the representation, by which processes compare their settings: a function's differs from one to another.
+    beta2: Scheduled | None = option(
+        None,
+        BETA2 | schedule() | NONE,
+        "The decay rate of the second moment itself, or a function of the step; None follows 1 - t**beta2_decay.",
+        "Pass a number such as 0.999, a callable of the step (0, 1, 2, …), or None for 1 - t**beta2_decay.",
+        shown=False,
+    )
+    beta2_cap: float | None = option(
+        None, UNIT_OR_NONE, "Upper bound of beta2; None is no bound.", "Pass a bound such as 0.999, or None."
+    )
+    decay_offset: int = option(
+        0,
+        integer(0, bits=63),
+        "Steps taken off t in beta2, for fine-tuning what was trained before.",
+        "Pass the number of steps trained before, or 0.",
+    )
+    beta1: float | None = option(
+        None,
+        UNIT_OR_NONE,
+        "Decay rate of the momentum; None keeps no momentum.",
+        "Pass a number such as beta1=0.9, or None for none.",
+        optax="momentum",
+    )
+    momentum_dtype: Any = option(
+        None,
+        NONE | dtype("float16", "bfloat16", "float32", "float64"),
+        "The dtype that stores the momentum, or its name; None is that of the other state.",
+        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
+        optax="dtype_momentum",
+    )
+    lr_in_momentum: bool = flag(True, "Average whole steps in the momentum rather than directions.")
+    weight_decay: Scheduled = weight_decay_option(optax="weight_decay_rate")
+    decay_scale: Literal["lr", "step", "none"] = option(
+        "lr",
+        one_of("lr", "step", "none"),
+        'The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1 ("none").',
+        'Pass "lr" for lr·λ, "step" for the whole step size·λ, or "none" for λ.',
+        optax_default="none",
+    )
+    scale_parameter: bool | None = option(
+        None,
+        FLAG | NONE,
+        "Multiply the step by the root mean square of the weights; None is on with a relative step.",
+        "Pass True, False, or None: on with a relative step.",
+        optax="multiply_by_parameter_scale",
+        optax_default=True,
+    )
+    relative_step: bool | Literal["factor", "cap"] | None = option(
+        None,
+        one_of(True, False, "factor", "cap", None),
+        'Take the rate from the step, min(lr_cap, 1/√t), which lr multiplies ("factor", True) or bounds ("cap"); None '
+        "is on when lr is None.",
+        'Pass True, False, "factor" where lr multiplies the relative step, "cap" where it bounds it, '
+        "or None: on when lr is None.",
+        optax_default=False,
+    )
+    lr_cap: float = option(
+        1e-2,
+        number(0, above=True),
+        'Upper bound of the relative step, and what lr is with "cap" where none is given.',
+        "Pass the relative step's upper bound, such as 1e-2.",
+    )
+    warmup_init: bool = flag(False, "Bound the relative step by 1e-6·t as well.")
+    factored: Any = option(
+        "last",
+        factoring.CHECK,
+        'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
+        'only ("matrix"), two dimensions or groups of them, or none (False).',
+        factoring.WAY_OUT,
+        optax_default=True,
+    )
+    min_dim_size_to_factor: int = option(
+        0,
+        integer(0, bits=63),
+        "Factor only where rows and columns both have at least this size.",
+        "Pass the smallest size worth factoring, such as 128, or 0.",
+        optax_default=128,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        eps1, eps2 = self.eps
+        if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
+            warn_of_swap("eps1", "eps2", (eps1, eps2))
+        self._settle_rates()
+        if self.warmup_init and not self.relative_step:
+            raise ContradictionError(
+                sentence(
+                    "warmup_init",
+                    "False without a relative step",
+                    True,
+                    "Ask for one with relative_step, or warm lr up by a schedule.",
+                )
+            )
+
+        if self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6:  # it may have been a float32
+            raise ContradictionError(
+                sentence(
+                    "beta2",
+                    f"None beside the exponent {self.beta2_decay}",
+                    self.beta2,
+                    "Drop one: both say what it is.",
+                )
+            )
+        if self.decay_offset and is_number(self.beta2):
+            raise ContradictionError(
+                sentence("decay_offset", f"0 with beta2={self.beta2}", self.decay_offset, "That follows no step.")
+            )
+        if self.momentum_dtype is not None and self.beta1 is None:
+            raise ContradictionError(
+                sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
+            )
+
+    def _settle_rates(self) -> None:
+        """Settle what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
+        if self.lr is not None and self.relative_step is True:
+            way_out = (
+                'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
+            )
+            raise ContradictionError(sentence("lr", "None when relative_step=True", self.lr, way_out))
+        if self.lr is None and self.relative_step is False:
+            raise ContradictionError(
+                sentence("lr", "given when relative_step=False", None, "Pass lr, such as 1e-3, or drop relative_step.")
+            )
+        role = self.relative_step
+        if role is None or role is True:
+            role = "factor" if self.lr is None else False
+        lr = self.lr
+        if lr is None:
+            lr = self.lr_cap if role == "cap" else 1.0
+        scaled = role is not False if self.scale_parameter is None else self.scale_parameter
+        for name, value in (("lr", lr), ("relative_step", role), ("scale_parameter", scaled)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def follows_step(self) -> bool:
+        return callable(self.beta2)
+
+    def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
+        if not callable(self.beta2):
+            return self.beta2
+        step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
+        found = self.beta2(step)
+        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
+            return found
+        return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
+
+    def state_dtypes(self) -> dict[str, str]:
+        return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
+        eps1, eps2 = self.eps
+        return self.settled(
+            eps=(machine_eps if eps1 is None else eps1, eps2),
+            factored=factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False,
+        )
 
 
 class State(NamedTuple):
@@ -58,7 +281,7 @@ def _without(shape: Shape, dims: Shape) -> Shape:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     b2 = _b2(xp, now, h)
-    g = yield from ready(xp, g, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
     (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
     u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
     del g, root_V  # what waits for the sum is p and u

@@ -6,7 +6,7 @@
     r = u + lam·p
     p ← p − lr·ratio·r,   ratio = ‖p‖ / ‖r‖,  and zero_norm_ratio where a norm is 0
 
-g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to.
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
 
 Departures, each an option:
 
@@ -22,14 +22,31 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise.checks import NONE, number, one_of
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import (
+    ClippedByNorm,
+    L2Penalty,
+    Scheduled,
+    TrustRatio,
+    betas_option,
+    flag,
+    lr_option,
+    option,
+    warn_of_swap,
+    weight_decay_option,
+)
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     add,
     at_most,
     between,
     choose,
+    clipped,
     final,
     floored,
     is_zero,
@@ -41,6 +58,65 @@ from layerwise.rules.parts import (
     square,
     trusted,
 )
+
+
+@dataclass(frozen=True)
+class Lamb(TrustRatio, L2Penalty, ClippedByNorm):
+    """Options of LAMB; docs/optimizers/lamb.md gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+
+    lr: Scheduled = lr_option(1e-3)
+    betas: tuple[float, float] = betas_option()
+    eps: float = option(
+        1e-6,
+        number(0),
+        "Added to the denominator of the direction, outside the root.",
+        "Pass a small number such as eps=1e-6.",
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    eps_root: float = option(
+        0.0, number(0), "Added inside the root of the denominator.", "Pass a small number such as eps_root=1e-12, or 0."
+    )
+    bias_correction: bool | Literal["lr"] = option(
+        True,
+        one_of(True, False, "lr"),
+        'Correct m and v for their start at 0 inside the direction (True), not at all (False), or on the step ("lr").',
+        'Pass True, False, or "lr" to correct the step instead of the direction.',
+    )
+    decay: Literal["ratio", "decoupled", "l2"] = option(
+        "ratio",
+        one_of("ratio", "decoupled", "l2"),
+        'Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first ("decoupled"), '
+        'or the gradient ("l2").',
+        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
+    )
+    max_weight_norm: float | None = option(
+        None,
+        number(0, above=True) | NONE,
+        "The norm of the weights counts as at most this in the trust ratio; None is no bound.",
+        "Pass a bound such as 10, or None.",
+    )
+    grad_averaging: bool = flag(True, "Weigh the gradient by 1 - b1 as it enters m.")
+    trust_eps: float = option(
+        0.0,
+        number(0),
+        "Added to the denominator of the trust ratio.",
+        "Pass a small number such as trust_eps=1e-8, or 0.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        b1, b2 = self.betas
+        if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
+            warn_of_swap("b1", "b2", self.betas)
+        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
+            raise ContradictionError(
+                sentence(
+                    "min_norm", f"at most max_weight_norm={self.max_weight_norm}", self.min_norm, "Lower one of them."
+                )
+            )
 
 
 class State(NamedTuple):
@@ -56,7 +132,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     (m, v), (b1, b2) = state, h.betas
     t, lr, lam = now.t, now.lr, now.weight_decay
     moves: Moves = ()
-    g = yield from ready(xp, g, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
     l2 = h.l2 + lam if h.decay == "l2" else h.l2
     if not is_zero(l2):
         g = add(xp, g, l2, p)

@@ -6,7 +6,7 @@
     b ← mu·b + u
     p ← p − b
 
-g is the gradient made ready: parts.py's `ready` turns it round, unscales and clips it, if asked to.
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
 
 Departures, each an option:
 
@@ -22,10 +22,88 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise.checks import NONE, number, one_of, pair
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import (
+    OFF,
+    ClippedByNorm,
+    L2Penalty,
+    Scheduled,
+    TrustRatio,
+    flag,
+    lr_option,
+    option,
+    weight_decay_option,
+)
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, floored, is_zero, length, ready, trusted
+from layerwise.rules.parts import add, between, choose, clipped, floored, is_zero, length, ready, trusted
+
+
+@dataclass(frozen=True)
+class Lars(TrustRatio, L2Penalty, ClippedByNorm):
+    """Options of LARS; docs/optimizers/lars.md gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
+
+    lr: Scheduled = lr_option(
+        1.0,
+        "Learning rate; at 1 a tensor moves by trust_coefficient of its norm.",
+    )
+    momentum: float = option(
+        0.9,
+        number(0, 1),
+        "Decay rate of the momentum buffer; 0 keeps none.",
+        "Pass a number such as momentum=0.9, or 0 for none.",
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    trust_coefficient: float = option(
+        1e-3,
+        number(0, above=True),
+        "The factor on the trust ratio (η in the paper).",
+        "Pass a number such as trust_coefficient=0.001.",
+    )
+    _: KW_ONLY
+    eps: float = option(
+        0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
+    )
+    nesterov: bool = flag(False, "Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.")
+    dampening: float = option(
+        0.0,
+        number(0, 1, to=True),
+        "Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.",
+        "Pass a number such as dampening=0.1, or 0 for none.",
+    )
+    norm: Literal["split", "decayed"] = option(
+        "split",
+        one_of("split", "decayed"),
+        'Measure against ‖g‖ + λ‖p‖ ("split", the paper) or ‖g + λp‖ ("decayed").',
+        'Pass "split" for ‖g‖ + λ‖p‖ (the paper) or "decayed" for ‖g + λp‖.',
+        optax_default="decayed",
+    )
+    # Without an upper bound ratio/lr would be infinite, and lr·ratio nan, where lr is 0.
+    trust_clip: tuple[float | None, float] | None = option(
+        None,
+        pair(OFF, number(0), ordered=True) | NONE,
+        "Bounds (low, high) of the trust ratio divided by lr; None as low is no lower bound.",
+        "Pass (low, high) with low ≤ high, None as low for no lower bound, or None for no clipping.",
+    )
+    lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper) rather than outside.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ContradictionError(
+                sentence(
+                    "nesterov",
+                    f"False with momentum={self.momentum} and dampening={self.dampening}",
+                    True,
+                    "It needs momentum > 0 and dampening=0.",
+                )
+            )
 
 
 class State(NamedTuple):
@@ -39,7 +117,7 @@ def shapes(h: Any, shape: Shape) -> State:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     (b,), mu = state, h.momentum
     t, lr, lam = now.t, now.lr, now.weight_decay
-    g = yield from ready(xp, g, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
     if not is_zero(h.l2):
         g = add(xp, g, h.l2, p)
     r = g if is_zero(lam) else add(xp, g, lam, p)

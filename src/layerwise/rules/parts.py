@@ -103,17 +103,23 @@ def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
     return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
 
 
-def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
-    """The gradient as it is to be used: unscaled, turned round, clipped by value, by its own norm, by the norm of all.
+def ready(xp: Any, g: Array, h: Any, now: Now) -> Array:
+    """Return the gradient as it is to be used: unscaled, turned round, clipped by value.
 
-    g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+    g ← g / g_scale;   g ← −g;   g ← clip(g, low, high)
     """
     if not (is_number(now.g_scale) and now.g_scale == 1):
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    if h.value_bounds is not None:
-        g = xp.clip(g, *h.value_bounds)
+    return g if h.value_bounds is None else xp.clip(g, *h.value_bounds)
+
+
+def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
+    """Return the gradient clipped by its own norm, and by the norm of all.
+
+    g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+    """
     if is_on(h.max_grad_norm_per_tensor):
         (gg,) = yield (Squares(g),)
         g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm_per_tensor, 1.0)

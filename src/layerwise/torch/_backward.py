@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from layerwise import checks
 from layerwise.engines.native import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.torch import _cuts as cuts
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._turn import Due
@@ -125,13 +125,13 @@ def _in_ddp(optimizer: Optimizer) -> bool:
     return any(id(p) in own for ddp in found for p in ddp.parameters())
 
 
-def _refuse(h: Settings) -> None:
+def _refuse(h: Hyper) -> None:
     if h.asks_of_model:
         raise ContradictionError(
             sentence(
                 "max_grad_norm",
                 "None in the backward pass",
-                h.max_grad_norm,
+                h.model_bound,
                 "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
             )
         )

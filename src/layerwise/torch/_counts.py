@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerwise.engines import Counter
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now
 from layerwise.torch import _state
 
@@ -26,7 +26,7 @@ class Counts:
         self._rates: tuple[Any, ...] = ()
         self._nows: list[Now] = []
 
-    def nows(self, h: Settings, rates: tuple[Any, Any, Any]) -> list[Now]:
+    def nows(self, h: Hyper, rates: tuple[Any, Any, Any]) -> list[Now]:
         """What each parameter's step is told, with these settings, and lr, weight decay and scale of the gradient."""
         if not self._on_device:
             taken = _state.counts(self.steps)
@@ -45,7 +45,7 @@ class Counts:
         return self._nows
 
 
-def _beta2(h: Settings, t: Tensor) -> Any:
+def _beta2(h: Hyper, t: Tensor) -> Any:
     """β₂ at the step t, which only the device knows: a function of the user computes with tensors there."""
     if not h.follows_step:
         return h.beta2_of(1)

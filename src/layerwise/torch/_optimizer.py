@@ -20,7 +20,7 @@ from layerwise.errors import (
     ParameterError,
     sentence,
 )
-from layerwise.hyper import Settings, in_words
+from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
@@ -46,7 +46,7 @@ class Optimizer(Answering):
     """A `torch.optim.Optimizer` that carries out a rule."""
 
     _rule: Any
-    _hyper: type[Settings]
+    _hyper: type[Hyper]
     _step_supports_amp_scaling = True
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
@@ -152,19 +152,20 @@ class Optimizer(Answering):
         for forget in self._when_zeroed:
             forget()
 
-    def settings_of(self, group: Mapping[str, Any]) -> Settings:
+    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """The group's hyperparameters, if all it says is right."""
         self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
         if capturing():
             check_capture(group, _schedule.moves(self, group))
-        if self._model_group is not None and h.asks_of_model and h.max_grad_norm_per_tensor:
+        per_tensor = group.get("max_grad_norm_per_tensor")
+        if self._model_group is not None and h.asks_of_model and per_tensor:
             raise ContradictionError(
                 sentence(
                     "max_grad_norm_per_tensor",
                     "None with max_grad_norm and a model_group",
-                    h.max_grad_norm_per_tensor,
+                    per_tensor,
                     "Drop one of them: the norm of all could not be had in the first round.",
                 )
             )
@@ -273,7 +274,7 @@ class Optimizer(Answering):
         _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
-    def plan_for(self, p: Tensor, h: Settings, name: str) -> Plan:
+    def plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
         """How this parameter is to be stepped with these settings."""
         return plan_of(self._rule, p, h, name, self._by_name(name))
 

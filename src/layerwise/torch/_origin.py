@@ -7,18 +7,20 @@ from dataclasses import fields
 from typing import Any
 
 from layerwise.errors import StateError
-from layerwise.hyper import Adafactor, Lamb, Lars, Settings
+from layerwise.hyper import Hyper
+from layerwise.registry import ENTRIES
+from layerwise.rules.adafactor import Adafactor
+from layerwise.rules.lamb import Lamb
+from layerwise.rules.lars import Lars
 from layerwise.torch._matching import MOVED
 
-# An option of all our optimizers that no other package has, and one of each that the other two lack.
-OURS = "max_grad_norm_per_tensor"
-OF_ONE: dict[str, type[Settings]] = {"betas": Lamb, "trust_coefficient": Lars, "beta2_decay": Adafactor}
+OURS = "max_grad_value"  # an option of all our optimizers that no other package has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr"}
 # What a group of each source has, and which of ours goes on from it; the most telling first.
-MARKS: dict[str, tuple[set[str], type[Settings]]] = {
+MARKS: dict[str, tuple[set[str], type[Hyper]]] = {
     "timm.Lars": ({"trust_coeff", "momentum"}, Lars),
     "timm.Lamb": ({"always_adapt", "betas"}, Lamb),
     "apex.FusedLAMB": ({"grad_averaging", "bias_correction", "max_grad_norm", "betas"}, Lamb),
@@ -29,13 +31,12 @@ MARKS: dict[str, tuple[set[str], type[Settings]]] = {
 }
 
 
-def check(h: type[Settings], groups: Sequence[Mapping[str, Any]]) -> None:
+def check(h: type[Hyper], groups: Sequence[Mapping[str, Any]]) -> None:
     """Raise if a checkpoint was written by an optimizer that means something else by the same names."""
     for group in groups:
         if OURS in group:
-            written = [one for mark, one in OF_ONE.items() if mark in group]
-            if len(written) == 1 and written[0] is not h:
-                name = written[0].optimizer
+            name = _written_by(group)
+            if name not in (None, h.optimizer):
                 raise StateError(f"the checkpoint was written by {name}, and this is {h.optimizer}. Load it in {name}.")
         elif unknown := group.keys() - PLAIN:
             odd = unknown - {spec.name for spec in fields(h)} - {"capturable", "differentiable", "fused"}
@@ -46,7 +47,16 @@ def check(h: type[Settings], groups: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-def _way_out(h: type[Settings], group: Mapping[str, Any]) -> str:
+def _written_by(group: Mapping[str, Any]) -> str | None:
+    """Return the optimizer whose options a group has, or None if that could be several."""
+    options = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
+    # A checkpoint of an older version may lack options, and groups have more keys than options.
+    fit = {name: len(own & group.keys()) - len(own - group.keys()) for name, own in options.items()}
+    best = [name for name, score in fit.items() if score == max(fit.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def _way_out(h: type[Hyper], group: Mapping[str, Any]) -> str:
     found = next(((source, kind) for source, (marks, kind) in MARKS.items() if marks <= group.keys()), None)
     if found is None:
         return "No converter reads it; layerwise.torch.convert lists those that there are."

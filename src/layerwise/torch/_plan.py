@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.blocks import Blocks
 from layerwise.engines import Job
 from layerwise.errors import ParameterError, StateError
-from layerwise.hyper import Settings
+from layerwise.hyper import Hyper
 from layerwise.layout import Layout, lay_out
 from layerwise.torch._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
 from layerwise.torch._tensors import check_gradient, check_parameter
@@ -25,7 +25,7 @@ class Plan:
     """How one parameter is stepped."""
 
     name: str
-    h: Settings
+    h: Hyper
     shape: torch.Size
     dtype: torch.dtype
     layout: Layout
@@ -98,7 +98,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_alike(name, p, g)
 
 
-def plan_of(rule: Any, p: Tensor, h: Settings, name: str, blocks: Blocks | None) -> Plan:
+def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Blocks | None) -> Plan:
     """How a parameter is stepped with these settings."""
     cut, shape = cut_of(name, p), tuple(p.shape)
     layout = lay_out(

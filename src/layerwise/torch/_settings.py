@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise import checks
+from layerwise import arguments, checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Adafactor, Lamb, Lars, Settings
+from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import is_by_name
+from layerwise.registry import ENTRIES
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -21,22 +22,22 @@ RATES = {
     "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
 }
 RATE = checks.number(0)
-SWITCHES = ("master_weights", "differentiable", "capturable")
+SWITCHES = arguments.OF_GROUP
 # What is said once for all groups, and what one or another of the three optimizers takes.
-NOT_OF_A_GROUP = ("blocks", "skip_nonfinite", "model_group", "fused")
-ALL_OPTIONS = {spec.name for h in (Lamb, Lars, Adafactor) for spec in fields(h)}
+NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
+ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
 class Groups:
     """Judges the groups of one optimizer, and remembers the hyperparameters made of them."""
 
-    def __init__(self, h: type[Settings], differentiable: bool) -> None:
+    def __init__(self, h: type[Hyper], differentiable: bool) -> None:
         self._hyper, self.differentiable = h, differentiable
         self._without_lr = h.__dataclass_fields__["lr"].default is None
-        self.options = [spec.name for spec in fields(h)]
+        self.options = options_in_order(h)
         self.known = (*self.options, *SWITCHES)
-        self._made: dict[Hashable, Settings] = {}
+        self._made: dict[Hashable, Hyper] = {}
 
     def __reduce__(self) -> Any:
         return Groups, (self._hyper, self.differentiable)  # what it remembers may have keys that cannot be pickled
@@ -57,7 +58,7 @@ class Groups:
             if close := get_close_matches(str(key), self.known, n=1, cutoff=0.75):
                 raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
 
-    def check(self, group: Mapping[str, Any]) -> Settings:
+    def check(self, group: Mapping[str, Any]) -> Hyper:
         """The group's hyperparameters, if all it says is right."""
         h = self.settings(group)
         for name in SWITCHES:
@@ -95,7 +96,7 @@ class Groups:
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
 
-    def settings(self, group: Mapping[str, Any]) -> Settings:
+    def settings(self, group: Mapping[str, Any]) -> Hyper:
         """The group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and self._without_lr)
@@ -124,7 +125,7 @@ class Groups:
         given = {name: group[name] for name in RATES}
         group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 
-    def counted(self, h: Settings) -> Settings:
+    def counted(self, h: Hyper) -> Hyper:
         """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
         if h.asks_of_model:
             return h

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.checks import as_float
 from layerwise.engines import Job, Prepared
-from layerwise.hyper import Settings, in_words
+from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
 from layerwise.torch import _state
@@ -32,7 +32,7 @@ class Due(NamedTuple):
 
     number: int
     group: dict[str, Any]
-    h: Settings
+    h: Hyper
     params: list[Tensor]
     grads: list[Tensor]
 
@@ -176,8 +176,9 @@ class Turn:
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            settled: Any = due.h.lr
-            lr, lam = (_scalar(x, due.group["differentiable"]) for x in (settled if lr is None else lr, weight_decay))
+            settled: Any = due.h
+            lr = settled.lr if lr is None else lr
+            lr, lam = (_scalar(x, due.group["differentiable"]) for x in (lr, weight_decay))
             nows += counts.nows(due.h, (lr, lam, g_scale))
         return nows
 

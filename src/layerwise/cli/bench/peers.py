@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from layerwise.cli.bench.shapes import Shapes
 from layerwise.cli.bench.timing import Clock, Step
+from layerwise.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"
@@ -140,9 +141,9 @@ _ADAM = (
     Peer("torch.optim.Adam, fused", "torch.optim:Adam", {"fused": True}),
     Peer("torch.optim.AdamW, fused", "torch.optim:AdamW", {"fused": True}),
 )
-PEERS: dict[str, tuple[Peer, ...]] = {
+# What others have of an optimizer, and what PyTorch has in its place.
+OTHERS: dict[str, tuple[Peer, ...]] = {
     "Lamb": (
-        *_ours("Lamb"),
         *_both("pytorch_optimizer.Lamb", "pytorch_optimizer:Lamb"),
         *_both("timm.Lamb", "timm.optim.lamb:Lamb", max_grad_norm=None),
         Peer("apex.FusedLAMB", "apex.optimizers:FusedLAMB", gpu=True),
@@ -151,7 +152,6 @@ PEERS: dict[str, tuple[Peer, ...]] = {
         *_ADAM,
     ),
     "Lars": (
-        *_ours("Lars"),
         *_both("pytorch_optimizer.Lars", "pytorch_optimizer:LARS"),
         *_both("timm.Lars", "timm.optim.lars:Lars", momentum=0.9),
         Peer("bitsandbytes.LARS", "bitsandbytes.optim:LARS", {"momentum": 0.9}, gpu=True),
@@ -160,7 +160,6 @@ PEERS: dict[str, tuple[Peer, ...]] = {
         Peer("torch.optim.SGD, fused", "torch.optim:SGD", {"momentum": 0.9, "fused": True}),
     ),
     "Adafactor": (
-        *_ours("Adafactor"),
         *_both("torch.optim.Adafactor", "torch.optim:Adafactor"),
         Peer(
             "transformers.Adafactor",
@@ -178,3 +177,4 @@ PEERS: dict[str, tuple[Peer, ...]] = {
         *_ADAM,
     ),
 }
+PEERS = {name: (*_ours(name), *OTHERS.get(name, _ADAM)) for name in ENTRIES}

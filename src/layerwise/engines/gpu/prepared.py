@@ -25,10 +25,10 @@ from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.errors import EngineError
-from layerwise.hyper import Adafactor as AdafactorHyper
-from layerwise.hyper import Lamb as LambHyper
-from layerwise.hyper import Lars as LarsHyper
+from layerwise.rules.adafactor import Adafactor as AdafactorHyper
 from layerwise.rules.asks import Now
+from layerwise.rules.lamb import Lamb as LambHyper
+from layerwise.rules.lars import Lars as LarsHyper
 
 if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof

@@ -1,0 +1,81 @@
+"""Options made of optax's arguments, which have other names, and some of them another form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from layerwise.arguments import optax_names, optax_pairs
+from layerwise.checks import number
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import Hyper
+from layerwise.jax._options import is_traced
+from layerwise.rules.adafactor import EPS1, Adafactor
+
+
+def in_messages(h: type[Hyper]) -> dict[str, str]:
+    """Return by option its name in messages, where that is another."""
+    return {**{option: ", ".join(both) for option, both in optax_pairs(h).items()}, **optax_names(h)}
+
+
+def options(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a rule, by their own names, that arguments amount to."""
+    found = {
+        **given,
+        **{option: given[argument] for option, argument in optax_names(h).items()},
+        **{option: _pair(h, option, both, given) for option, both in optax_pairs(h).items()},
+    }
+    return {**found, **ADJUSTED.get(h.optimizer, _unchanged)(given)}
+
+
+def _pair(h: type[Hyper], option: str, both: tuple[str, str], given: dict[str, Any]) -> tuple[Any, Any]:
+    spec: Any = h.__dataclass_fields__[option]
+    first, second = (
+        given[name] if is_traced(given[name]) else check(name, given[name], f"Pass a number such as {name}={usual}.")
+        for name, check, usual in zip(both, spec.metadata["check"].members, spec.default, strict=True)
+    )
+    return first, second
+
+
+def _unchanged(given: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _lars(given: dict[str, Any]) -> dict[str, Any]:
+    momentum, nesterov = given["momentum"], given["nesterov"]
+    still = nesterov is True and not is_traced(momentum) and momentum == 0
+    return {"nesterov": False if still else nesterov}  # without momentum it is the same, and optax allows it
+
+
+def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
+    lr, relative = given["learning_rate"], given["relative_step"]
+    if lr is not None and relative is True:
+        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        raise ContradictionError(sentence("learning_rate", "None when relative_step=True", lr, way_out))
+    eps, decay, factored = given["eps"], given["weight_decay_rate"], given["factored"]
+    return {
+        "lr": 1.0 if lr is None and relative is False else lr,
+        "beta2_decay": _negative("decay_rate", given["decay_rate"]),
+        "momentum_dtype": None if given["momentum"] is None else _dtype_name(given["dtype_momentum"]),
+        "weight_decay": 0.0 if decay is None else decay,
+        "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
+        "factored": "largest" if factored is True else factored,
+    }
+
+
+def _eps1(value: Any) -> Any:
+    return value if is_traced(value) else EPS1("eps", value, "Pass a number such as eps=1e-30, or (eps1, eps2).")
+
+
+def _negative(argument: str, value: Any) -> Any:
+    return (
+        -value if is_traced(value) else -number(0)(argument, value, "Pass a number such as 0.8; 1 − t^−0.8 is beta2.")
+    )
+
+
+def _dtype_name(dtype: Any) -> Any:
+    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), "dtype_momentum")
+
+
+ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"Lars": _lars, "Adafactor": _adafactor}

@@ -1,0 +1,47 @@
+"""The optimizers that there are: every module of `rules` with a class of options, a `State` and a `step`.
+
+Nothing else lists them: fronts, engines, tests and documentation ask here.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import NamedTuple
+
+from layerwise import rules
+from layerwise.hyper import Hyper
+
+
+class Entry(NamedTuple):
+    """An optimizer: its name, the module with its formula, and its options."""
+
+    name: str
+    rule: ModuleType
+    hyper: type[Hyper]
+
+
+def _modules() -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}."):
+        module = import_module(found.name)
+        if hasattr(module, "step"):
+            yield module
+
+
+def _entry(module: ModuleType) -> Entry:
+    own = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Hyper) and one.__module__ == module.__name__
+    ]
+    if len(own) != 1 or not (hasattr(module, "State") and hasattr(module, "shapes")):
+        raise ImportError(
+            f"{module.__name__} has a `step` and so must declare a rule: one class derived from layerwise.hyper.Hyper "
+            f"(it has {len(own)}), `State` and `shapes`. rules/lamb.py is the pattern."
+        )
+    return Entry(own[0].__name__, module, own[0])
+
+
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in map(_entry, _modules())}

@@ -1,0 +1,59 @@
+"""Write what follows from the rules' declarations: the fronts' classes and functions, and tables of the pages.
+
+python tools/generate.py           writes every generated file
+python tools/generate.py --check   names those that are out of date, and fails if there are any
+"""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+import fronts
+import pages
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def formatted(source: str) -> str:
+    """Return Python source as ruff lays it out."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "-q", "-"],
+        input=source,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    return done.stdout
+
+
+def wanted() -> dict[Path, str]:
+    """Return the text of every generated file."""
+    sources = {ROOT / "src" / "layerwise" / path: formatted(text) for path, text in fronts.all_of_them().items()}
+    return {**sources, **pages.all_of_them(ROOT / "docs")}
+
+
+def main() -> None:
+    stale = {}
+    for path, text in wanted().items():
+        there = path.read_text("utf-8") if path.exists() else ""
+        if there != text:
+            stale[path] = difflib.unified_diff(
+                there.splitlines(), text.splitlines(), "as it is", "as it should be", n=1
+            )
+    if "--check" in sys.argv[1:]:
+        for path, lines in stale.items():
+            print(path.relative_to(ROOT), *lines, sep="\n")
+        if stale:
+            sys.exit(f"{len(stale)} generated files are out of date: make generate")
+        return
+    for path in stale:
+        path.write_text(wanted()[path], "utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The signatures of the JAX front: optax's own, where it has the optimizer, and then what it does not have."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import MISSING
+from typing import Any
+
+import optax
+from source import Parameter, renamed, source_of
+
+from layerwise import arguments
+from layerwise.arguments import OWN_FORM, optax_names, optax_pairs
+from layerwise.registry import Entry
+
+MASKS = ("mask", "weight_decay_mask")
+
+
+def there_is(entry: Entry) -> bool:
+    return hasattr(optax, entry.name.lower())
+
+
+def parameters(entry: Entry, own: Sequence[Parameter], of_front: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters of the function: those that optax has first, in its order."""
+    options = {one.name: one for parameter in own for one in _here(entry, parameter)}
+    theirs = inspect.signature(getattr(optax, entry.name.lower())).parameters if there_is(entry) else {}
+    known = {**options, **{one.name: one for one in of_front}}
+    if not theirs:
+        mask = Parameter("mask", "ByLeaf", "None", arguments.JAX_MASK)
+        first = [one for one in options.values() if not one.keyword]
+        rest = [mask, *(one for one in options.values() if one.keyword), *of_front]
+        return [first[0]._replace(default=None), *first[1:], *rest]
+    named = [_theirs(entry, one, known) for one in theirs.values()]
+    rest = [one._replace(keyword=True) for name, one in known.items() if name not in theirs]
+    return [*named, *rest]
+
+
+def _here(entry: Entry, one: Parameter) -> list[Parameter]:
+    """Return the argument of an option, or the two of a pair, as they are called and typed here."""
+    h = entry.hyper
+    known = h.__dataclass_fields__[one.name].metadata
+    means = renamed(one.means, optax_names(h))
+    type_ = re.sub(r"\bfloat\b", "Number", one.type).replace("Scheduled", "Rate")
+    both: Any = optax_pairs(h).get(one.name)
+    if both is not None:
+        usual = h.__dataclass_fields__[one.name].default
+        ordinal = zip(both, ("first", "second"), usual, strict=True)
+        return [
+            Parameter(name, "Number", repr(value), f"The {nth} of the two: {means[0].lower()}{means[1:]}", one.keyword)
+            for name, nth, value in ordinal
+        ]
+    default = one.default if known["optax_default"] is MISSING else source_of(known["optax_default"])
+    return [Parameter(optax_names(h).get(one.name, one.name), type_, default, means, one.keyword)]
+
+
+def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]) -> Parameter:
+    """Return an argument of optax's, with its default there."""
+    name = theirs.name
+    default = None if theirs.default is theirs.empty else _source(theirs.default)
+    if name in MASKS:
+        return Parameter(name, "ByLeaf", default, arguments.JAX_MASK, keyword=False)
+    if name not in known:
+        raise SystemExit(
+            f"optax.{entry.name.lower()} takes {name!r}, and no option of {entry.rule.__name__} is called so. "
+            f"Say which is meant: option(..., optax={name!r})."
+        )
+    own = known[name]._replace(default=default, keyword=False)
+    special = {one.name: one for one in OWN_FORM.get(entry.name, ())}.get(name)
+    return own if special is None else own._replace(type=special.type, means=special.means)
+
+
+def _source(value: object) -> str:
+    return f"jnp.{value.__name__}" if getattr(value, "__module__", "") == "jax.numpy" else source_of(value)

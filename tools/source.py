@@ -1,0 +1,53 @@
+"""Python source: parameters, signatures and docstrings."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+WIDTH = 116
+
+
+class Parameter(NamedTuple):
+    """A parameter of a signature, with its meaning."""
+
+    name: str
+    type: str
+    default: str | None
+    means: str
+    keyword: bool = True
+
+
+def source_of(value: object) -> str:
+    """Return a default as source."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def signature(parameters: Sequence[Parameter]) -> str:
+    """Return parameters as source, one a line."""
+    lines, keyword = [], False
+    for one in parameters:
+        if one.keyword and not keyword:
+            lines.append("*,")
+            keyword = True
+        lines.append(f"{one.name}: {one.type}" + ("," if one.default is None else f" = {one.default},"))
+    return "\n".join(lines)
+
+
+def docstring(first: str, rest: str, parameters: Sequence[Parameter]) -> str:
+    """Return a docstring with a section that describes every parameter."""
+    entries = "\n".join(
+        textwrap.fill(f"{one.name}: {one.means}", WIDTH - 8, subsequent_indent="    ", break_on_hyphens=False)
+        for one in parameters
+    )
+    body = f"{first}.\n\n{textwrap.fill(rest, WIDTH - 4)}\n\nArgs:\n{textwrap.indent(entries, '    ')}\n"
+    return f'"""{body}"""'
+
+
+def renamed(text: str, names: dict[str, str]) -> str:
+    """Return a sentence with options called as optax calls them."""
+    for own, other in names.items():
+        text = re.sub(rf"(?<!\")\b{own}\b", other, text)
+    return text
