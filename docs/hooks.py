@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
+from layerwise.registry import ENTRIES  # noqa: E402
 
 # Pages that live where people look for them in a repository, and what they are called here.
 OF_ROOT = {
@@ -34,6 +35,10 @@ TABLE = re.compile(r"^<!-- table: (\w+) (\w+) -->$", re.MULTILINE)
 def on_config(config: Any) -> Any:
     fence = {"name": "math", "class": "math", "format": formula}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
+    pages = [f"optimizers/{entry.rule.__name__.rpartition('.')[2]}.md" for entry in ENTRIES.values()]
+    for section in config.nav:
+        if "Optimizers" in section:
+            section["Optimizers"] = pages
     return config
 
 

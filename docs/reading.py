@@ -7,6 +7,7 @@ from typing import Any
 
 import griffe
 
+DECLARED = ("option", "flag", "lr_option")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 
@@ -16,5 +17,5 @@ class Reading(griffe.Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
-        if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name == "option":
+        if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name in DECLARED:
             attr.value = attr.value.arguments[0]

@@ -15,14 +15,17 @@ from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import lamb as lamb_rule
+from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 
 __all__ = [
     "AdafactorState",
     "LambState",
+    "LansState",
     "LarsState",
     "adafactor",
     "lamb",
+    "lans",
     "lars",
 ]
 
@@ -213,6 +216,74 @@ def lamb(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(lamb_rule, lamb_rule.Lamb, LambState, locals())
+
+
+class LansState(NamedTuple):
+    """State of `lans`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        mu: A tree, `exp_avg` in the other fronts.
+        nu: A tree, `exp_avg_sq` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+    stats: Any = None
+
+
+@explained
+def lans(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.999,
+    eps: Number = 1e-06,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    max_weight_norm: Number | None = None,
+    adapt: Adapt = True,
+    trust_clip: Bounds | None = None,
+    zero_norm_ratio: Number = 1.0,
+    min_norm: Number = 0.0,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    trust_ratio_mask: ByLeaf = None,
+    blocks: ByLeaf = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
+
+    docs/optimizers/lans.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of both directions.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
+        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+            ("decayed").
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
+        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
+        min_norm: Both norms count as at least this in the trust ratio.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        trust_ratio_mask: The parameters that have a trust ratio, given as the mask of weight decay is.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(lans_rule, lans_rule.Lans, LansState, locals())
 
 
 class LarsState(NamedTuple):

@@ -14,6 +14,7 @@ from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import lamb as lamb_rule
+from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 
 V = TypeVar("V")
@@ -23,6 +24,7 @@ Split = Blocks | int | Literal["each"]
 __all__ = [
     "Adafactor",
     "Lamb",
+    "Lans",
     "Lars",
 ]
 
@@ -173,6 +175,60 @@ class Lamb(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Lans(Optimizer):
+    """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
+
+    docs/optimizers/lans.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of both directions.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
+        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+            ("decayed").
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
+        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
+        min_norm: Both norms count as at least this in the trust ratio.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = lans_rule, lans_rule.Lans
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-06,
+        weight_decay: Scheduled = 0.0,
+        *,
+        max_weight_norm: float | None = None,
+        adapt: Adapt | ByName[Adapt] = True,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         shared_count: bool = False,

@@ -15,6 +15,7 @@ from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import lamb as lamb_rule
+from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.torch._optimizer import Optimizer
 
@@ -28,6 +29,7 @@ BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 __all__ = [
     "Adafactor",
     "Lamb",
+    "Lans",
     "Lars",
 ]
 
@@ -189,6 +191,67 @@ class Lamb(Optimizer):
         l2: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool = False,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class Lans(Optimizer):
+    """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
+
+    docs/optimizers/lans.md has the formula with every option in its place, docs/pytorch.md the rest.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of both directions.
+        weight_decay: Weight decay λ.
+        max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
+        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+            ("decayed").
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
+        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
+        min_norm: Both norms count as at least this in the trust ratio.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
+            it needs named_parameters().
+        master_weights: Keep a float32 copy of every bfloat16 and float16 parameter.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+            available.
+    """
+
+    _rule, _hyper = lans_rule, lans_rule.Lans
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-06,
+        weight_decay: Rate = 0.0,
+        *,
+        max_weight_norm: float | None = None,
+        adapt: Adapt = True,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
