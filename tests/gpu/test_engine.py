@@ -14,7 +14,7 @@ from gpu.world import DEVICE, GPU, RULE, SMALL
 
 from layerwise import engines
 from layerwise.engines import Counter
-from layerwise.engines.gpu import OnDemand, candidate, engine, letter, why_not
+from layerwise.engines.gpu import OnDemand, candidate, engine, step_params, why_not
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
 from layerwise.errors import EngineError
@@ -180,8 +180,8 @@ def test_a_bound_of_one_tensor_is_none_of_anothers(case):
 def test_letters_are_sent_when_they_say_something_new(case, monkeypatch):
     jobs = jobs_of(case)
     ready, sent = prepared(jobs), []
-    send = letter.Letter._send
-    monkeypatch.setattr(letter.Letter, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
+    send = step_params.StepParams._send
+    monkeypatch.setattr(step_params.StepParams, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
     counts = [torch.tensor(0, device=DEVICE) for _ in jobs]
     nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
     for _ in range(3):

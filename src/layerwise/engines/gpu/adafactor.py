@@ -138,7 +138,7 @@ class Adafactor(Method):
         tables, factored = self.tables, self.factored
         m, down, across = cut.tile
         kernel[(group.size,)](
-            tables.letter, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
+            tables.step_params, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
             tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
             SKIPS=call.skips, VECTOR=cut.vector, BM=m, BL=down, BE=across,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,

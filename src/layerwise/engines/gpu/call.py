@@ -66,12 +66,12 @@ class Tables:
         states: States,
         settings: Any,
         layers: Layers,
-        letter: Tensor,
+        step_params: Tensor,
         sizes: Sizes,
         shared: Shared | None = None,
     ) -> None:
-        device = letter.device
-        self.jobs, self.layers, self.letter, self.sizes = jobs, layers, letter, sizes
+        device = step_params.device
+        self.jobs, self.layers, self.step_params, self.sizes = jobs, layers, step_params, sizes
         self.shared = Shared(layers.n, device) if shared is None else shared
         self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
@@ -90,7 +90,7 @@ class Tables:
         each = [getattr(job.h, name) or inf for job in self.jobs]
         if set(each) <= {inf}:
             return None
-        return torch.tensor(each, dtype=torch.float64, device=self.letter.device)[self.layers.job_of]
+        return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
 
 
 def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
@@ -132,7 +132,7 @@ class Call:
     def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
         self.tables, self.others = tables, others
         self.ready = ready or tables.always_ready
-        self.skip = tables.letter if skip is None else skip.view(torch.uint8)  # a table stands for none
+        self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # a table stands for none
         self.skips = skip is not None
         # What kernels are compiled for besides what layers are like.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
@@ -140,14 +140,14 @@ class Call:
     def tell(self, kernel: Any) -> None:
         """Have the rule make its numbers of `now`."""
         tables, jobs = self.tables, len(self.tables.jobs)
-        kernel[(-(-jobs // TOLD),)](tables.letter, tables.numbers, jobs, BLOCK=TOLD)
+        kernel[(-(-jobs // TOLD),)](tables.step_params, tables.numbers, jobs, BLOCK=TOLD)
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
         tables = self.tables
         for group in groups:
             kernel[(group.size,)](
-                tables.letter, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+                tables.step_params, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
                 *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
                 READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,

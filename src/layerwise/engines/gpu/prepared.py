@@ -19,10 +19,10 @@ from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, operands, way_of
-from layerwise.engines.gpu.letter import Letter, capturing
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
+from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.errors import EngineError
 from layerwise.hyper import Adafactor as AdafactorHyper
@@ -74,7 +74,7 @@ class PreparedOnGpu:
         self._device = self._params[0].device
         self._rule = METHODS[type(self._jobs[0].h)]
         self._states = [self._rule.states(job) for job in self._jobs]
-        self._letter = Letter(len(self._jobs), self._device)
+        self._step_params = StepParams(len(self._jobs), self._device)
         self._shared: Shared | None = None
         self._layouts: dict[Hashable, Laid] = {}  # by what the gradients are like, the last taken at the end
         self._seen: Hashable = None  # of the gradients of the last step
@@ -102,13 +102,13 @@ class PreparedOnGpu:
         if laid.copied:
             grads = self._readable(grads, laid.copied)
             places = _places(grads)
-        self._letter.write(nows)
-        call = Call(laid.tables, skip, self._letter.scaled, others)
+        self._step_params.write(nows)
+        call = Call(laid.tables, skip, self._step_params.scaled, others)
         if call.variant not in laid.variants and not self._first(laid, call, grads):
             return False
         if others is not None:
             others.told_how("the GPU engine")
-        self._letter.send(places)
+        self._step_params.send(places)
         laid.method.step(call)
         self._count(nows, skip)
         increment_version(self._params)  # autograd does not see what kernels write
@@ -130,7 +130,7 @@ class PreparedOnGpu:
             self._recorded.append(laid)
         elif stream is not None:
             laid.used_on(stream)
-            self._letter.used_on(stream)
+            self._step_params.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
         """The gradients as kernels can read them."""
@@ -165,7 +165,7 @@ class PreparedOnGpu:
         kinds = [kind_of(way, own, rule.apart(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
         layers = Layers(jobs, ways, kinds, self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, self._states, rule.settings, layers, self._letter.there, self._sizes, self._shared)
+        tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)
         self._nowhere = [j for j, way in enumerate(ways) if not way.bases]
         return Laid(tables, rule(tables, arrays), copied, stream_of(self._device))
 

@@ -25,13 +25,13 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
-    heard,
+    now_of,
     place,
     read,
     ready,
     root,
     squared,
+    value_of,
     wants,
     write,
 )
@@ -90,16 +90,16 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, _ = hear(letter, numbers, jobs, j, here)
+    t, lr, _ = now_of(step_params, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     offset = tl.load(row + OFFSET, here, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
     b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
-    given = heard(letter, jobs, j, here, BETA2)  # nan where b2 follows t
+    given = value_of(step_params, jobs, j, here, BETA2)  # nan where b2 follows t
     b2 = tl.where(given == given, given, b2)
     b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
     tl.store(row + B2, b2, here)
@@ -154,7 +154,7 @@ def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
@@ -163,7 +163,7 @@ def measure(
     """The new V, and Σp² and Σu² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
@@ -256,7 +256,7 @@ def answer(told, to, entries, pp, uu):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
@@ -266,7 +266,7 @@ def apply(
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     e_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     at = p_at, g_at, e_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
     wanted, k = wants(numbers, job, tl.load(clips + layer), COMPUTE), numbers_of(numbers + job * NUMBERS, COMPUTE)
@@ -279,7 +279,7 @@ def apply(
             apply_at(
                 at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
-        count(letter, numbers, jobs, row, job, start)
+        count(step_params, numbers, jobs, row, job, start)
 
 
 @triton.jit

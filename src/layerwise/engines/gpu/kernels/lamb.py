@@ -24,7 +24,7 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
+    now_of,
     one_minus_power,
     place,
     read,
@@ -85,11 +85,11 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    t, lr, lam = now_of(step_params, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     c1 = one_minus_power(tl.load(row + LOG_B1, here, other=-1.0), t)
     c2 = one_minus_power(tl.load(row + LOG_B2, here, other=-1.0), t)
@@ -131,13 +131,13 @@ def update(p, m, v, k):
 
 @triton.jit
 def places(
-    letter, pointers, row, job, jobs, start,
+    step_params, pointers, row, job, jobs, start,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr,
     FLAT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Where p, g, m and v of a chunk begin."""
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     m_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     v_at = array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
     return p_at, g_at, m_at, v_at
@@ -145,14 +145,14 @@ def places(
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The new moments, and Σp² and Σr² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, COMPUTE)
     pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
@@ -213,7 +213,7 @@ def answer(told, to, pp, rr):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -221,7 +221,7 @@ def apply(
     """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
-    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)
     if goes(skip, SKIPS):
@@ -230,7 +230,7 @@ def apply(
             apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(at, wanted, k, step, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
-        count(letter, numbers, jobs, row, job, start)
+        count(step_params, numbers, jobs, row, job, start)
 
 
 @triton.jit

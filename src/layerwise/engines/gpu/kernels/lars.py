@@ -19,7 +19,7 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
+    now_of,
     place,
     read,
     ready,
@@ -69,11 +69,11 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
+def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
     """What the rule makes of `now` before anything is measured."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
+    t, lr, lam = now_of(step_params, numbers, jobs, j, here)
     row = numbers + j * NUMBERS
     inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
     l2, decayed = tl.load(row + L2, here, other=0.0), tl.load(row + NORM_DECAYED, here, other=0.0)
@@ -86,7 +86,7 @@ def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -94,7 +94,7 @@ def measure(
     """Σp² and Σx² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
     pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
@@ -151,7 +151,7 @@ def bounded(ratio, lr, low, high):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -160,7 +160,7 @@ def apply(
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     at, wanted = (p_at, g_at, b_at), wants(numbers, job, tl.load(clips + layer), COMPUTE)
     k = numbers_of(numbers + job * NUMBERS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
@@ -170,7 +170,7 @@ def apply(
             apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(at, wanted, k, row, start, whole, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
-        count(letter, numbers, jobs, row, job, start)
+        count(step_params, numbers, jobs, row, job, start)
 
 
 @triton.jit

@@ -19,7 +19,6 @@ from layerwise.engines.gpu.kernels.tables import (
     GRAD_HIGH,
     GRAD_LOW,
     GRADIENT,
-    HEARD,
     INT64,
     JOB,
     KIND,
@@ -32,6 +31,7 @@ from layerwise.engines.gpu.kernels.tables import (
     SIGN,
     SIZE,
     STRIDE,
+    VALUE,
     VARYING,
     G,
     T,
@@ -41,10 +41,10 @@ from layerwise.engines.gpu.kernels.tables import (
 
 
 @triton.jit
-def heard(letter, jobs, j, here, WHICH: tl.constexpr):
-    """What `now` holds of these jobs, in float64, wherever it lies."""
-    raw = tl.load(letter + (HEARD + WHICH) * jobs + j, here, other=0)
-    kind = tl.load(letter + (KIND + WHICH) * jobs + j, here, other=0)
+def value_of(step_params, jobs, j, here, WHICH: tl.constexpr):
+    """Return a field of these jobs' `now` in float64, wherever it lies."""
+    raw = tl.load(step_params + (VALUE + WHICH) * jobs + j, here, other=0)
+    kind = tl.load(step_params + (KIND + WHICH) * jobs + j, here, other=0)
     x = raw.to(tl.float64, bitcast=True)
     single = tl.load(raw.to(tl.pointer_type(tl.float32)), here & (kind == FLOAT32), other=0.0).to(tl.float64)
     double = tl.load(raw.to(tl.pointer_type(tl.float64)), here & (kind == FLOAT64), other=0.0)
@@ -55,10 +55,10 @@ def heard(letter, jobs, j, here, WHICH: tl.constexpr):
 
 
 @triton.jit
-def hear(letter, numbers, jobs, j, here):
-    """Write down what was heard of these jobs."""
-    t, lr = heard(letter, jobs, j, here, T), heard(letter, jobs, j, here, LR)
-    lam, g_scale = heard(letter, jobs, j, here, LAM), heard(letter, jobs, j, here, G_SCALE)
+def now_of(step_params, numbers, jobs, j, here):
+    """Copy the fields of `now` to the rows of these jobs, and return some."""
+    t, lr = value_of(step_params, jobs, j, here, T), value_of(step_params, jobs, j, here, LR)
+    lam, g_scale = value_of(step_params, jobs, j, here, LAM), value_of(step_params, jobs, j, here, G_SCALE)
     t = tl.where(here, t, 1.0)  # a step with which all that is made of it is finite
     row = numbers + j * NUMBERS
     tl.store(row + T, t, here)
@@ -88,8 +88,8 @@ def array(
 
 
 @triton.jit
-def gradient(letter, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
-    return begins(tl.load(letter + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
+def gradient(step_params, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
+    return begins(tl.load(step_params + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
 
 
 @triton.jit
@@ -142,10 +142,10 @@ def goes(skip, SKIPS: tl.constexpr):
 
 
 @triton.jit
-def count(letter, numbers, jobs, row, job, start):
+def count(step_params, numbers, jobs, row, job, start):
     """Count the step of this job, if its counts live here: whoever has its first chunk does."""
-    counts = (tl.load(letter + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
-    counter = tl.load(letter + (HEARD + T) * jobs + job).to(tl.pointer_type(tl.int64))
+    counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
+    counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
     tl.store(counter, tl.load(numbers + job * NUMBERS + T).to(tl.int64), counts)
 
 
@@ -252,14 +252,14 @@ def settle(
 
 @triton.jit(do_not_specialize=VARYING)
 def square(
-    letter, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
+    step_params, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
     _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
     whole = n // BLOCK * BLOCK

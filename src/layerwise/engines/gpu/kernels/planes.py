@@ -109,7 +109,7 @@ def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
+    step_params, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -121,7 +121,7 @@ def measure(
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     matrices = tl.load(plane + MATRICES)
     of_lines = tl.load(plane + LINE_SUMS).to(tl.pointer_type(COMPUTE)) + (over * matrices + m.to(tl.int64)) * lines
     of_entries = (
@@ -155,7 +155,7 @@ def update(g, line, entry, eps1, CLAMP: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def squares(
-    letter, numbers, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
+    step_params, numbers, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -166,7 +166,7 @@ def squares(
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     eps1 = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE)
-    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     in_m, in_e, goes_on = m < tl.load(plane + MATRICES), e < entries, goes(skip, SKIPS)
     entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
     uu = tl.zeros((BM, BL, BE), tl.float64)
@@ -185,7 +185,7 @@ def squares(
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
+    step_params, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -196,7 +196,7 @@ def apply(
     wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
     eps1, steps = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE), steps_of(numbers, job, answers, layer, COMPUTE)
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(letter + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, e, S0, STATE0, VECTOR)
     in_m, in_e = m < tl.load(plane + MATRICES), e < entries
     entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
@@ -211,4 +211,4 @@ def apply(
             u = update(g, line, entry, eps1, CLAMP)
             to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
             move(to, averaged, u, steps, here, COMPUTE, MOMENTUM, False)
-        count(letter, numbers, jobs, layers + layer * LAYER, job, number)
+        count(step_params, numbers, jobs, layers + layer * LAYER, job, number)

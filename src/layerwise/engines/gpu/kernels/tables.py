@@ -1,7 +1,8 @@
 """The tables that kernels read, by the places of their columns.
 
-`letter` is what the host says of a step: int64, a row for each of G … KIND + 4, and in it a column for each job.
-`numbers` holds what a rule makes of its settings and of the letter: float64, a row for each job.
+`step_params` are the step parameters, which the host sends: int64, a row for each of GRADIENT … KIND + 4, and in it a
+column for each job.
+`numbers` holds what a rule makes of its settings and of the step parameters: float64, a row for each job.
 `layers` says where each layer lies: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
 `pointers` says where a job's arrays are: int64, a row for each job. All of its operands are P, G, S0 and S1.
 `planes` says how each layer lies whose second moment is factored: int64, a row for each. It has three axes, of one or
@@ -22,11 +23,11 @@ number: Any = tl.constexpr
 # What differs from list to list of jobs: no kernel is to be compiled for it.
 VARYING = ("jobs", "n", "apart", "tiles_apart")
 
-# letter: where the gradient lies; what `now` holds, or where that lies; and which of these it is.
+# step_params: the gradient's address; each field of `now`, a value or the address of one; and which of these it is
 GRADIENT = number(0)
-HEARD = number(1)
+VALUE = number(1)
 KIND = number(6)
-LETTER = number(11)
+STEP_PARAMS = number(11)
 T, LR, LAM, G_SCALE, BETA2 = number(0), number(1), number(2), number(3), number(4)
 NUMBER, FLOAT32, FLOAT64, INT64, COUNTER = number(0), number(1), number(2), number(3), number(4)
 BFLOAT16, FLOAT16 = number(5), number(6)
@@ -45,7 +46,7 @@ BASE, SIZE, STRIDE = number(6), number(10), number(14)
 DIMS, OPERANDS = number(4), number(4)
 LAYER = number(30)
 
-# pointers; the gradient's place is in the letter
+# pointers; the gradient's address is among the step parameters
 P, G, S0, S1 = number(0), number(1), number(2), number(3)
 
 # answers: what was measured, what an update is multiplied with, what its average is, and what is kept of p
