@@ -29,10 +29,10 @@ cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 KIND = type(parts.add)
 RUN = KIND.run
 KERNELS = {
-    Lamb: ["lamb.tell", "lamb.measure", "parts.settle", "lamb.apply"],
-    Lars: ["lars.tell", "lars.measure", "parts.settle", "lars.apply"],
+    Lamb: ["lamb.coefficients", "lamb.measure", "parts.settle", "lamb.apply"],
+    Lars: ["lars.coefficients", "lars.measure", "parts.settle", "lars.apply"],
     Adafactor: [
-        "adafactor.tell", "adafactor.measure", "adafactor.settle", "adafactor.apply", "planes.measure",
+        "adafactor.coefficients", "adafactor.measure", "adafactor.settle", "adafactor.apply", "planes.measure",
         "planes.squares", "planes.apply", "statistics.fold", "statistics.total", "statistics.renew",
     ],
 }  # fmt: skip

@@ -66,7 +66,7 @@ class Adafactor(Method):
     def step(self, call: Call) -> None:
         others = call.others
         late = others is not None
-        call.tell(adafactor.tell)
+        call.coefficients(adafactor.coefficients)
         call.clip()
         self._measure(call, late)
         if others is not None:
@@ -111,14 +111,14 @@ class Adafactor(Method):
         factored = self.factored
         for work in factored.of_all:
             statistics.renew[(len(work.pairs),)](
-                factored.sides, work.pairs, self.tables.numbers, call.skip, SKIPS=call.skips,
+                factored.sides, work.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
                 BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
     def _settle(self, call: Call, **flags: bool) -> None:
         tables, factored = self.tables, self.factored
         adafactor.settle[(tables.layers.n,)](
-            tables.numbers, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
+            tables.coefficients, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
             tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,
         )  # fmt: skip
@@ -138,8 +138,8 @@ class Adafactor(Method):
         tables, factored = self.tables, self.factored
         m, down, across = cut.tile
         kernel[(group.size,)](
-            tables.step_params, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
-            tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
+            tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
+            group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
             SKIPS=call.skips, VECTOR=cut.vector, BM=m, BL=down, BE=across,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip

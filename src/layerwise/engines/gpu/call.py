@@ -26,7 +26,7 @@ OF_TORCH = {
     torch.float16: tl.float16,
 }
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
-TOLD = 128  # jobs that one program makes numbers for
+JOBS = 128  # jobs whose coefficients one program computes
 ADAPT = {False: at.NEVER.value, True: at.ALWAYS.value, "decayed": at.DECAYED.value}
 
 
@@ -73,7 +73,7 @@ class Tables:
         device = step_params.device
         self.jobs, self.layers, self.step_params, self.sizes = jobs, layers, step_params, sizes
         self.shared = Shared(layers.n, device) if shared is None else shared
-        self.numbers = torch.from_numpy(_numbers(jobs, settings)).to(device)
+        self.coefficients = torch.from_numpy(_coefficients(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
         real: Any = {"dtype": torch.float64, "device": device}
         self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
@@ -93,14 +93,14 @@ class Tables:
         return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
 
 
-def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
-    rows, known = np.zeros((len(jobs), at.NUMBERS.value)), {}
+def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
+    rows, known = np.zeros((len(jobs), at.COEFFICIENTS.value)), {}
     for j, job in enumerate(jobs):
         if id(job.h) not in known:
             (low, high), (grad_low, grad_high) = (
                 bounds or (None, None) for bounds in (getattr(job.h, "trust_clip", None), job.h.value_bounds)
             )
-            told = {
+            fixed = {
                 at.SIGN.value: -1.0 if job.h.maximize else 1.0,
                 at.GRAD_LOW.value: -inf if grad_low is None else grad_low,
                 at.GRAD_HIGH.value: inf if grad_high is None else grad_high,
@@ -112,7 +112,7 @@ def _numbers(jobs: Sequence[Job], settings: Any) -> np.ndarray:
                 at.L2.value: getattr(job.h, "l2", 0.0),
                 **settings(job.h),
             }
-            known[id(job.h)] = list(told), list(told.values())
+            known[id(job.h)] = list(fixed), list(fixed.values())
         columns, values = known[id(job.h)]
         rows[j, columns] = values
     return rows
@@ -137,18 +137,18 @@ class Call:
         # What kernels are compiled for besides what layers are like.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
-    def tell(self, kernel: Any) -> None:
-        """Have the rule make its numbers of `now`."""
+    def coefficients(self, kernel: Any) -> None:
+        """Compute the coefficients of all jobs."""
         tables, jobs = self.tables, len(self.tables.jobs)
-        kernel[(-(-jobs // TOLD),)](tables.step_params, tables.numbers, jobs, BLOCK=TOLD)
+        kernel[(-(-jobs // JOBS),)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
         tables = self.tables
         for group in groups:
             kernel[(group.size,)](
-                tables.step_params, tables.numbers, tables.pointers, tables.layers.table, group.chunks, tables.clips,
-                *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
+                tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
+                tables.clips, *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
                 READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
@@ -169,7 +169,7 @@ class Call:
     def _settle(self, answer: Any, add: bool, last: bool) -> None:
         tables = self.tables
         parts.settle[(tables.layers.n,)](
-            tables.numbers, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
+            tables.coefficients, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
             tables.partials.shape[1], self.skip, ANSWER=answer, ADD=add, LAST=last, SKIPS=self.skips,
             LANES=tables.sizes.lanes,
         )  # fmt: skip

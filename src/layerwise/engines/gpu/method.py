@@ -20,7 +20,7 @@ class Method:
 
     @staticmethod
     def settings(h: Any) -> dict[Any, float]:
-        """The numbers that do not change from step to step."""
+        """Return the coefficients that do not change from step to step."""
         raise NotImplementedError
 
     @classmethod

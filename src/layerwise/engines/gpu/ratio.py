@@ -21,8 +21,8 @@ class Ratio(Method):
     """A rule that measures, makes a ratio of it, and applies that."""
 
     kernels: Any
-    flag: str  # what its kernels are told of a group, of its own
-    told: tuple[Any, ...]  # to which of them
+    flag: str  # a constant of its own kernels, which depends on the group
+    flagged: tuple[Any, ...]  # the kernels that take it
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         # By jobs, which everybody has, and not by groups, which those who hold nothing of them have not.
@@ -38,7 +38,7 @@ class Ratio(Method):
 
     def step(self, call: Call) -> None:
         kernels, tables = self.kernels, call.tables
-        call.tell(kernels.tell)
+        call.coefficients(kernels.coefficients)
         call.clip()
         for group in tables.layers.groups:
             if group.kind.apart[0]:
@@ -48,13 +48,13 @@ class Ratio(Method):
             self._each(call, kernels.apply, group, tables.answers)
 
     def _each(self, call: Call, kernel: Any, group: Group, *args: Any) -> None:
-        flags = {self.flag: self.own(group, call)} if kernel in self.told else {}
+        flags = {self.flag: self.own(group, call)} if kernel in self.flagged else {}
         call.each(kernel, [group], *args, **flags)
 
 
 class Lamb(Ratio):
     settings = staticmethod(lamb.settings)
-    kernels, flag, told = lamb, "LATE", (lamb.measure, lamb.apply)
+    kernels, flag, flagged = lamb, "LATE", (lamb.measure, lamb.apply)
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:
@@ -71,7 +71,7 @@ class Lamb(Ratio):
 
 class Lars(Ratio):
     settings = staticmethod(lars.settings)
-    kernels, flag, told = lars, "MOMENTUM", (lars.apply,)
+    kernels, flag, flagged = lars, "MOMENTUM", (lars.apply,)
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:

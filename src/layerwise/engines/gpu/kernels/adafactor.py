@@ -39,6 +39,7 @@ from layerwise.engines.gpu.kernels.tables import (
     AFTER,
     ANSWERS,
     BETA2,
+    COEFFICIENTS,
     ENTRIES,
     EPS,
     FIRST,
@@ -46,7 +47,6 @@ from layerwise.engines.gpu.kernels.tables import (
     KEPT,
     LAM,
     LAYER,
-    NUMBERS,
     PLANE,
     S0,
     S1,
@@ -68,8 +68,8 @@ ABSOLUTE, LR_SCALES, LR_CAPS = number(0.0), number(1.0), number(2.0)  # what REL
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
-    told = {
+    """Return the coefficients that do not change from step to step."""
+    fixed = {
         EPS: h.eps[0],
         EPS2: h.eps[1],
         EPS_ADDED: h.eps[0] if h.eps_mode == "add" else 0.0,
@@ -86,16 +86,16 @@ def settings(h: Any) -> dict[int, float]:
         WARMUP: float(h.warmup_init),
         DECAY: {"lr": BY_LR, "step": BY_STEP, "none": BY_ITSELF}[h.decay_scale].value,
     }
-    return {key.value: value for key, value in told.items()}
+    return {key.value: value for key, value in fixed.items()}
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, _ = now_of(step_params, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
+    t, lr, _ = now_of(step_params, table, jobs, j, here)
+    row = table + j * COEFFICIENTS
     offset = tl.load(row + OFFSET, here, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
     b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
@@ -113,8 +113,8 @@ def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def numbers_of(told, COMPUTE: tl.constexpr):
-    b2, a2, eps_added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+def coefficients_of(own, COMPUTE: tl.constexpr):
+    b2, a2, eps_added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     return b2.to(COMPUTE), a2.to(COMPUTE), eps_added.to(COMPUTE), eps1.to(COMPUTE)
 
 
@@ -131,13 +131,12 @@ def update(g, V, k, CLAMP: tl.constexpr):
 
 
 @triton.jit
-def steps_of(numbers, job, answers, layer, COMPUTE: tl.constexpr):
+def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
     """What an update is moved with."""
     to = answers + layer * ANSWERS
     scale, after, kept = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + KEPT)
-    return (
-        tl.load(numbers + job * NUMBERS + B1).to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), kept.to(COMPUTE)
-    )  # fmt: skip
+    b1 = tl.load(coefficients + job * COEFFICIENTS + B1)
+    return b1.to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), kept.to(COMPUTE)
 
 
 @triton.jit
@@ -154,7 +153,7 @@ def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
@@ -165,8 +164,8 @@ def measure(
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, uu = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
@@ -212,7 +211,7 @@ def measure_at(
 
 @triton.jit(do_not_specialize=VARYING)
 def settle(
-    numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
+    coefficients, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
@@ -232,31 +231,31 @@ def settle(
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
     if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        told = numbers + tl.load(row + JOB) * NUMBERS
-        answer(told, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
+        own = coefficients + tl.load(row + JOB) * COEFFICIENTS
+        answer(own, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
 
 
 @triton.jit
-def answer(told, to, entries, pp, uu):
+def answer(own, to, entries, pp, uu):
     n = at_least(entries.to(tl.float64), 1.0)
-    rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(told + THRESHOLD)
+    rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(own + THRESHOLD)
     clips = threshold != float("inf")
     clip = tl.where(clips, 1 / at_least(rms / tl.where(clips, threshold, 1.0), 1.0), 1.0)
-    scale = tl.where(tl.load(told + SCALED) != 0, at_least(rms_p, tl.load(told + EPS2)), 1.0)
-    alpha, inside = tl.load(told + RHO) * scale, tl.load(told + LR_INSIDE) != 0
-    decay = tl.load(told + DECAY)
-    by = tl.where(decay == BY_LR, tl.load(told + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
+    scale = tl.where(tl.load(own + SCALED) != 0, at_least(rms_p, tl.load(own + EPS2)), 1.0)
+    alpha, inside = tl.load(own + RHO) * scale, tl.load(own + LR_INSIDE) != 0
+    decay = tl.load(own + DECAY)
+    by = tl.where(decay == BY_LR, tl.load(own + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
     tl.store(to, rms)
     tl.store(to + 1, scale * clip)
     tl.store(to + 2, rms_p)
-    tl.store(to + SCALE, (1 - tl.load(told + B1)) * clip * tl.where(inside, alpha, 1.0))
+    tl.store(to + SCALE, (1 - tl.load(own + B1)) * clip * tl.where(inside, alpha, 1.0))
     tl.store(to + AFTER, tl.where(inside, 1.0, alpha))
-    tl.store(to + KEPT, 1 - by * tl.load(told + LAM))
+    tl.store(to + KEPT, 1 - by * tl.load(own + LAM))
 
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
@@ -269,8 +268,11 @@ def apply(
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     e_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     at = p_at, g_at, e_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
-    wanted, k = wants(numbers, job, tl.load(clips + layer), COMPUTE), numbers_of(numbers + job * NUMBERS, COMPUTE)
-    steps = steps_of(numbers, job, answers, layer, COMPUTE)
+    wanted, k = (
+        wants(coefficients, job, tl.load(clips + layer), COMPUTE),
+        coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
+    )
+    steps = steps_of(coefficients, job, answers, layer, COMPUTE)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
@@ -279,7 +281,7 @@ def apply(
             apply_at(
                 at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
-        count(step_params, numbers, jobs, row, job, start)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit

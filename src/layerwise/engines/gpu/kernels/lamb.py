@@ -37,6 +37,7 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     ADAPT,
     ANSWERS,
+    COEFFICIENTS,
     DECAYED,
     EPS,
     FIRST,
@@ -46,7 +47,6 @@ from layerwise.engines.gpu.kernels.tables import (
     LOW,
     MIN_NORM,
     NEVER,
-    NUMBERS,
     S0,
     S1,
     SCALE,
@@ -66,7 +66,7 @@ IN_RATIO, DECOUPLED, IN_GRADIENT = number(0.0), number(1.0), number(2.0)
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
+    """Return the coefficients that do not change from step to step."""
     b1, b2 = h.betas
     return {
         B1.value: b1,
@@ -85,12 +85,12 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = now_of(step_params, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
+    t, lr, lam = now_of(step_params, table, jobs, j, here)
+    row = table + j * COEFFICIENTS
     c1 = one_minus_power(tl.load(row + LOG_B1, here, other=-1.0), t)
     c2 = one_minus_power(tl.load(row + LOG_B2, here, other=-1.0), t)
     correction, decay = tl.load(row + CORRECTION, here, other=0.0), tl.load(row + DECAY, here, other=0.0)
@@ -103,10 +103,10 @@ def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def numbers_of(told, COMPUTE: tl.constexpr):
-    b1, a1, b2, a2 = tl.load(told + B1), tl.load(told + A1), tl.load(told + B2), tl.load(told + A2)
-    c1, c2, eps_root, eps = tl.load(told + C1), tl.load(told + C2), tl.load(told + EPS_ROOT), tl.load(told + EPS)
-    lam_g, lam_r, keep = tl.load(told + LAM_G), tl.load(told + LAM_R), tl.load(told + KEEP)
+def coefficients_of(own, COMPUTE: tl.constexpr):
+    b1, a1, b2, a2 = tl.load(own + B1), tl.load(own + A1), tl.load(own + B2), tl.load(own + A2)
+    c1, c2, eps_root, eps = tl.load(own + C1), tl.load(own + C2), tl.load(own + EPS_ROOT), tl.load(own + EPS)
+    lam_g, lam_r, keep = tl.load(own + LAM_G), tl.load(own + LAM_R), tl.load(own + KEEP)
     moments = b1.to(COMPUTE), a1.to(COMPUTE), b2.to(COMPUTE), a2.to(COMPUTE), lam_g.to(COMPUTE)
     return (
         moments,
@@ -145,7 +145,7 @@ def places(
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -153,8 +153,8 @@ def measure(
     """The new moments, and Σp² and Σr² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
@@ -197,23 +197,23 @@ def measure_at(
 
 
 @triton.jit
-def answer(told, to, pp, rr):
+def answer(own, to, pp, rr):
     norm_p, norm_r = tl.sqrt(pp), tl.sqrt(rr)
-    w, x = at_least(norm_p, tl.load(told + MIN_NORM)), at_least(norm_r, tl.load(told + MIN_NORM))
-    ratio = at_most(w, tl.load(told + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(told + TRUST_EPS))
-    ratio = at_most(at_least(ratio, tl.load(told + LOW)), tl.load(told + HIGH))
-    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
-    adapt = tl.load(told + ADAPT)
-    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(told + LAM) == 0)), 1.0, ratio)
+    w, x = at_least(norm_p, tl.load(own + MIN_NORM)), at_least(norm_r, tl.load(own + MIN_NORM))
+    ratio = at_most(w, tl.load(own + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(own + TRUST_EPS))
+    ratio = at_most(at_least(ratio, tl.load(own + LOW)), tl.load(own + HIGH))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
+    adapt = tl.load(own + ADAPT)
+    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(own + LAM) == 0)), 1.0, ratio)
     tl.store(to, norm_p)
     tl.store(to + 1, norm_r)
     tl.store(to + 2, ratio)
-    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+    tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -222,15 +222,18 @@ def apply(
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k, step = (
+        coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
+        tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE),
+    )
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
             apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(at, wanted, k, step, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
-        count(step_params, numbers, jobs, row, job, start)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit

@@ -30,6 +30,7 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     ADAPT,
     ANSWERS,
+    COEFFICIENTS,
     DECAYED,
     EPS,
     FIRST,
@@ -40,7 +41,6 @@ from layerwise.engines.gpu.kernels.tables import (
     LR,
     MIN_NORM,
     NEVER,
-    NUMBERS,
     S0,
     SCALE,
     SPECIFIC,
@@ -56,7 +56,7 @@ LAM_X, LAM_R, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in ran
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
+    """Return the coefficients that do not change from step to step."""
     return {
         MU.value: h.momentum,
         EPS.value: h.eps,
@@ -69,12 +69,12 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     here = j < jobs
-    t, lr, lam = now_of(step_params, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
+    t, lr, lam = now_of(step_params, table, jobs, j, here)
+    row = table + j * COEFFICIENTS
     inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
     l2, decayed = tl.load(row + L2, here, other=0.0), tl.load(row + NORM_DECAYED, here, other=0.0)
     tl.store(row + LAM_X, l2 + lam * decayed, here)
@@ -86,7 +86,7 @@ def tell(step_params, numbers, jobs, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -95,8 +95,8 @@ def measure(
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    lam = tl.load(coefficients + job * COEFFICIENTS + LAM_X).to(COMPUTE)
     pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
@@ -125,20 +125,20 @@ def measure_at(
 
 
 @triton.jit
-def answer(told, to, pp, xx):
-    norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(told + MIN_NORM)
+def answer(own, to, pp, xx):
+    norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(own + MIN_NORM)
     w, x = at_least(norm_p, floor), at_least(norm_x, floor)
-    lr, lam, decayed = tl.load(told + LR), tl.load(told + LAM), tl.load(told + NORM_DECAYED) != 0
-    d = tl.where(decayed, x, x + lam * w) + tl.load(told + EPS)
-    ratio = tl.load(told + ETA) * w / tl.where(x == 0, 1.0, d)
-    ratio = bounded(ratio, lr, tl.load(told + LOW), tl.load(told + HIGH))
-    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
-    adapt = tl.load(told + ADAPT)
+    lr, lam, decayed = tl.load(own + LR), tl.load(own + LAM), tl.load(own + NORM_DECAYED) != 0
+    d = tl.where(decayed, x, x + lam * w) + tl.load(own + EPS)
+    ratio = tl.load(own + ETA) * w / tl.where(x == 0, 1.0, d)
+    ratio = bounded(ratio, lr, tl.load(own + LOW), tl.load(own + HIGH))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
+    adapt = tl.load(own + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (lam == 0)), 1.0, ratio)
     tl.store(to, norm_p)
     tl.store(to + 1, norm_x)
     tl.store(to + 2, ratio)
-    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+    tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 
 @triton.jit
@@ -151,7 +151,7 @@ def bounded(ratio, lr, low, high):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    step_params, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -162,21 +162,21 @@ def apply(
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
-    at, wanted = (p_at, g_at, b_at), wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
+    at, wanted = (p_at, g_at, b_at), wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
     if goes(skip, SKIPS):
         whole = n // BLOCK * BLOCK
         for i in range(0, whole, BLOCK):
             apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
         if whole < n:
             apply_at(at, wanted, k, row, start, whole, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
-        count(step_params, numbers, jobs, row, job, start)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit
-def numbers_of(told, scale, COMPUTE: tl.constexpr):
-    lam, mu, damped = tl.load(told + LAM_R), tl.load(told + MU), tl.load(told + DAMPED)
-    nesterov, outside = tl.load(told + NESTEROV), tl.load(told + OUTSIDE)
+def coefficients_of(own, scale, COMPUTE: tl.constexpr):
+    lam, mu, damped = tl.load(own + LAM_R), tl.load(own + MU), tl.load(own + DAMPED)
+    nesterov, outside = tl.load(own + NESTEROV), tl.load(own + OUTSIDE)
     return (
         lam.to(COMPUTE), scale.to(COMPUTE), mu.to(COMPUTE), damped.to(COMPUTE), nesterov != 0, outside.to(COMPUTE)
     )  # fmt: skip

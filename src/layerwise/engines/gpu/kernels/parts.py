@@ -9,6 +9,7 @@ from layerwise.engines.gpu.kernels.tables import (
     ANSWERS,
     BASE,
     CHUNKS,
+    COEFFICIENTS,
     COUNT,
     COUNTER,
     DIMS,
@@ -26,7 +27,6 @@ from layerwise.engines.gpu.kernels.tables import (
     LAYER,
     LEADS,
     LR,
-    NUMBERS,
     OPERANDS,
     SIGN,
     SIZE,
@@ -55,12 +55,12 @@ def value_of(step_params, jobs, j, here, WHICH: tl.constexpr):
 
 
 @triton.jit
-def now_of(step_params, numbers, jobs, j, here):
+def now_of(step_params, coefficients, jobs, j, here):
     """Copy the fields of `now` to the rows of these jobs, and return some."""
     t, lr = value_of(step_params, jobs, j, here, T), value_of(step_params, jobs, j, here, LR)
     lam, g_scale = value_of(step_params, jobs, j, here, LAM), value_of(step_params, jobs, j, here, G_SCALE)
     t = tl.where(here, t, 1.0)  # a step with which all that is made of it is finite
-    row = numbers + j * NUMBERS
+    row = coefficients + j * COEFFICIENTS
     tl.store(row + T, t, here)
     tl.store(row + LR, lr, here)
     tl.store(row + LAM, lam, here)
@@ -142,11 +142,11 @@ def goes(skip, SKIPS: tl.constexpr):
 
 
 @triton.jit
-def count(step_params, numbers, jobs, row, job, start):
+def count(step_params, coefficients, jobs, row, job, start):
     """Count the step of this job, if its counts live here: whoever has its first chunk does."""
     counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
     counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
-    tl.store(counter, tl.load(numbers + job * NUMBERS + T).to(tl.int64), counts)
+    tl.store(counter, tl.load(coefficients + job * COEFFICIENTS + T).to(tl.int64), counts)
 
 
 # ---- arithmetic; in this order, so that nan stays nan
@@ -169,9 +169,9 @@ def one_minus_power(log_b, t):
 
 
 @triton.jit
-def wants(numbers, job, divisor, COMPUTE: tl.constexpr):
+def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
     """What a gradient of this job is to be made of, before it is used."""
-    row = numbers + job * NUMBERS
+    row = coefficients + job * COEFFICIENTS
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
     low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
     return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
@@ -234,7 +234,7 @@ def add(layers, partials, sums, LANES: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def settle(
-    numbers, layers, partials, sums, answers, n, apart, skip,
+    coefficients, layers, partials, sums, answers, n, apart, skip,
     ANSWER: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
@@ -247,12 +247,12 @@ def settle(
     else:
         pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
     if LAST and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        ANSWER(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
+        ANSWER(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def square(
-    step_params, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -260,7 +260,7 @@ def square(
     """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
     _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
+    wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
     whole = n // BLOCK * BLOCK
     for i in range(0, whole, BLOCK):

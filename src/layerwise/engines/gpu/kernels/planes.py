@@ -20,6 +20,7 @@ from layerwise.engines.gpu.kernels.adafactor import move, steps_of
 from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, squared, wants
 from layerwise.engines.gpu.kernels.tables import (
     AXIS_DIM,
+    COEFFICIENTS,
     ENTRIES_OF_LINE,
     ENTRY_AXIS,
     ENTRY_FACTORS,
@@ -33,7 +34,6 @@ from layerwise.engines.gpu.kernels.tables import (
     LINES,
     MATRICES,
     MATRIX_AXIS,
-    NUMBERS,
     OPERANDS,
     PLANE,
     PLANE_BASE,
@@ -109,7 +109,7 @@ def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, numbers, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -119,7 +119,7 @@ def measure(
         planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
     )
     job = tl.load(plane + PLANE_JOB)
-    wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
     g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     matrices = tl.load(plane + MATRICES)
@@ -155,7 +155,7 @@ def update(g, line, entry, eps1, CLAMP: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def squares(
-    step_params, numbers, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -164,8 +164,8 @@ def squares(
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
     job = tl.load(plane + PLANE_JOB)
-    wanted = wants(numbers, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
-    eps1 = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    eps1 = tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE)
     g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     in_m, in_e, goes_on = m < tl.load(plane + MATRICES), e < entries, goes(skip, SKIPS)
     entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
@@ -185,7 +185,7 @@ def squares(
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    step_params, numbers, pointers, layers, planes, tiles, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -193,8 +193,11 @@ def apply(
     """p and e."""
     plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR)
     job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    eps1, steps = tl.load(numbers + job * NUMBERS + EPS).to(COMPUTE), steps_of(numbers, job, answers, layer, COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    eps1, steps = (
+        tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE),
+        steps_of(coefficients, job, answers, layer, COMPUTE),
+    )
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
     g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
     e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, e, S0, STATE0, VECTOR)
@@ -211,4 +214,4 @@ def apply(
             u = update(g, line, entry, eps1, CLAMP)
             to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
             move(to, averaged, u, steps, here, COMPUTE, MOMENTUM, False)
-        count(step_params, numbers, jobs, layers + layer * LAYER, job, number)
+        count(step_params, coefficients, jobs, layers + layer * LAYER, job, number)

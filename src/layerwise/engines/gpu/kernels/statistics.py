@@ -14,13 +14,13 @@ from layerwise.engines.gpu.kernels.parts import at_least, goes
 from layerwise.engines.gpu.kernels.planes import along
 from layerwise.engines.gpu.kernels.tables import (
     BFLOAT16,
+    COEFFICIENTS,
     COLUMNS,
     EPS,
     FACTORS,
     FLOAT16,
     FLOAT32,
     FLOAT64,
-    NUMBERS,
     OF_ROWS,
     PILE,
     PILE_LENGTH,
@@ -129,13 +129,13 @@ def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 
 @triton.jit
 def renew(
-    sides, work, numbers, skip,
+    sides, work, coefficients, skip,
     KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
     side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
-    told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
-    b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+    own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
+    b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     wide = tl.load(side + WIDE)
     sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)

@@ -2,7 +2,8 @@
 
 `step_params` are the step parameters, which the host sends: int64, a row for each of GRADIENT … KIND + 4, and in it a
 column for each job.
-`numbers` holds what a rule makes of its settings and of the step parameters: float64, a row for each job.
+`coefficients` are the rule's coefficients, made of its settings and of the step parameters: float64, a row for each
+job.
 `layers` says where each layer lies: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
 `pointers` says where a job's arrays are: int64, a row for each job. All of its operands are P, G, S0 and S1.
 `planes` says how each layer lies whose second moment is factored: int64, a row for each. It has three axes, of one or
@@ -32,12 +33,12 @@ T, LR, LAM, G_SCALE, BETA2 = number(0), number(1), number(2), number(3), number(
 NUMBER, FLOAT32, FLOAT64, INT64, COUNTER = number(0), number(1), number(2), number(3), number(4)
 BFLOAT16, FLOAT16 = number(5), number(6)
 
-# numbers: the first four of these, and then what all rules have in common.
+# coefficients: T, LR, LAM and G_SCALE come first, and then what all rules have in common
 SIGN, GRAD_LOW, GRAD_HIGH = number(4), number(5), number(6)
 ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(7), number(8), number(9), number(10), number(11)
 MIN_NORM, L2 = number(12), number(13)
 SPECIFIC = 14  # where a rule's own begin
-NUMBERS = number(32)
+COEFFICIENTS = number(32)
 NEVER, ALWAYS, DECAYED = number(0.0), number(1.0), number(2.0)
 
 # layers
@@ -57,7 +58,7 @@ SCALE, AFTER, KEPT = number(3), number(4), number(5)
 AXIS_DIM = number(5)
 AXIS = number(21)
 
-# planes; of the numbers that tiles leave, the places; of the factors, the addresses
+# planes; TILES_FIRST is the place of the first tile's sums; LINE_SUMS … ENTRY_FACTORS are addresses
 PLANE_LAYER, PLANE_JOB, TILES_FIRST, TILES = number(0), number(1), number(2), number(3)
 MATRICES, LINES, ENTRIES_OF_LINE = number(4), number(5), number(6)
 LINE_SUMS, ENTRY_SUMS, LINE_FACTORS, ENTRY_FACTORS = number(7), number(8), number(9), number(10)
