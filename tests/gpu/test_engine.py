@@ -46,7 +46,7 @@ def copies(jobs):
 def launches(monkeypatch):
     """The kernels launched, by name."""
     found = []
-    kind = type(parts.add)
+    kind = type(parts.add_up)
     run = kind.run
 
     def noted(self, *args, **kwargs):

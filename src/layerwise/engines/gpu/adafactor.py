@@ -70,17 +70,17 @@ class Adafactor(Method):
         call.clip()
         self._measure(call, late)
         if others is not None:
-            self._settle(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
+            self._answer(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
             self._asks = self._asks or Asks(call, self.factored)
             self._asks.first(call, others)
         self._renew(call, KEEP=not late, USE=True)
         tiled = self.factored.tiled
         for group, cut in self.factored.groups:
             self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.apart.clamps)
-        self._settle(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
+        self._answer(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
-            self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
+            self._answer(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
         self._apply(call)
         if others is not None and self._asks is not None:
             self._asks.again()  # where the factors are, which nobody needs any more
@@ -115,9 +115,9 @@ class Adafactor(Method):
                 BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
-    def _settle(self, call: Call, **flags: bool) -> None:
+    def _answer(self, call: Call, **flags: bool) -> None:
         tables, factored = self.tables, self.factored
-        adafactor.settle[(tables.layers.n,)](
+        adafactor.answer[(tables.layers.n,)](
             tables.coefficients, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
             tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,

@@ -153,24 +153,24 @@ class Call:
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
-    def settle(self, answer: Any, ask: Any) -> None:
-        """Have the rule answered: its sums over each layer, and over what others hold of it."""
-        self._settle(answer, add=True, last=self.others is None)
+    def answer(self, answer_of: Any, ask: Any) -> None:
+        """Make the rule's answers of the partial sums here and of those that others have."""
+        self._answer(answer_of, add=True, last=self.others is None)
         if self.others is not None:
             self._asked(self.others, ask, self.tables.sums)
-            self._settle(answer, add=False, last=True)
+            self._answer(answer_of, add=False, last=True)
 
-    def unasked(self, answer: Any) -> None:
-        """The same where nothing was measured; the others are met all the same."""
+    def answer_unmeasured(self, answer_of: Any) -> None:
+        """Make the rule's answers where nothing was measured; the others take part in the round all the same."""
         if self.others is not None:
             self.others.add_up((), self.tables.sums.new_zeros(0))
-        self._settle(answer, add=False, last=True)
+        self._answer(answer_of, add=False, last=True)
 
-    def _settle(self, answer: Any, add: bool, last: bool) -> None:
+    def _answer(self, answer_of: Any, add: bool, last: bool) -> None:
         tables = self.tables
-        parts.settle[(tables.layers.n,)](
+        parts.answer[(tables.layers.n,)](
             tables.coefficients, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
-            tables.partials.shape[1], self.skip, ANSWER=answer, ADD=add, LAST=last, SKIPS=self.skips,
+            tables.partials.shape[1], self.skip, ANSWER_OF=answer_of, ADD=add, LAST=last, SKIPS=self.skips,
             LANES=tables.sizes.lanes,
         )  # fmt: skip
 
@@ -205,7 +205,7 @@ class Call:
         if not tables.bounded:
             return
         self.each(parts.square, tables.layers.groups, tables.partials)
-        parts.add[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        parts.add_up[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
         here, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:

@@ -1,4 +1,4 @@
-"""LAMB and LARS on the GPU: measure, settle the ratio, apply."""
+"""LAMB and LARS on the GPU: measure, answer with the ratio, apply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = ("weight_norm", "update_norm", "trust_ratio")
 
 
 class Ratio(Method):
-    """A rule that measures, makes a ratio of it, and applies that."""
+    """A rule whose only answer is a ratio of two norms."""
 
     kernels: Any
     flag: str  # a constant of its own kernels, which depends on the group
@@ -43,7 +43,7 @@ class Ratio(Method):
         for group in tables.layers.groups:
             if group.kind.apart[0]:
                 self._each(call, kernels.measure, group, tables.partials, tables.partials.shape[1])
-        call.settle(kernels.answer, Squares(None)) if self.asks else call.unasked(kernels.answer)
+        call.answer(kernels.answer_of, Squares(None)) if self.asks else call.answer_unmeasured(kernels.answer_of)
         for group in tables.layers.groups:
             self._each(call, kernels.apply, group, tables.answers)
 

@@ -1,7 +1,7 @@
 """Adafactor (rules/adafactor.py), cut where the rule yields: what all layers share, and those that keep V whole.
 
     V ← b2·V + a2·(g² + eps1);   u = g/√V
-    measure: Σp², Σu²          settle: alpha, clip
+    measure: Σp², Σu²          answer: alpha, clip
     apply: e ← b1·e + scale·u;   p ← kept·p − after·e,   or without momentum  p ← kept·p − scale·u
 
 planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.parts import (
-    added,
-    added_up,
     array,
     at_least,
     at_most,
@@ -31,6 +29,8 @@ from layerwise.engines.gpu.kernels.parts import (
     ready,
     root,
     squared,
+    sum_of,
+    sum_of_layer,
     value_of,
     wants,
     write,
@@ -210,7 +210,7 @@ def measure_at(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def settle(
+def answer(
     coefficients, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
     LANES: tl.constexpr,
@@ -221,22 +221,22 @@ def settle(
     pp, uu = tl.load(sums + layer), tl.load(sums + n + layer)
     if plane < 0:
         if FIRST_ROUND:
-            pp, uu = added(row, partials, LANES), added(row, partials + apart, LANES)
+            pp, uu = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + apart, LANES)
     else:
         left, parts = tiled + tl.load(planes + plane * PLANE + TILES_FIRST), tl.load(planes + plane * PLANE + TILES)
         if FIRST_ROUND:
-            pp = added_up(left, parts.to(tl.int32), LANES)
+            pp = sum_of(left, parts.to(tl.int32), LANES)
         if LAST_ROUND:
-            uu = added_up(left + tiles_apart, parts.to(tl.int32), LANES)
+            uu = sum_of(left + tiles_apart, parts.to(tl.int32), LANES)
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
     if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
         own = coefficients + tl.load(row + JOB) * COEFFICIENTS
-        answer(own, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
+        answer_of(own, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
 
 
 @triton.jit
-def answer(own, to, entries, pp, uu):
+def answer_of(own, to, entries, pp, uu):
     n = at_least(entries.to(tl.float64), 1.0)
     rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(own + THRESHOLD)
     clips = threshold != float("inf")

@@ -1,7 +1,7 @@
 """LAMB (rules/lamb.py), cut where the rule yields.
 
     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
-    measure: Σp², Σr²          settle: ratio          apply: p ← p − lr·ratio·r
+    measure: Σp², Σr²          answer: ratio          apply: p ← p − lr·ratio·r
 
 `apply` makes r again, because a root and a quotient cost less than memory. Where a step is LATE, it makes the moments
 again as well, and is the one who stores them: because others complete the sums, because nothing is measured, or
@@ -197,7 +197,7 @@ def measure_at(
 
 
 @triton.jit
-def answer(own, to, pp, rr):
+def answer_of(own, to, pp, rr):
     norm_p, norm_r = tl.sqrt(pp), tl.sqrt(rr)
     w, x = at_least(norm_p, tl.load(own + MIN_NORM)), at_least(norm_r, tl.load(own + MIN_NORM))
     ratio = at_most(w, tl.load(own + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(own + TRUST_EPS))

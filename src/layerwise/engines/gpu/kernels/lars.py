@@ -1,6 +1,6 @@
 """LARS (rules/lars.py), cut where the rule yields.
 
-measure: Σp², Σx²  of x = g, or g + lam·p; g with what l2 adds to it          settle: ratio
+measure: Σp², Σx²  of x = g, or g + lam·p; g with what l2 adds to it          answer: ratio
 apply: u = (lr·)ratio·(g + lam·p);   b ← mu·b + u;   p ← p − b, or p − (u + mu·b)
 """
 
@@ -125,7 +125,7 @@ def measure_at(
 
 
 @triton.jit
-def answer(own, to, pp, xx):
+def answer_of(own, to, pp, xx):
     norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(own + MIN_NORM)
     w, x = at_least(norm_p, floor), at_least(norm_x, floor)
     lr, lam, decayed = tl.load(own + LR), tl.load(own + LAM), tl.load(own + NORM_DECAYED) != 0

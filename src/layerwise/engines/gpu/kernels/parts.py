@@ -208,13 +208,13 @@ def squared(x):
 
 
 @triton.jit
-def added(row, partials, LANES: tl.constexpr):
+def sum_of_layer(row, partials, LANES: tl.constexpr):
     """The sum of what the layer's chunks have left."""
-    return added_up(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
+    return sum_of(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
 
 
 @triton.jit
-def added_up(partials, n, LANES: tl.constexpr):
+def sum_of(partials, n, LANES: tl.constexpr):
     """The sum of n numbers, always in the same order."""
     lanes = tl.arange(0, LANES)
     total = tl.zeros((LANES,), tl.float64)
@@ -226,28 +226,28 @@ def added_up(partials, n, LANES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=VARYING)
-def add(layers, partials, sums, LANES: tl.constexpr):
+def add_up(layers, partials, sums, LANES: tl.constexpr):
     """The sum of each layer."""
     layer = tl.program_id(0)
-    tl.store(sums + layer, added(layers + layer.to(tl.int64) * LAYER, partials, LANES))
+    tl.store(sums + layer, sum_of_layer(layers + layer.to(tl.int64) * LAYER, partials, LANES))
 
 
 @triton.jit(do_not_specialize=VARYING)
-def settle(
+def answer(
     coefficients, layers, partials, sums, answers, n, apart, skip,
-    ANSWER: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+    ANSWER_OF: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
     if ADD:
-        pp, xx = added(row, partials, LANES), added(row, partials + apart, LANES)
+        pp, xx = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + apart, LANES)
         tl.store(sums + layer, pp)
         tl.store(sums + n + layer, xx)
     else:
         pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
     if LAST and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        ANSWER(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
+        ANSWER_OF(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -2,7 +2,7 @@
 
     measure: Σ(g²) along lines and along entries, Σp²      → fold, total (statistics.py)
     renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
-    squares: Σu²,  u = g·line·entry                        → adafactor.settle
+    squares: Σu²,  u = g·line·entry                        → adafactor.answer
     apply:   p, e
 
 A tensor is a stack of matrices, a matrix has lines, a line has entries, and entries are what lies nearest to one
