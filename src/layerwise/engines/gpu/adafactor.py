@@ -14,7 +14,7 @@ from layerwise.engines.gpu.factored import Cut, Factored, Pile, cut_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.planes import MOST, Apart, apart_of, plane_of
+from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
 
 NAMES = ("update_rms", "trust_ratio", "weight_rms")
 WARPS = 8  # for kernels with a tile in hand
@@ -26,7 +26,7 @@ class Adafactor(Method):
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         self.tables = tables
         self.factored = Factored(tables, arrays)
-        self.whole = [group for group in tables.layers.groups if not group.kind.apart.factored]
+        self.whole = [group for group in tables.layers.groups if not group.kind.traits.factored]
         self._asks: Asks | None = None
 
     @classmethod
@@ -34,8 +34,8 @@ class Adafactor(Method):
         return job.state.exp_avg, job.state.exp_avg_sq
 
     @classmethod
-    def apart(cls, job: Job) -> Apart:
-        return apart_of(job)
+    def traits(cls, job: Job) -> Traits:
+        return traits_of(job)
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
@@ -50,7 +50,7 @@ class Adafactor(Method):
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         if not job.h.factored:
             return super().compiled_for(job, arrays, sizes)
-        return tuple(a.dtype for a in arrays), cls.apart(job), cut_of(plane_of(job, arrays), arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.traits(job), cut_of(plane_of(job, arrays), arrays, sizes)
 
     @classmethod
     def pace(cls, h: Any) -> float:
@@ -76,7 +76,7 @@ class Adafactor(Method):
         self._renew(call, KEEP=not late, USE=True)
         tiled = self.factored.tiled
         for group, cut in self.factored.groups:
-            self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.apart.clamps)
+            self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
         self._answer(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
@@ -89,11 +89,11 @@ class Adafactor(Method):
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored
         for group in self.whole:
-            of = group.kind.apart
+            of = group.kind.traits
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
         for group, cut in factored.groups:
-            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.apart.scales)
+            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.traits.scales)
         self._fold(factored.of_sums)
         for work in factored.of_rows:
             statistics.total[(len(work.pairs),)](
@@ -125,11 +125,11 @@ class Adafactor(Method):
 
     def _apply(self, call: Call) -> None:
         for group in self.whole:
-            of = group.kind.apart
+            of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps, "LATE": call.others is not None or _rounded(group)}
             call.each(adafactor.apply, [group], self.tables.answers, **flags)
         for group, cut in self.factored.groups:
-            of = group.kind.apart
+            of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps}
             self._tiled(call, planes.apply, group, cut, self.tables.answers, **flags)
 

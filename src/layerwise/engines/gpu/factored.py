@@ -20,10 +20,10 @@ from layerwise.engines.gpu.planes import (
     MOST,
     ROW_STATE,
     Plane,
-    apart_of,
     operands_of,
     plane_of,
     tile_of,
+    traits_of,
     vector_of,
 )
 
@@ -151,7 +151,7 @@ class Factored:
         """Layers of one kind that are cut alike."""
         kinds: dict[int, tuple[Kind, Cut]] = {}
         for j, laid in self.laid.items():
-            kind = Kind(tuple(a.dtype for a in arrays[j]), False, laid.cut.vector > 1, apart_of(jobs[j]))
+            kind = Kind(tuple(a.dtype for a in arrays[j]), False, laid.cut.vector > 1, traits_of(jobs[j]))
             kinds[j] = kind, laid.cut
         for kind, cut in dict.fromkeys(kinds.values()):
             own = np.array([j for j in kinds if kinds[j] == (kind, cut)])

@@ -76,7 +76,7 @@ class Kind:
     dtypes: tuple[torch.dtype, ...]  # of the operands
     flat: bool
     aligned: bool
-    apart: Any = ()  # by what else a rule tells them apart
+    traits: Any = ()  # what else the rule's kernels are compiled for
 
     @property
     def compute(self) -> torch.dtype:
@@ -152,8 +152,8 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     return row
 
 
-def kind_of(way: Way, arrays: Sequence[Tensor], apart: Any = ()) -> Kind:
-    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), apart)
+def kind_of(way: Way, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
+    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), traits)
 
 
 def aligned(arrays: Sequence[Tensor], bases: Sequence[Offsets]) -> bool:

@@ -29,8 +29,8 @@ class Method:
         raise NotImplementedError
 
     @classmethod
-    def apart(cls, job: Job) -> Any:
-        """What tells kinds of layers apart besides their dtypes and layout."""
+    def traits(cls, job: Job) -> Any:
+        """Return what the kernels of this job are compiled for besides dtypes and layout."""
         raise NotImplementedError
 
     @classmethod
@@ -46,7 +46,7 @@ class Method:
     @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         """What of a job, whose operands these are, its kernels are compiled for."""
-        return kind_of(way_of(job, arrays), arrays, cls.apart(job))
+        return kind_of(way_of(job, arrays), arrays, cls.traits(job))
 
     @classmethod
     def pace(cls, h: Any) -> float:

@@ -19,8 +19,8 @@ WIDEST_STACK = 16
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
 
-class Apart(NamedTuple):
-    """What tells kinds of layers apart."""
+class Traits(NamedTuple):
+    """Settings that Adafactor's kernels are compiled for."""
 
     factored: bool
     scales: bool  # by the weights' own size
@@ -28,9 +28,9 @@ class Apart(NamedTuple):
     clamps: bool
 
 
-def apart_of(job: Job) -> Apart:
+def traits_of(job: Job) -> Traits:
     h = job.h
-    return Apart(bool(h.factored), bool(h.scale_parameter), job.state.exp_avg is not None, h.eps_mode == "clamp")
+    return Traits(bool(h.factored), bool(h.scale_parameter), job.state.exp_avg is not None, h.eps_mode == "clamp")
 
 
 class Plane(NamedTuple):

@@ -162,7 +162,7 @@ class PreparedOnGpu:
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
         ways = [way_of(job, own) for job, own in zip(jobs, arrays, strict=True)]
-        kinds = [kind_of(way, own, rule.apart(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
+        kinds = [kind_of(way, own, rule.traits(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
         layers = Layers(jobs, ways, kinds, self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
         tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)

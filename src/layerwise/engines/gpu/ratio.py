@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -15,6 +15,13 @@ from layerwise.engines.gpu.method import Method
 from layerwise.rules.asks import Squares
 
 NAMES = ("weight_norm", "update_norm", "trust_ratio")
+
+
+class Traits(NamedTuple):
+    """Settings that the kernels of LAMB and LARS are compiled for."""
+
+    adapts: bool
+    momentum: bool
 
 
 class Ratio(Method):
@@ -41,7 +48,7 @@ class Ratio(Method):
         call.coefficients(kernels.coefficients)
         call.clip()
         for group in tables.layers.groups:
-            if group.kind.apart[0]:
+            if group.kind.traits.adapts:
                 self._each(call, kernels.measure, group, tables.partials, tables.partials.shape[1])
         call.answer(kernels.answer_of, Squares(None)) if self.asks else call.answer_unmeasured(kernels.answer_of)
         for group in tables.layers.groups:
@@ -61,12 +68,12 @@ class Lamb(Ratio):
         return job.state.exp_avg, job.state.exp_avg_sq
 
     @classmethod
-    def apart(cls, job: Job) -> tuple[Any, ...]:
-        return (job.h.adapt is not False,)
+    def traits(cls, job: Job) -> Traits:
+        return Traits(job.h.adapt is not False, True)
 
     def own(self, group: Group, call: Call) -> bool:
         rounded = any(dtype is not group.kind.compute for dtype in group.kind.dtypes[2:])
-        return rounded or call.others is not None or not group.kind.apart[0]
+        return rounded or call.others is not None or not group.kind.traits.adapts
 
 
 class Lars(Ratio):
@@ -78,12 +85,12 @@ class Lars(Ratio):
         return job.state.momentum_buffer, None
 
     @classmethod
-    def apart(cls, job: Job) -> tuple[Any, ...]:
-        return job.h.adapt is not False, job.state.momentum_buffer is not None
+    def traits(cls, job: Job) -> Traits:
+        return Traits(job.h.adapt is not False, job.state.momentum_buffer is not None)
 
     @classmethod
     def pace(cls, h: Any) -> float:
         return float(0.25 if h.adapt is False else 0.25 / h.trust_coefficient)
 
     def own(self, group: Group, call: Call) -> bool:
-        return bool(group.kind.apart[1])
+        return bool(group.kind.traits.momentum)

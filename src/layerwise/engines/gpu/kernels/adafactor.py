@@ -153,7 +153,7 @@ def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
@@ -183,7 +183,7 @@ def measure(
             uu += uu_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(uu, 0))
+    tl.store(to + sums_stride, tl.sum(uu, 0))
 
 
 @triton.jit
@@ -211,7 +211,7 @@ def measure_at(
 
 @triton.jit(do_not_specialize=VARYING)
 def answer(
-    coefficients, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
+    coefficients, layers, plane_of, planes, partials, sums_stride, tiled, tiles_stride, sums, answers, n, skip,
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
@@ -221,13 +221,13 @@ def answer(
     pp, uu = tl.load(sums + layer), tl.load(sums + n + layer)
     if plane < 0:
         if FIRST_ROUND:
-            pp, uu = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + apart, LANES)
+            pp, uu = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + sums_stride, LANES)
     else:
         left, parts = tiled + tl.load(planes + plane * PLANE + TILES_FIRST), tl.load(planes + plane * PLANE + TILES)
         if FIRST_ROUND:
             pp = sum_of(left, parts.to(tl.int32), LANES)
         if LAST_ROUND:
-            uu = sum_of(left + tiles_apart, parts.to(tl.int32), LANES)
+            uu = sum_of(left + tiles_stride, parts.to(tl.int32), LANES)
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
     if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands

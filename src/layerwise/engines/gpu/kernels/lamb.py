@@ -145,7 +145,7 @@ def places(
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -168,7 +168,7 @@ def measure(
             rr += rr_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(rr, 0))
+    tl.store(to + sums_stride, tl.sum(rr, 0))
 
 
 @triton.jit

@@ -86,7 +86,7 @@ def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, coefficients, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
@@ -110,7 +110,7 @@ def measure(
             xx += xx_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(xx, 0))
+    tl.store(to + sums_stride, tl.sum(xx, 0))
 
 
 @triton.jit

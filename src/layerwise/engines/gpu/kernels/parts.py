@@ -234,14 +234,14 @@ def add_up(layers, partials, sums, LANES: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def answer(
-    coefficients, layers, partials, sums, answers, n, apart, skip,
+    coefficients, layers, partials, sums, answers, n, sums_stride, skip,
     ANSWER_OF: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
     if ADD:
-        pp, xx = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + apart, LANES)
+        pp, xx = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + sums_stride, LANES)
         tl.store(sums + layer, pp)
         tl.store(sums + n + layer, xx)
     else:

@@ -155,7 +155,7 @@ def update(g, line, entry, eps1, CLAMP: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def squares(
-    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
@@ -179,7 +179,7 @@ def squares(
         line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
         u = tl.where(here, update(g, line, entry, eps1, CLAMP), 0.0)
         uu += squared(u)
-    to = tiled + apart + tl.load(plane + TILES_FIRST) + number
+    to = tiled + sums_stride + tl.load(plane + TILES_FIRST) + number
     tl.store(to, tl.sum(uu))
 
 

@@ -22,7 +22,7 @@ import triton.language as tl
 number: Any = tl.constexpr
 
 # What differs from list to list of jobs: no kernel is to be compiled for it.
-VARYING = ("jobs", "n", "apart", "tiles_apart")
+VARYING = ("jobs", "n", "sums_stride", "tiles_stride")
 
 # step_params: the gradient's address; each field of `now`, a value or the address of one; and which of these it is
 GRADIENT = number(0)
