@@ -73,7 +73,7 @@ class Adafactor(Method):
             self._answer(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
             self._asks = self._asks or Asks(call, self.factored)
             self._asks.first(call, others)
-        self._renew(call, KEEP=not late, USE=True)
+        self._renew(call, STORE=not late, MAKE_FACTORS=True)
         tiled = self.factored.tiled
         for group, cut in self.factored.groups:
             self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
@@ -84,7 +84,7 @@ class Adafactor(Method):
         self._apply(call)
         if others is not None and self._asks is not None:
             self._asks.again()  # where the factors are, which nobody needs any more
-            self._renew(call, KEEP=True, USE=False)
+            self._renew(call, STORE=True, MAKE_FACTORS=False)
 
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored

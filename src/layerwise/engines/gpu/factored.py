@@ -105,7 +105,7 @@ class Pile(NamedTuple):
 
 
 class Factored:
-    """The layers of a list of jobs that keep R and C."""
+    """The factored layers of a list of jobs: those with R and C."""
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         jobs, layers, sizes = tables.jobs, tables.layers, tables.sizes

@@ -204,12 +204,11 @@ class Alone:
 
 def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
     """A job like this one, and a gradient, with numbers that are the same everywhere."""
-    whole = tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape
-    shape, h = smaller(whole), job.h
+    shape, h = smaller(tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape), job.h
     if call.tables.bounded:
         h = h.settled(max_grad_norm_per_tensor=h.max_grad_norm_per_tensor or 1.0)
     p = _filled(_lying_like(job.p, shape), 0)
-    state = type(job.state)(*(None if s is None else _lying_like(s, _kept(s, job.p, shape)) for s in job.state))
+    state = type(job.state)(*(None if s is None else _lying_like(s, _state_shape(s, job.p, shape)) for s in job.state))
     return Job(job.rule, h, p, state, job.block_dims), _lying_like(g, shape)
 
 
@@ -223,9 +222,11 @@ def smaller(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _kept(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+def _state_shape(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     """The state's shape where its parameter has this one: it has size 1 where the parameter was summed."""
-    return tuple(n if kept == whole else 1 for n, kept, whole in zip(shape, state.shape, p.shape, strict=True))
+    return tuple(
+        n if state_size == size else 1 for n, state_size, size in zip(shape, state.shape, p.shape, strict=True)
+    )
 
 
 def _lying_like(x: Tensor, shape: Sequence[int]) -> Tensor:

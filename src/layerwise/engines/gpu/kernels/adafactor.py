@@ -2,7 +2,7 @@
 
     V ← b2·V + a2·(g² + eps1);   u = g/√V
     measure: Σp², Σu²          answer: alpha, clip
-    apply: e ← b1·e + scale·u;   p ← kept·p − after·e,   or without momentum  p ← kept·p − scale·u
+    apply: e ← b1·e + scale·u;   p ← shrink·p − after·e,   or without momentum  p ← shrink·p − scale·u
 
 planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
 """
@@ -44,13 +44,13 @@ from layerwise.engines.gpu.kernels.tables import (
     EPS,
     FIRST,
     JOB,
-    KEPT,
     LAM,
     LAYER,
     PLANE,
     S0,
     S1,
     SCALE,
+    SHRINK,
     SPECIFIC,
     TILES,
     TILES_FIRST,
@@ -134,21 +134,21 @@ def update(g, V, k, CLAMP: tl.constexpr):
 def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
     """What an update is moved with."""
     to = answers + layer * ANSWERS
-    scale, after, kept = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + KEPT)
+    scale, after, shrink = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + SHRINK)
     b1 = tl.load(coefficients + job * COEFFICIENTS + B1)
-    return b1.to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), kept.to(COMPUTE)
+    return b1.to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), shrink.to(COMPUTE)
 
 
 @triton.jit
 def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
     """p, and e if there is one."""
-    b1, scale, after, kept = steps
+    b1, scale, after, shrink = steps
     moved = scale * u
     if MOMENTUM:
         e = b1 * read(e_at, here, COMPUTE, FULL) + moved
         write(e_at, e, here, FULL)
         moved = after * e
-    write(p_at, kept * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
+    write(p_at, shrink * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -250,7 +250,7 @@ def answer_of(own, to, entries, pp, uu):
     tl.store(to + 2, rms_p)
     tl.store(to + SCALE, (1 - tl.load(own + B1)) * clip * tl.where(inside, alpha, 1.0))
     tl.store(to + AFTER, tl.where(inside, 1.0, alpha))
-    tl.store(to + KEPT, 1 - by * tl.load(own + LAM))
+    tl.store(to + SHRINK, 1 - by * tl.load(own + LAM))
 
 
 @triton.jit(do_not_specialize=VARYING)

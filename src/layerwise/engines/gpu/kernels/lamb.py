@@ -1,6 +1,6 @@
 """LAMB (rules/lamb.py), cut where the rule yields.
 
-    m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
+    p ← shrink·p;   m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
     measure: Σp², Σr²          answer: ratio          apply: p ← p − lr·ratio·r
 
 `apply` makes r again, because a root and a quotient cost less than memory. Where a step is LATE, it makes the moments
@@ -60,7 +60,7 @@ from layerwise.engines.gpu.kernels.tables import (
 
 B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT, TRUST_EPS = (number(SPECIFIC + i) for i in range(7))
 LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 7 + i) for i in range(4))
-C1, C2, LAM_G, LAM_R, KEEP, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
+C1, C2, LAM_G, LAM_R, SHRINK, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
 UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
 IN_RATIO, DECOUPLED, IN_GRADIENT = number(0.0), number(1.0), number(2.0)
 
@@ -98,7 +98,7 @@ def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
     tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), here)
     tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), here)
     tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), here)
-    tl.store(row + KEEP, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
+    tl.store(row + SHRINK, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
     tl.store(row + LAM_G, tl.load(row + L2, here, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), here)
 
 
@@ -106,12 +106,12 @@ def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
 def coefficients_of(own, COMPUTE: tl.constexpr):
     b1, a1, b2, a2 = tl.load(own + B1), tl.load(own + A1), tl.load(own + B2), tl.load(own + A2)
     c1, c2, eps_root, eps = tl.load(own + C1), tl.load(own + C2), tl.load(own + EPS_ROOT), tl.load(own + EPS)
-    lam_g, lam_r, keep = tl.load(own + LAM_G), tl.load(own + LAM_R), tl.load(own + KEEP)
+    lam_g, lam_r, shrink = tl.load(own + LAM_G), tl.load(own + LAM_R), tl.load(own + SHRINK)
     moments = b1.to(COMPUTE), a1.to(COMPUTE), b2.to(COMPUTE), a2.to(COMPUTE), lam_g.to(COMPUTE)
     return (
         moments,
         (c1.to(COMPUTE), c2.to(COMPUTE), eps_root.to(COMPUTE), eps.to(COMPUTE), lam_r.to(COMPUTE)),
-        keep.to(COMPUTE),
+        shrink.to(COMPUTE),
     )
 
 
@@ -179,7 +179,7 @@ def measure_at(
     e = i + tl.arange(0, BLOCK)
     here = e < n
     p_at, g_at, m_at, v_at = at
-    of_moments, of_update, keep = k
+    of_moments, of_update, shrink = k
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
     p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
@@ -189,7 +189,7 @@ def measure_at(
     if not LATE:
         write(m_at, m, here, FULL)
         write(v_at, v, here, FULL)
-    p *= keep
+    p *= shrink
     r = update(p, m, v, of_update)
     if not FULL:
         r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
@@ -244,7 +244,7 @@ def apply_at(
     e = i + tl.arange(0, BLOCK)
     here = e < n
     p_at, g_at, m_at, v_at = at
-    of_moments, of_update, keep = k
+    of_moments, of_update, shrink = k
     p_at += place(row, start, e, P, FLAT)
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
@@ -255,5 +255,5 @@ def apply_at(
         m, v = moments(p, g, m, v, of_moments)
         write(m_at, m, here, FULL)
         write(v_at, v, here, FULL)
-    p *= keep
+    p *= shrink
     write(p_at, p - step * update(p, m, v, of_update), here, FULL)

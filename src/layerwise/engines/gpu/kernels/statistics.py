@@ -130,7 +130,7 @@ def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 @triton.jit
 def renew(
     sides, work, coefficients, skip,
-    KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
+    STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
     side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
@@ -141,7 +141,7 @@ def renew(
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
     x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
-    if USE:
+    if MAKE_FACTORS:
         clamps = added == 0
         # By the recurrence that R obeys, and so known as soon as the sums are.
         rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
@@ -154,5 +154,5 @@ def renew(
         root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
         note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, here)
-    if KEEP:
+    if STORE:
         put(address, kind, stored, x, here & goes(skip, SKIPS))

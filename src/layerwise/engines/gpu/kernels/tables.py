@@ -50,9 +50,9 @@ LAYER = number(30)
 # pointers; the gradient's address is among the step parameters
 P, G, S0, S1 = number(0), number(1), number(2), number(3)
 
-# answers: what was measured, what an update is multiplied with, what its average is, and what is kept of p
+# answers: three columns of measurements; the factors of an update, of its average, and of p
 ANSWERS = number(6)
-SCALE, AFTER, KEPT = number(3), number(4), number(5)
+SCALE, AFTER, SHRINK = number(3), number(4), number(5)
 
 # an axis: how many dimensions, and of each, the innermost first, its size and the operands' strides
 AXIS_DIM = number(5)
