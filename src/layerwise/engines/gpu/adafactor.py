@@ -1,4 +1,4 @@
-"""Adafactor on the GPU: whole second moments as LAMB's, factored ones by their planes."""
+"""Adafactor on the GPU: second moments of the tensor's shape by chunks, factored ones by their planes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Adafactor(Method):
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         self.tables = tables
         self.factored = Factored(tables, arrays)
-        self.whole = [group for group in tables.layers.groups if not group.kind.traits.factored]
+        self.unfactored = [group for group in tables.layers.groups if not group.kind.traits.factored]
         self._asks: Asks | None = None
 
     @classmethod
@@ -88,7 +88,7 @@ class Adafactor(Method):
 
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored
-        for group in self.whole:
+        for group in self.unfactored:
             of = group.kind.traits
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
@@ -124,7 +124,7 @@ class Adafactor(Method):
         )  # fmt: skip
 
     def _apply(self, call: Call) -> None:
-        for group in self.whole:
+        for group in self.unfactored:
             of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps, "LATE": call.others is not None or _rounded(group)}
             call.each(adafactor.apply, [group], self.tables.answers, **flags)

@@ -42,14 +42,14 @@ class Asks:
         self._all = torch.arange(len(places), device=self._device)
         self._told = torch.zeros(0)
         weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
-        whole = [j for j in range(len(jobs)) if j not in factored.laid]
-        self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *whole)]
+        unfactored = [j for j in range(len(jobs)) if j not in factored.laid]
+        self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *unfactored)]
         self._last += [call.each_layer(j, Mean(None)) for j in factored.laid]
 
         def of(some: Sequence[int], row: int) -> list[np.ndarray]:
             return [row * n + np.arange(layers.of(j).start, layers.of(j).stop) for j in some]
 
-        self._measured = self._on_device([*of(weights, 0), *of(whole, 1)])
+        self._measured = self._on_device([*of(weights, 0), *of(unfactored, 1)])
         self._updates = self._on_device(of([*factored.laid], 1))
 
     def _on_device(self, places: Sequence[np.ndarray]) -> Tensor:

@@ -247,8 +247,8 @@ def _side_rows(j: int, job: Job, laid: Laid, arrays: Sequence[Tensor], which: in
     """What there is along lines (0) or along entries (1)."""
     plane, of_rows = laid.plane, (which == 0) == laid.plane.lines_are_rows
     rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
-    whole = job.p.shape if job.shape is None else job.shape
-    counts = [max(1, prod(whole[d] for d in group)) for group in job.h.factored]
+    full_shape = job.p.shape if job.shape is None else job.shape
+    counts = [max(1, prod(full_shape[d] for d in group)) for group in job.h.factored]
     k = ROW_STATE if of_rows else COL_STATE
     stored, sums, totals, matrices = arrays[k], laid.sums[which], laid.totals, plane.sizes[0]
     dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)

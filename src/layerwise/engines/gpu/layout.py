@@ -141,8 +141,8 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     row = np.zeros(at.LAYER.value, np.int64)
     row[at.JOB.value], row[at.COUNT.value] = j, way.size
     row[at.CHUNKS.value] = max(1, -(-way.size // chunk))
-    whole = job.p.shape if job.shape is None else job.shape
-    row[at.ENTRIES.value] = prod(n for d, n in enumerate(whole) if d not in job.block_dims)
+    full_shape = job.p.shape if job.shape is None else job.shape
+    row[at.ENTRIES.value] = prod(n for d, n in enumerate(full_shape) if d not in job.block_dims)
     missing = at.DIMS.value - len(way.dims)
     for d in range(at.DIMS.value):
         size, strides = (1, (0,)) if d < missing else way.dims[d - missing]

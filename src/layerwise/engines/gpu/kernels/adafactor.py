@@ -1,4 +1,4 @@
-"""Adafactor (rules/adafactor.py), cut where the rule yields: what all layers share, and those that keep V whole.
+"""Adafactor (rules/adafactor.py), cut where the rule yields: all layers, and those whose V is not factored.
 
     V ← b2·V + a2·(g² + eps1);   u = g/√V
     measure: Σp², Σu²          answer: alpha, clip
@@ -168,16 +168,16 @@ def measure(
     k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, uu = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, uu_ = measure_at(
                 at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True
             )
             pp += pp_
             uu += uu_
-        if whole < n:
+        if full < n:
             pp_, uu_ = measure_at(
-                at, wanted, k, row, start, whole, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
+                at, wanted, k, row, start, full, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
             pp += pp_
             uu += uu_
@@ -274,12 +274,12 @@ def apply(
     )
     steps = steps_of(coefficients, job, answers, layer, COMPUTE)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True)
-        if whole < n:
+        if full < n:
             apply_at(
-                at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
+                at, wanted, k, steps, row, start, full, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
         count(step_params, coefficients, jobs, row, job, start)
 

@@ -157,13 +157,13 @@ def measure(
     k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, rr_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
             pp += pp_
             rr += rr_
-        if whole < n:
-            pp_, rr_ = measure_at(at, wanted, k, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+        if full < n:
+            pp_, rr_ = measure_at(at, wanted, k, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
             pp += pp_
             rr += rr_
     to = partials + tl.load(row + FIRST) + start // CHUNK
@@ -228,11 +228,11 @@ def apply(
         tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE),
     )
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
-        if whole < n:
-            apply_at(at, wanted, k, step, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+        if full < n:
+            apply_at(at, wanted, k, step, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
         count(step_params, coefficients, jobs, row, job, start)
 
 

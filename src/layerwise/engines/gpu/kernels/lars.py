@@ -99,13 +99,13 @@ def measure(
     lam = tl.load(coefficients + job * COEFFICIENTS + LAM_X).to(COMPUTE)
     pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, i, n, COMPUTE, READY, FLAT, BLOCK, True)
             pp += pp_
             xx += xx_
-        if whole < n:
-            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, whole, n, COMPUTE, READY, FLAT, BLOCK, False)
+        if full < n:
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, full, n, COMPUTE, READY, FLAT, BLOCK, False)
             pp += pp_
             xx += xx_
     to = partials + tl.load(row + FIRST) + start // CHUNK
@@ -165,11 +165,11 @@ def apply(
     at, wanted = (p_at, g_at, b_at), wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     k = coefficients_of(coefficients + job * COEFFICIENTS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
-        if whole < n:
-            apply_at(at, wanted, k, row, start, whole, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
+        if full < n:
+            apply_at(at, wanted, k, row, start, full, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
         count(step_params, coefficients, jobs, row, job, start)
 
 

@@ -48,9 +48,9 @@ def value_of(step_params, jobs, j, here, WHICH: tl.constexpr):
     x = raw.to(tl.float64, bitcast=True)
     single = tl.load(raw.to(tl.pointer_type(tl.float32)), here & (kind == FLOAT32), other=0.0).to(tl.float64)
     double = tl.load(raw.to(tl.pointer_type(tl.float64)), here & (kind == FLOAT64), other=0.0)
-    whole = tl.load(raw.to(tl.pointer_type(tl.int64)), here & ((kind == INT64) | (kind == COUNTER)), other=0)
+    integer = tl.load(raw.to(tl.pointer_type(tl.int64)), here & ((kind == INT64) | (kind == COUNTER)), other=0)
     x = tl.where(kind == FLOAT32, single, tl.where(kind == FLOAT64, double, x))
-    x = tl.where((kind == INT64) | (kind == COUNTER), whole.to(tl.float64), x)
+    x = tl.where((kind == INT64) | (kind == COUNTER), integer.to(tl.float64), x)
     return tl.where(kind == COUNTER, x + 1, x)  # a counter has counted the steps before this one
 
 
@@ -262,11 +262,11 @@ def square(
     at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
-    whole = n // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
+    full = n // BLOCK * BLOCK
+    for i in range(0, full, BLOCK):
         gg += square_at(at, wanted, row, start, i, n, COMPUTE, FLAT, BLOCK, True)
-    if whole < n:
-        gg += square_at(at, wanted, row, start, whole, n, COMPUTE, FLAT, BLOCK, False)
+    if full < n:
+        gg += square_at(at, wanted, row, start, full, n, COMPUTE, FLAT, BLOCK, False)
     tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0))
 
 
