@@ -206,23 +206,23 @@ class Call:
             return
         self.each(parts.square, tables.layers.groups, tables.partials)
         parts.add_up[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
-        here, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
+        squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:
                 self._asked(self.others, Squares(None), tables.sums[:1])
             clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1).masked_fill_(tables.own.isinf(), 1)
         if tables.model is not None:
-            total = self._of_model(here / clips.square())
+            total = self._of_model(squares / clips.square())
             clips = clips * (total.sqrt() / tables.model).clamp_(min=1)
         tables.clips.copy_(clips)
 
-    def _of_model(self, here: Tensor) -> Tensor:
+    def _of_model(self, squares: Tensor) -> Tensor:
         """The sum over the model, given that of each layer."""
         if self.others is None:
-            return here.sum()
+            return squares.sum()
         tables, ask, made = self.tables, ModelSum(None), self.tables.questions
         if ModelSum not in made:
             made[ModelSum] = [self.question(j, ask, 1) for j in range(len(tables.jobs))]
-        sums = torch.segment_reduce(here, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
+        sums = torch.segment_reduce(squares, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
         total: Tensor = self.others.add_up(made[ModelSum], sums)[0]
         return total

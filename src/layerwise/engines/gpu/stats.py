@@ -14,13 +14,13 @@ class Measured:
 
     def __init__(self, answers: Tensor) -> None:
         self._answers = answers
-        self._here: Any = None
+        self._on_host: Any = None
 
     @property
-    def here(self) -> Any:
-        if self._here is None:
-            self._here = self._answers.cpu().numpy()
-        return self._here
+    def on_host(self) -> Any:
+        if self._on_host is None:
+            self._on_host = self._answers.cpu().numpy()
+        return self._on_host
 
 
 class Named(Mapping[str, Any]):
@@ -30,7 +30,7 @@ class Named(Mapping[str, Any]):
         self._measured, self._layers, self._columns = measured, layers, columns
 
     def __getitem__(self, name: str) -> Any:
-        return np.array(self._measured.here[self._layers, self._columns[name]])
+        return np.array(self._measured.on_host[self._layers, self._columns[name]])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

@@ -93,23 +93,23 @@ def settings(h: Any) -> dict[int, float]:
 def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
     """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, _ = now_of(step_params, table, jobs, j, here)
+    mask = j < jobs
+    t, lr, _ = now_of(step_params, table, jobs, j, mask)
     row = table + j * COEFFICIENTS
-    offset = tl.load(row + OFFSET, here, other=0.0)
+    offset = tl.load(row + OFFSET, mask, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
-    b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
-    given = value_of(step_params, jobs, j, here, BETA2)  # nan where b2 follows t
+    b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, mask, other=-1.0))
+    given = value_of(step_params, jobs, j, mask, BETA2)  # nan where b2 follows t
     b2 = tl.where(given == given, given, b2)
-    b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
-    tl.store(row + B2, b2, here)
-    tl.store(row + A2, 1 - b2, here)
-    relative, cap = tl.load(row + RELATIVE, here, other=0.0), tl.load(row + LR_CAP, here, other=1.0)
+    b2 = at_most(b2, tl.load(row + CAP, mask, other=1.0))
+    tl.store(row + B2, b2, mask)
+    tl.store(row + A2, 1 - b2, mask)
+    relative, cap = tl.load(row + RELATIVE, mask, other=0.0), tl.load(row + LR_CAP, mask, other=1.0)
     cap, factor = tl.where(relative == LR_CAPS, lr, cap), tl.where(relative == LR_CAPS, 1.0, lr)
     rho = at_most(1 / tl.sqrt(t), cap)
-    rho = tl.where(tl.load(row + WARMUP, here, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
-    tl.store(row + RHO, tl.where(relative == ABSOLUTE, lr, factor * rho), here)
-    tl.store(row + LR_DECAY, tl.where(relative == ABSOLUTE, lr, factor * cap), here)
+    rho = tl.where(tl.load(row + WARMUP, mask, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
+    tl.store(row + RHO, tl.where(relative == ABSOLUTE, lr, factor * rho), mask)
+    tl.store(row + LR_DECAY, tl.where(relative == ABSOLUTE, lr, factor * cap), mask)
 
 
 @triton.jit
@@ -140,15 +140,15 @@ def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
+def move(p_at, e_at, u, steps, mask, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
     """p, and e if there is one."""
     b1, scale, after, shrink = steps
     moved = scale * u
     if MOMENTUM:
-        e = b1 * read(e_at, here, COMPUTE, FULL) + moved
-        write(e_at, e, here, FULL)
+        e = b1 * read(e_at, mask, COMPUTE, FULL) + moved
+        write(e_at, e, mask, FULL)
         moved = after * e
-    write(p_at, shrink * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
+    write(p_at, shrink * read(p_at, mask, COMPUTE, FULL) - moved, mask, FULL)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -192,19 +192,19 @@ def measure_at(
     LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    V = second_moment(g, read(V_at, here, COMPUTE, FULL), k)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    V = second_moment(g, read(V_at, mask, COMPUTE, FULL), k)
     if not LATE:
-        write(V_at, V, here, FULL)
+        write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # 0/0 where there is nothing
     u = update(g, V, k, CLAMP)
     pp = tl.zeros((BLOCK,), tl.float64)
     if SCALES:
-        p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
+        p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
         pp = squared(p)
     return pp, squared(u)
 
@@ -290,15 +290,15 @@ def apply_at(
     LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, e_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    V = read(V_at, here, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    V = read(V_at, mask, COMPUTE, FULL)
     if LATE:
         V = second_moment(g, V, k)
-        write(V_at, V, here, FULL)
+        write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # 0/0 where there is nothing
     p_at += place(row, start, e, P, FLAT)
-    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, here, COMPUTE, MOMENTUM, FULL)
+    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, mask, COMPUTE, MOMENTUM, FULL)

@@ -1,11 +1,11 @@
 """LAMB (rules/lamb.py), cut where the rule yields.
 
-    p ← shrink·p;   m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
+    m ← b1·m + a1·g;   v ← b2·v + a2·g²;   p ← shrink·p;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
     measure: Σp², Σr²          answer: ratio          apply: p ← p − lr·ratio·r
 
-`apply` makes r again, because a root and a quotient cost less than memory. Where a step is LATE, it makes the moments
-again as well, and is the one who stores them: because others complete the sums, because nothing is measured, or
-because r has to be of moments that have not been rounded.
+`apply` computes r again, because a root and a quotient cost less than memory. With LATE it also computes the moments
+again and stores them, which `measure` then leaves as they are: others complete the sums, or nothing is measured, or r
+has to be of moments that have not been rounded.
 """
 
 from __future__ import annotations
@@ -88,18 +88,18 @@ def settings(h: Any) -> dict[int, float]:
 def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
     """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, lam = now_of(step_params, table, jobs, j, here)
+    mask = j < jobs
+    t, lr, lam = now_of(step_params, table, jobs, j, mask)
     row = table + j * COEFFICIENTS
-    c1 = one_minus_power(tl.load(row + LOG_B1, here, other=-1.0), t)
-    c2 = one_minus_power(tl.load(row + LOG_B2, here, other=-1.0), t)
-    correction, decay = tl.load(row + CORRECTION, here, other=0.0), tl.load(row + DECAY, here, other=0.0)
-    tl.store(row + C1, tl.where(correction == CORRECTED, 1 / c1, 1.0), here)
-    tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), here)
-    tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), here)
-    tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), here)
-    tl.store(row + SHRINK, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
-    tl.store(row + LAM_G, tl.load(row + L2, here, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), here)
+    c1 = one_minus_power(tl.load(row + LOG_B1, mask, other=-1.0), t)
+    c2 = one_minus_power(tl.load(row + LOG_B2, mask, other=-1.0), t)
+    correction, decay = tl.load(row + CORRECTION, mask, other=0.0), tl.load(row + DECAY, mask, other=0.0)
+    tl.store(row + C1, tl.where(correction == CORRECTED, 1 / c1, 1.0), mask)
+    tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), mask)
+    tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), mask)
+    tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), mask)
+    tl.store(row + SHRINK, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), mask)
+    tl.store(row + LAM_G, tl.load(row + L2, mask, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), mask)
 
 
 @triton.jit
@@ -177,22 +177,22 @@ def measure_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, m_at, v_at = at
     of_moments, of_update, shrink = k
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
     m, v = moments(p, g, m, v, of_moments)
     if not LATE:
-        write(m_at, m, here, FULL)
-        write(v_at, v, here, FULL)
+        write(m_at, m, mask, FULL)
+        write(v_at, v, mask, FULL)
     p *= shrink
     r = update(p, m, v, of_update)
     if not FULL:
-        r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
+        r = tl.where(mask, r, 0.0)  # 0/0 where there is nothing
     return squared(p), squared(r)
 
 
@@ -242,18 +242,18 @@ def apply_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, m_at, v_at = at
     of_moments, of_update, shrink = k
     p_at += place(row, start, e, P, FLAT)
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at, here, COMPUTE, FULL)
-    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    p = read(p_at, mask, COMPUTE, FULL)
+    m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
     if LATE:
-        g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
+        g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
         m, v = moments(p, g, m, v, of_moments)
-        write(m_at, m, here, FULL)
-        write(v_at, v, here, FULL)
+        write(m_at, m, mask, FULL)
+        write(v_at, v, mask, FULL)
     p *= shrink
-    write(p_at, p - step * update(p, m, v, of_update), here, FULL)
+    write(p_at, p - step * update(p, m, v, of_update), mask, FULL)

@@ -72,16 +72,16 @@ def settings(h: Any) -> dict[int, float]:
 def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
     """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, lam = now_of(step_params, table, jobs, j, here)
+    mask = j < jobs
+    t, lr, lam = now_of(step_params, table, jobs, j, mask)
     row = table + j * COEFFICIENTS
-    inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
-    l2, decayed = tl.load(row + L2, here, other=0.0), tl.load(row + NORM_DECAYED, here, other=0.0)
-    tl.store(row + LAM_X, l2 + lam * decayed, here)
-    tl.store(row + LAM_R, l2 + lam, here)
-    tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, here, other=0.0)), here)
-    tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), here)
-    tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), here)
+    inside = tl.load(row + LR_INSIDE, mask, other=0.0) != 0
+    l2, decayed = tl.load(row + L2, mask, other=0.0), tl.load(row + NORM_DECAYED, mask, other=0.0)
+    tl.store(row + LAM_X, l2 + lam * decayed, mask)
+    tl.store(row + LAM_R, l2 + lam, mask)
+    tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, mask, other=0.0)), mask)
+    tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), mask)
+    tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), mask)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -188,16 +188,16 @@ def apply_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, b_at = at
     lam, scale, mu, damped, nesterov, outside = k
     p_at += place(row, start, e, P, FLAT)
-    p = read(p_at, here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
+    p = read(p_at, mask, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
     u = scale * (g + lam * p)
     if MOMENTUM:
         b_at += place(row, start, e, S0, FLAT)
-        b = mu * read(b_at, here, COMPUTE, FULL) + damped * u
-        write(b_at, b, here, FULL)
+        b = mu * read(b_at, mask, COMPUTE, FULL) + damped * u
+        write(b_at, b, mask, FULL)
         u = tl.where(nesterov, u + mu * b, b)
-    write(p_at, p - outside * u, here, FULL)
+    write(p_at, p - outside * u, mask, FULL)

@@ -41,30 +41,30 @@ from layerwise.engines.gpu.kernels.tables import (
 
 
 @triton.jit
-def value_of(step_params, jobs, j, here, WHICH: tl.constexpr):
+def value_of(step_params, jobs, j, mask, WHICH: tl.constexpr):
     """Return a field of these jobs' `now` in float64, wherever it lies."""
-    raw = tl.load(step_params + (VALUE + WHICH) * jobs + j, here, other=0)
-    kind = tl.load(step_params + (KIND + WHICH) * jobs + j, here, other=0)
+    raw = tl.load(step_params + (VALUE + WHICH) * jobs + j, mask, other=0)
+    kind = tl.load(step_params + (KIND + WHICH) * jobs + j, mask, other=0)
     x = raw.to(tl.float64, bitcast=True)
-    single = tl.load(raw.to(tl.pointer_type(tl.float32)), here & (kind == FLOAT32), other=0.0).to(tl.float64)
-    double = tl.load(raw.to(tl.pointer_type(tl.float64)), here & (kind == FLOAT64), other=0.0)
-    integer = tl.load(raw.to(tl.pointer_type(tl.int64)), here & ((kind == INT64) | (kind == COUNTER)), other=0)
+    single = tl.load(raw.to(tl.pointer_type(tl.float32)), mask & (kind == FLOAT32), other=0.0).to(tl.float64)
+    double = tl.load(raw.to(tl.pointer_type(tl.float64)), mask & (kind == FLOAT64), other=0.0)
+    integer = tl.load(raw.to(tl.pointer_type(tl.int64)), mask & ((kind == INT64) | (kind == COUNTER)), other=0)
     x = tl.where(kind == FLOAT32, single, tl.where(kind == FLOAT64, double, x))
     x = tl.where((kind == INT64) | (kind == COUNTER), integer.to(tl.float64), x)
     return tl.where(kind == COUNTER, x + 1, x)  # a counter has counted the steps before this one
 
 
 @triton.jit
-def now_of(step_params, coefficients, jobs, j, here):
+def now_of(step_params, coefficients, jobs, j, mask):
     """Copy the fields of `now` to the rows of these jobs, and return some."""
-    t, lr = value_of(step_params, jobs, j, here, T), value_of(step_params, jobs, j, here, LR)
-    lam, g_scale = value_of(step_params, jobs, j, here, LAM), value_of(step_params, jobs, j, here, G_SCALE)
-    t = tl.where(here, t, 1.0)  # a step with which all that is made of it is finite
+    t, lr = value_of(step_params, jobs, j, mask, T), value_of(step_params, jobs, j, mask, LR)
+    lam, g_scale = value_of(step_params, jobs, j, mask, LAM), value_of(step_params, jobs, j, mask, G_SCALE)
+    t = tl.where(mask, t, 1.0)  # a step with which all that is made of it is finite
     row = coefficients + j * COEFFICIENTS
-    tl.store(row + T, t, here)
-    tl.store(row + LR, lr, here)
-    tl.store(row + LAM, lam, here)
-    tl.store(row + G_SCALE, g_scale, here)
+    tl.store(row + T, t, mask)
+    tl.store(row + LR, lr, mask)
+    tl.store(row + LAM, lam, mask)
+    tl.store(row + G_SCALE, g_scale, mask)
     return t, lr, lam
 
 
@@ -96,7 +96,7 @@ def gradient(step_params, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.c
 def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
     base = tl.load(row + BASE + WHICH)
     at = address.to(tl.pointer_type(DTYPE)) + (base + start if FLAT else base)
-    # Here, because the compiler keeps such a hint with the operation that has made the pointer.
+    # The hint stands here because the compiler attaches it to the operation that makes the pointer.
     return tl.multiple_of(at, 16) if ALIGNED else at
 
 
@@ -117,20 +117,20 @@ def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
 
 
 @triton.jit
-def read(at, here, COMPUTE: tl.constexpr, FULL: tl.constexpr):
+def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr):
     if FULL:
         return tl.load(at).to(COMPUTE)
-    return tl.load(at, here, other=0.0).to(COMPUTE)
+    return tl.load(at, mask, other=0.0).to(COMPUTE)
 
 
 @triton.jit
-def write(at, x, here, FULL: tl.constexpr):
+def write(at, x, mask, FULL: tl.constexpr):
     if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
         x = x.to(tl.float32)  # from where all know the way
     if FULL:
         tl.store(at, x.to(at.dtype.scalar.element_ty))
     else:
-        tl.store(at, x.to(at.dtype.scalar.element_ty), here)
+        tl.store(at, x.to(at.dtype.scalar.element_ty), mask)
 
 
 @triton.jit
@@ -178,14 +178,14 @@ def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
 
 
 @triton.jit
-def ready(g, wanted, here, READY: tl.constexpr):
+def ready(g, wanted, mask, READY: tl.constexpr):
     """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms.
 
     Past the end of a layer it stays 0, which bounds above 0 would change.
     """
     if READY:
         scale, sign, low, high, divisor = wanted
-        return tl.where(here, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
+        return tl.where(mask, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
     return g
 
 

@@ -85,7 +85,7 @@ def corner(plane, address, m, e, WHICH: tl.constexpr, DTYPE: tl.constexpr, VECTO
     """Where this operand has the first line of these matrices and entries."""
     at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE + WHICH)
     if VECTOR > 1:
-        # Here, because the compiler keeps such a hint with the operation that has made the pointer.
+        # The hint stands here because the compiler attaches it to the operation that makes the pointer.
         at = tl.multiple_of(at, 16)
         return at + along(plane + MATRIX_AXIS, m, WHICH, VECTOR)[:, None, None] + e[None, None, :]
     matrices, entries = along(plane + MATRIX_AXIS, m, WHICH, 1), along(plane + ENTRY_AXIS, e, WHICH, 1)
@@ -98,10 +98,10 @@ def lines_of(plane, lines, WHICH: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def factors_of(plane, m, i, n, here, WHICH: tl.constexpr, COMPUTE: tl.constexpr):
+def factors_of(plane, m, i, n, mask, WHICH: tl.constexpr, COMPUTE: tl.constexpr):
     """The factors of lines, or of entries, of these matrices."""
     at = tl.load(plane + WHICH).to(tl.pointer_type(COMPUTE))
-    return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], here, other=1.0)
+    return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], mask, other=1.0)
 
 
 # ---- tiles
@@ -133,13 +133,13 @@ def measure(
     for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
         line = i + tl.arange(0, BL)
         in_lines = in_m[:, None] & (line < lines)[None, :]
-        here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
+        mask = in_lines[:, :, None] & in_e[None, None, :] & goes_on
+        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
         gg = g * g
         tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2), in_lines)
         by_entry += gg
         if SCALES:
-            p = read(p_at + lines_of(plane, line, P, VECTOR), here, COMPUTE, False)
+            p = read(p_at + lines_of(plane, line, P, VECTOR), mask, COMPUTE, False)
             pp += squared(p)
     tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1), in_m[:, None] & in_e[None, :])
     if SCALES:
@@ -174,10 +174,10 @@ def squares(
     for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
         at = i + tl.arange(0, BL)
         in_lines = in_m[:, None] & (at < lines)[None, :]
-        here = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
+        mask = in_lines[:, :, None] & in_e[None, None, :] & goes_on
+        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
         line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
-        u = tl.where(here, update(g, line, entry, eps1, CLAMP), 0.0)
+        u = tl.where(mask, update(g, line, entry, eps1, CLAMP), 0.0)
         uu += squared(u)
     to = tiled + sums_stride + tl.load(plane + TILES_FIRST) + number
     tl.store(to, tl.sum(uu))
@@ -208,10 +208,10 @@ def apply(
         for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
             at = i + tl.arange(0, BL)
             in_lines = in_m[:, None] & (at < lines)[None, :]
-            here = in_lines[:, :, None] & in_e[None, None, :]
-            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), here, COMPUTE, False), wanted, here, READY)
+            mask = in_lines[:, :, None] & in_e[None, None, :]
+            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
             line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
             u = update(g, line, entry, eps1, CLAMP)
             to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
-            move(to, averaged, u, steps, here, COMPUTE, MOMENTUM, False)
+            move(to, averaged, u, steps, mask, COMPUTE, MOMENTUM, False)
         count(step_params, coefficients, jobs, layers + layer * LAYER, job, number)

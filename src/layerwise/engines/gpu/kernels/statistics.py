@@ -58,46 +58,46 @@ def fold(piles, work, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.const
     total = tl.zeros((DEPTH, LENGTH), tl.float64)
     for first in range(0, strips, DEPTH):
         strip = first + tl.arange(0, DEPTH)
-        here = (strip < strips)[:, None] & (i < n)[None, :]
-        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0).to(tl.float64)
+        mask = (strip < strips)[:, None] & (i < n)[None, :]
+        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], mask, other=0.0).to(tl.float64)
     tl.store(tl.load(pile + PILE_SUM).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
 
 
 @triton.jit
-def fetch(address, kind, at, here, OTHER: tl.constexpr):
+def fetch(address, kind, at, mask, OTHER: tl.constexpr):
     """A number of whichever dtype, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (kind == FLOAT32), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (kind == FLOAT64), other=OTHER)
-    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, here & (kind == BFLOAT16), other=OTHER)
-    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, here & (kind == FLOAT16), other=OTHER)
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == FLOAT32), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == FLOAT64), other=OTHER)
+    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == BFLOAT16), other=OTHER)
+    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == FLOAT16), other=OTHER)
     low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
     return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
 
 
 @triton.jit
-def put(address, kind, at, x, here):
+def put(address, kind, at, x, mask):
     """Store a number as whichever dtype. What is too large for a dtype is not converted to another than its own."""
     single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
     half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (kind == FLOAT32))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (kind == FLOAT64))
-    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), here & (kind == BFLOAT16))
-    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, here & (kind == FLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == FLOAT32))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == FLOAT64))
+    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == BFLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == FLOAT16))
 
 
 @triton.jit
-def recall(address, wide, at, here, OTHER: tl.constexpr):
+def recall(address, wide, at, mask, OTHER: tl.constexpr):
     """What `note` has noted, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (wide == 0), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (wide != 0), other=OTHER)
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (wide == 0), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (wide != 0), other=OTHER)
     return tl.where(wide != 0, double, single.to(tl.float64))
 
 
 @triton.jit
-def note(address, wide, at, x, here):
+def note(address, wide, at, x, mask):
     single = tl.where(wide != 0, 0.0, x).to(tl.float32)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (wide == 0))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (wide != 0))
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (wide == 0))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (wide != 0))
 
 
 @triton.jit
@@ -109,18 +109,18 @@ def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
     across = tl.maximum(tl.cdiv(n, BE), 1)
     m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
     in_m = m < tl.load(side + SIDE_MATRICES)
-    here = in_m[:, None] & (i < n)[None, :]
+    mask = in_m[:, None] & (i < n)[None, :]
     stored = along(side + SIDE_MATRIX_AXIS, m, 0, 1)[:, None] + along(side + SIDE_AXIS, i, 0, 1)[None, :]
-    return side, number % across, m, in_m, here, m.to(tl.int64)[:, None] * n + i[None, :], stored
+    return side, number % across, m, in_m, mask, m.to(tl.int64)[:, None] * n + i[None, :], stored
 
 
 @triton.jit
 def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
     """Of each matrix, the sum of its rows' sums, and of the R that there was."""
-    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+    side, strip, m, in_m, mask, at, stored = part_of(sides, work, BM, BE)
     wide = tl.load(side + WIDE)
-    G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 0.0)
-    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, here, 0.0)
+    G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 0.0)
+    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, mask, 0.0)
     to, matrices = tl.load(side + TOTAL_STRIPS), tl.load(side + SIDE_MATRICES)
     first = 2 * strip * matrices + m
     note(to, wide & WIDE_TOTALS, first, tl.sum(G_rows, 1), in_m)
@@ -133,14 +133,14 @@ def renew(
     STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
-    side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+    side, _, m, in_m, mask, at, stored = part_of(sides, work, BM, BE)
     own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
     b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     wide = tl.load(side + WIDE)
-    sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 1.0)
+    sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
-    x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
+    x = b2 * fetch(address, kind, stored, mask, 1.0) + a2 * (mean + added)
     if MAKE_FACTORS:
         clamps = added == 0
         # By the recurrence that R obeys, and so known as soon as the sums are.
@@ -151,8 +151,8 @@ def renew(
         R_mean = recall(totals, of_totals, m + tl.load(side + SIDE_MATRICES), known, 1.0) / rows
         R_mean = b2 * R_mean + a2 * (G_mean + added)
         R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
-        root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
+        root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, here)
+        note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, mask)
     if STORE:
-        put(address, kind, stored, x, here & goes(skip, SKIPS))
+        put(address, kind, stored, x, mask & goes(skip, SKIPS))

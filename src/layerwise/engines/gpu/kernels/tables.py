@@ -66,7 +66,7 @@ PLANE_BASE = number(11)
 MATRIX_AXIS, LINE_AXIS, ENTRY_AXIS = number(15), number(36), number(57)
 PLANE = number(78)
 
-# sides; SUMMED is how many entries each mean is over, ROWS and COLUMNS are of the unsharded matrix; TOTALS are of R's side
+# sides; SUMMED is how many entries each mean is over; ROWS and COLUMNS are of the unsharded matrix; TOTALS are of rows
 SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, WIDE = number(0), number(1), number(2), number(3), number(4)
 STORED, STORED_AS, FACTORS, SUMS = number(5), number(6), number(7), number(8)
 TOTALS, TOTAL_STRIPS, SUMMED, ROWS, COLUMNS = number(9), number(10), number(11), number(12), number(13)
