@@ -10,7 +10,7 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
 from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
-from layerwise.engines.gpu.factored import Cut, Factored, Pile, cut_of
+from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
@@ -50,7 +50,7 @@ class Adafactor(Method):
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         if not job.h.factored:
             return super().compiled_for(job, arrays, sizes)
-        return tuple(a.dtype for a in arrays), cls.traits(job), cut_of(plane_of(job, arrays), arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(plane_of(job, arrays), arrays, sizes)
 
     @classmethod
     def pace(cls, h: Any) -> float:
@@ -75,8 +75,8 @@ class Adafactor(Method):
             self._asks.first(call, others)
         self._renew(call, STORE=not late, MAKE_FACTORS=True)
         tiled = self.factored.tiled
-        for group, cut in self.factored.groups:
-            self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
+        for group, tiling in self.factored.groups:
+            self._tiled(call, planes.squares, group, tiling, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
         self._answer(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
@@ -92,27 +92,27 @@ class Adafactor(Method):
             of = group.kind.traits
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
-        for group, cut in factored.groups:
-            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.traits.scales)
+        for group, tiling in factored.groups:
+            self._tiled(call, planes.measure, group, tiling, factored.tiled, SCALES=group.kind.traits.scales)
         self._fold(factored.of_sums)
-        for work in factored.of_rows:
-            statistics.total[(len(work.pairs),)](
-                factored.sides, work.pairs, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
+        for programs in factored.of_rows:
+            statistics.total[(len(programs.pairs),)](
+                factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
-    def _fold(self, piles: Sequence[Pile]) -> None:
-        for (pairs, (depth, length)), dtype in piles:
+    def _fold(self, folds: Sequence[Fold]) -> None:
+        for (pairs, (depth, length)), dtype in folds:
             statistics.fold[(len(pairs),)](
                 self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
-        for work in factored.of_all:
-            statistics.renew[(len(work.pairs),)](
-                factored.sides, work.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
-                BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
+        for programs in factored.of_all:
+            statistics.renew[(len(programs.pairs),)](
+                factored.sides, programs.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
+                BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
     def _answer(self, call: Call, **flags: bool) -> None:
@@ -128,19 +128,19 @@ class Adafactor(Method):
             of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps, "LATE": call.others is not None or _rounded(group)}
             call.each(adafactor.apply, [group], self.tables.answers, **flags)
-        for group, cut in self.factored.groups:
+        for group, tiling in self.factored.groups:
             of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps}
-            self._tiled(call, planes.apply, group, cut, self.tables.answers, **flags)
+            self._tiled(call, planes.apply, group, tiling, self.tables.answers, **flags)
 
-    def _tiled(self, call: Call, kernel: Any, group: Group, cut: Cut, *args: Any, **flags: Any) -> None:
+    def _tiled(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
         """Launch a kernel on all tiles of a group."""
         tables, factored = self.tables, self.factored
-        m, down, across = cut.tile
+        m, down, across = tiling.tile
         kernel[(group.size,)](
             tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
             group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=cut.vector, BM=m, BL=down, BE=across,
+            SKIPS=call.skips, VECTOR=tiling.vector, BM=m, BL=down, BE=across,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.drive import Others, Question
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.factored import Factored, Laid, Stretch
+from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
 from layerwise.rules.asks import Mean
 
 
@@ -25,7 +25,7 @@ class Asks:
         self._first: list[Question] = []
         self._last: list[Question] = []
         statistics: list[tuple[torch.dtype, np.ndarray]] = []
-        for j, laid in factored.laid.items():
+        for j, laid in factored.by_job.items():
             rows, cols = jobs[j].h.factored
             found = places_of(jobs[j], laid)
             for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
@@ -42,15 +42,15 @@ class Asks:
         self._all = torch.arange(len(places), device=self._device)
         self._told = torch.zeros(0)
         weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
-        unfactored = [j for j in range(len(jobs)) if j not in factored.laid]
+        unfactored = [j for j in range(len(jobs)) if j not in factored.by_job]
         self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *unfactored)]
-        self._last += [call.each_layer(j, Mean(None)) for j in factored.laid]
+        self._last += [call.each_layer(j, Mean(None)) for j in factored.by_job]
 
         def of(some: Sequence[int], row: int) -> list[np.ndarray]:
             return [row * n + np.arange(layers.of(j).start, layers.of(j).stop) for j in some]
 
         self._measured = self._on_device([*of(weights, 0), *of(unfactored, 1)])
-        self._updates = self._on_device(of([*factored.laid], 1))
+        self._updates = self._on_device(of([*factored.by_job], 1))
 
     def _on_device(self, places: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
@@ -72,7 +72,7 @@ class Asks:
             call.ask(others, self._last, (self._sums, self._updates))
 
 
-def places_of(job: Job, laid: Laid) -> list[tuple[torch.dtype, np.ndarray]]:
+def places_of(job: Job, laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
     """Where the sums of rows and of columns are, and the totals of G and of R, in the order of the tensor."""
     rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
     matrices, lines, entries = map(list, laid.plane.dims)

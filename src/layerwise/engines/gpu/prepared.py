@@ -41,7 +41,7 @@ FIRST = (
 )
 
 
-class Laid:
+class LaidOut:
     """Tables that fit gradients of some dtypes, strides and alignment."""
 
     def __init__(self, tables: Tables, method: Method, copied: set[int], stream: Any) -> None:
@@ -76,9 +76,9 @@ class PreparedOnGpu:
         self._states = [self._rule.states(job) for job in self._jobs]
         self._step_params = StepParams(len(self._jobs), self._device)
         self._shared: Shared | None = None
-        self._layouts: dict[Hashable, Laid] = {}  # by what the gradients are like, the last taken at the end
+        self._layouts: dict[Hashable, LaidOut] = {}  # by what the gradients are like, the last taken at the end
         self._seen: Hashable = None  # of the gradients of the last step
-        self._laid: Laid | None = None  # for these
+        self._laid: LaidOut | None = None  # for these
         self._nowhere: list[int] = []
         self._by_rule: ByRule | None = None
         self._recorded: list[Any] = []  # what CUDA graphs replay
@@ -115,14 +115,14 @@ class PreparedOnGpu:
         self._mark(laid, call)
         return True
 
-    def _first(self, laid: Laid, call: Call, grads: Sequence[Tensor]) -> bool:
+    def _first(self, laid: LaidOut, call: Call, grads: Sequence[Tensor]) -> bool:
         """Whether kernels that are wanted for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
         insists = self._otherwise is None
         return self._proof is None or self._proof.passed(self._jobs, grads, call, insists)
 
-    def _mark(self, laid: Laid, call: Call) -> None:
+    def _mark(self, laid: LaidOut, call: Call) -> None:
         """Remember what the step has used, so that it is there for as long as it may be needed."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
@@ -140,7 +140,7 @@ class PreparedOnGpu:
     def _takes(self, job: Job, g: Tensor, states: Sequence[Tensor | None]) -> bool:
         return bool(self._rule.dims(job, operands(job, g, states)) <= at.DIMS.value)
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> Laid:
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
         """Tables that fit these gradients, of which a few are kept: gradients may come in turns."""
         seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
         if self._laid is None or seen != self._seen:
@@ -155,7 +155,7 @@ class PreparedOnGpu:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> Laid:
+    def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
         rule, jobs = self._rule, self._jobs
         each = enumerate(zip(jobs, grads, self._states, strict=True))
         copied = {i for i, one in each if not self._takes(*one)}
@@ -167,7 +167,7 @@ class PreparedOnGpu:
         self._shared = self._shared or Shared(layers.n, self._device)
         tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)
         self._nowhere = [j for j, way in enumerate(ways) if not way.bases]
-        return Laid(tables, rule(tables, arrays), copied, stream_of(self._device))
+        return LaidOut(tables, rule(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
         """The steps of tensors without layers, of which no kernel knows."""

@@ -48,11 +48,11 @@ WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # in WID
 
 
 @triton.jit
-def fold(piles, work, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+def fold(piles, programs, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
     """The sum of a pile's strips."""
     c = tl.program_id(0)
-    pile = piles + tl.load(work + 2 * c).to(tl.int64) * PILE
-    i = tl.load(work + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    pile = piles + tl.load(programs + 2 * c).to(tl.int64) * PILE
+    i = tl.load(programs + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     n, strips = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32)
     at = tl.load(pile + STRIPS_FIRST).to(tl.pointer_type(DTYPE))
     total = tl.zeros((DEPTH, LENGTH), tl.float64)
@@ -101,11 +101,11 @@ def note(address, wide, at, x, mask):
 
 
 @triton.jit
-def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
+def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
     c = tl.program_id(0)
-    side = sides + tl.load(work + 2 * c).to(tl.int64) * SIDE
-    number, n = tl.load(work + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
+    side = sides + tl.load(programs + 2 * c).to(tl.int64) * SIDE
+    number, n = tl.load(programs + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
     across = tl.maximum(tl.cdiv(n, BE), 1)
     m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
     in_m = m < tl.load(side + SIDE_MATRICES)
@@ -115,9 +115,9 @@ def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 
 
 @triton.jit
-def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
+def total(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     """Of each matrix, the sum of its rows' sums, and of the R that there was."""
-    side, strip, m, in_m, mask, at, stored = part_of(sides, work, BM, BE)
+    side, strip, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
     wide = tl.load(side + WIDE)
     G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 0.0)
     R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, mask, 0.0)
@@ -129,11 +129,11 @@ def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 
 @triton.jit
 def renew(
-    sides, work, coefficients, skip,
+    sides, programs, coefficients, skip,
     STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """R and C of this step: stored, or what u is made with, or both."""
-    side, _, m, in_m, mask, at, stored = part_of(sides, work, BM, BE)
+    side, _, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
     own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
     b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     wide = tl.load(side + WIDE)
