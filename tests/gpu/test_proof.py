@@ -21,6 +21,7 @@ from layerwise.engines import Candidate
 from layerwise.engines.gpu import PROOF_VARIABLE, prepared, proof
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.proof import Proof, smaller
 from layerwise.errors import EngineError
 from layerwise.torch import Adafactor, Lamb, Lars, _engines
@@ -118,7 +119,7 @@ def test_every_kernel_is_broken_above(monkeypatch, proof_of):
 def test_a_step_that_is_a_little_too_long_is_noticed(front, dtype, proof_of, broken):
     def longer(kernel, args, kwargs):
         RUN(kernel, *args, **kwargs)
-        next(x for x in args if isinstance(x, torch.Tensor) and x.shape[-1:] == (6,)).mul_(1.1)
+        next(x for x in args if isinstance(x, torch.Tensor) and x.shape[-1:] == (ANSWERS.value,)).mul_(1.1)
 
     broken("adafactor.answer" if front is Adafactor else "parts.answer", longer)
     with pytest.warns(RuntimeWarning, match="the weights of .* differ from the rule's by"):

@@ -12,11 +12,12 @@ from layerwise.engines.gpu.asks import Asks
 from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
 from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
+from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
 
-NAMES = ("update_rms", "trust_ratio", "weight_rms")
+MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
 WARPS = 8  # for kernels with a tile in hand
 
 
@@ -39,7 +40,9 @@ class Adafactor(Method):
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
-        return {name: i for i, name in enumerate(NAMES) if job.h.scale_parameter or name != "weight_rms"}
+        return {
+            name: column.value for name, column in MEASURED.items() if job.h.scale_parameter or name != "weight_rms"
+        }
 
     @classmethod
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:

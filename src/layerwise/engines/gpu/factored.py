@@ -91,7 +91,7 @@ class FactoredJob(NamedTuple):
 
 
 class Programs(NamedTuple):
-    """The programs of a launch: the row of a table and the number of its part that each takes, and the size of a part."""
+    """The programs of a launch: the row of a table and the part of it that each takes, and the size of a part."""
 
     pairs: Tensor
     shape: tuple[int, int]
@@ -174,7 +174,7 @@ class Factored:
                 yield Programs(numbered(own, parts, self._device), shape)
 
     def _piles(self) -> tuple[Tensor, list[Fold], list[Fold]]:
-        """Return the table of sums with several strips, and the launches that add up row and column sums, and totals."""
+        """Return the table of sums with several strips, and the launches that add up sums, and those for totals."""
         piles: list[tuple[int, ...]] = []
         folds: tuple[list[Fold], list[Fold]] = [], []
         for which, launches in enumerate(folds):
@@ -278,11 +278,11 @@ def _side_rows(j: int, job: Job, laid: FactoredJob, arrays: Sequence[Tensor], wh
 def _axis(dims: Sequence[Dim], operands: slice) -> np.ndarray:
     """An axis as kernels read it. One without dimensions has one of size 1; one that is empty is not walked along."""
     row = np.zeros(at.AXIS.value, np.int64)
-    row[0] = max(1, len(dims))
+    row[at.AXIS_DIMS.value] = max(1, len(dims))
     for d, dim in enumerate(reversed(dims)):
-        first, strides = 1 + d * at.AXIS_DIM.value, dim.strides[operands]
-        row[first] = max(1, dim.size)
-        row[first + 1 : first + 1 + len(strides)] = strides
+        size, stride = (column.value + d * at.AXIS_DIM.value for column in (at.AXIS_SIZE, at.AXIS_STRIDE))
+        row[size] = max(1, dim.size)
+        row[stride : stride + len(dim.strides[operands])] = dim.strides[operands]
     return row
 
 

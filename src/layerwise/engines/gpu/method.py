@@ -35,7 +35,7 @@ class Method:
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
-        """What the answers hold, by name."""
+        """Return the columns of the answers that are reported, by name."""
         raise NotImplementedError
 
     @classmethod

@@ -10,11 +10,12 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import lamb, lars
+from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
 from layerwise.rules.asks import Squares
 
-NAMES = ("weight_norm", "update_norm", "trust_ratio")
+MEASURED = {"weight_norm": at.OF_WEIGHTS, "update_norm": at.OF_UPDATE, "trust_ratio": at.RATIO}
 
 
 class Traits(NamedTuple):
@@ -37,7 +38,9 @@ class Ratio(Method):
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
-        return {name: i for i, name in enumerate(NAMES) if job.h.adapt is not False or name == "trust_ratio"}
+        return {
+            name: column.value for name, column in MEASURED.items() if job.h.adapt is not False or name == "trust_ratio"
+        }
 
     def own(self, group: Group, call: Call) -> bool:
         """The flag's value."""

@@ -46,7 +46,10 @@ from layerwise.engines.gpu.kernels.tables import (
     JOB,
     LAM,
     LAYER,
+    OF_UPDATE,
+    OF_WEIGHTS,
     PLANE,
+    RATIO,
     S0,
     S1,
     SCALE,
@@ -245,9 +248,9 @@ def answer_of(own, to, entries, pp, uu):
     alpha, inside = tl.load(own + RHO) * scale, tl.load(own + LR_INSIDE) != 0
     decay = tl.load(own + DECAY)
     by = tl.where(decay == BY_LR, tl.load(own + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
-    tl.store(to, rms)
-    tl.store(to + 1, scale * clip)
-    tl.store(to + 2, rms_p)
+    tl.store(to + OF_UPDATE, rms)
+    tl.store(to + RATIO, scale * clip)
+    tl.store(to + OF_WEIGHTS, rms_p)
     tl.store(to + SCALE, (1 - tl.load(own + B1)) * clip * tl.where(inside, alpha, 1.0))
     tl.store(to + AFTER, tl.where(inside, 1.0, alpha))
     tl.store(to + SHRINK, 1 - by * tl.load(own + LAM))

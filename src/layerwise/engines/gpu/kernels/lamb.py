@@ -47,6 +47,9 @@ from layerwise.engines.gpu.kernels.tables import (
     LOW,
     MIN_NORM,
     NEVER,
+    OF_UPDATE,
+    OF_WEIGHTS,
+    RATIO,
     S0,
     S1,
     SCALE,
@@ -205,9 +208,9 @@ def answer_of(own, to, pp, rr):
     ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
     adapt = tl.load(own + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(own + LAM) == 0)), 1.0, ratio)
-    tl.store(to, norm_p)
-    tl.store(to + 1, norm_r)
-    tl.store(to + 2, ratio)
+    tl.store(to + OF_WEIGHTS, norm_p)
+    tl.store(to + OF_UPDATE, norm_r)
+    tl.store(to + RATIO, ratio)
     tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 

@@ -41,6 +41,9 @@ from layerwise.engines.gpu.kernels.tables import (
     LR,
     MIN_NORM,
     NEVER,
+    OF_UPDATE,
+    OF_WEIGHTS,
+    RATIO,
     S0,
     SCALE,
     SPECIFIC,
@@ -135,9 +138,9 @@ def answer_of(own, to, pp, xx):
     ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
     adapt = tl.load(own + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (lam == 0)), 1.0, ratio)
-    tl.store(to, norm_p)
-    tl.store(to + 1, norm_x)
-    tl.store(to + 2, ratio)
+    tl.store(to + OF_WEIGHTS, norm_p)
+    tl.store(to + OF_UPDATE, norm_x)
+    tl.store(to + RATIO, ratio)
     tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 

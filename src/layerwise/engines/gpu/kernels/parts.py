@@ -28,6 +28,9 @@ from layerwise.engines.gpu.kernels.tables import (
     LEADS,
     LR,
     OPERANDS,
+    PROGRAM,
+    PROGRAM_PART,
+    PROGRAM_ROW,
     SIGN,
     SIZE,
     STRIDE,
@@ -71,9 +74,9 @@ def now_of(step_params, coefficients, jobs, j, mask):
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
     """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
-    layer = tl.load(chunks + 2 * c)
+    layer = tl.load(chunks + PROGRAM * c + PROGRAM_ROW)
     row = layers + layer.to(tl.int64) * LAYER
-    start = tl.load(chunks + 2 * c + 1).to(tl.int64) * CHUNK
+    start = tl.load(chunks + PROGRAM * c + PROGRAM_PART).to(tl.int64) * CHUNK
     n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
     return layer, row, tl.load(row + JOB), start, n
 

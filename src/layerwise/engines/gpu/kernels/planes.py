@@ -20,6 +20,9 @@ from layerwise.engines.gpu.kernels.adafactor import move, steps_of
 from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, squared, wants
 from layerwise.engines.gpu.kernels.tables import (
     AXIS_DIM,
+    AXIS_DIMS,
+    AXIS_SIZE,
+    AXIS_STRIDE,
     COEFFICIENTS,
     ENTRIES_OF_LINE,
     ENTRY_AXIS,
@@ -39,6 +42,9 @@ from layerwise.engines.gpu.kernels.tables import (
     PLANE_BASE,
     PLANE_JOB,
     PLANE_LAYER,
+    PROGRAM,
+    PROGRAM_PART,
+    PROGRAM_ROW,
     S0,
     TILES_FIRST,
     VARYING,
@@ -52,13 +58,13 @@ from layerwise.engines.gpu.kernels.tables import (
 @triton.jit
 def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
     """How far element i of an axis is from its first, in this operand: with a VECTOR, a multiple the compiler sees."""
-    stride = axis + 2 + WHICH
+    stride = axis + AXIS_STRIDE + WHICH
     if VECTOR > 1:
         return i.to(tl.int64) * (tl.load(stride) // VECTOR * VECTOR)
     rest, at = i, tl.zeros_like(i).to(tl.int64)
-    outermost = tl.load(axis).to(tl.int32) - 1
+    outermost = tl.load(axis + AXIS_DIMS).to(tl.int32) - 1
     for d in range(outermost):
-        size = tl.load(axis + 1 + d * AXIS_DIM).to(tl.int32)
+        size = tl.load(axis + AXIS_SIZE + d * AXIS_DIM).to(tl.int32)
         at += (rest % size).to(tl.int64) * tl.load(stride + d * AXIS_DIM)
         rest = rest // size
     return at + rest.to(tl.int64) * tl.load(stride + outermost * AXIS_DIM)
@@ -69,8 +75,8 @@ def tile_of(
     planes, tiles, c, BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr, VECTOR: tl.constexpr
 ):
     """The plane that tile c is of, the tile's number and those of its strips, and its matrices, lines and entries."""
-    plane = planes + tl.load(tiles + 2 * c).to(tl.int64) * PLANE
-    number = tl.load(tiles + 2 * c + 1)
+    plane = planes + tl.load(tiles + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PLANE
+    number = tl.load(tiles + PROGRAM * c + PROGRAM_PART)
     lines = tl.load(plane + LINES).to(tl.int32)
     entries = (tl.load(plane + ENTRIES_OF_LINE) // VECTOR * VECTOR).to(tl.int32)
     down, across = tl.maximum(tl.cdiv(lines, BL * DEPTH), 1), tl.maximum(tl.cdiv(entries, BE), 1)

@@ -25,6 +25,9 @@ from layerwise.engines.gpu.kernels.tables import (
     PILE,
     PILE_LENGTH,
     PILE_SUM,
+    PROGRAM,
+    PROGRAM_PART,
+    PROGRAM_ROW,
     ROWS,
     SIDE,
     SIDE_AXIS,
@@ -51,8 +54,8 @@ WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # in WID
 def fold(piles, programs, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
     """The sum of a pile's strips."""
     c = tl.program_id(0)
-    pile = piles + tl.load(programs + 2 * c).to(tl.int64) * PILE
-    i = tl.load(programs + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    pile = piles + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PILE
+    i = tl.load(programs + PROGRAM * c + PROGRAM_PART).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     n, strips = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32)
     at = tl.load(pile + STRIPS_FIRST).to(tl.pointer_type(DTYPE))
     total = tl.zeros((DEPTH, LENGTH), tl.float64)
@@ -104,8 +107,8 @@ def note(address, wide, at, x, mask):
 def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
     c = tl.program_id(0)
-    side = sides + tl.load(programs + 2 * c).to(tl.int64) * SIDE
-    number, n = tl.load(programs + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
+    side = sides + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * SIDE
+    number, n = tl.load(programs + PROGRAM * c + PROGRAM_PART), tl.load(side + SIDE_ENTRIES).to(tl.int32)
     across = tl.maximum(tl.cdiv(n, BE), 1)
     m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
     in_m = m < tl.load(side + SIDE_MATRICES)

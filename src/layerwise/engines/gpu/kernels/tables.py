@@ -9,6 +9,7 @@ job.
 `planes` says how each layer lies whose second moment is factored: int64, a row for each. It has three axes, of one or
 more dimensions each: matrices, lines and the entries of a line; either of the two last may be what the rule calls rows.
 `sides` says where the statistics along lines and along entries are: int64, two rows for each plane.
+`chunks`, `tiles` and `programs` say what each program of a launch takes: int32, a row for each program.
 `piles` says what is to be added up: int64, a row for each stretch of sums of which there are several strips.
 """
 
@@ -50,13 +51,19 @@ LAYER = number(30)
 # pointers; the gradient's address is among the step parameters
 P, G, S0, S1 = number(0), number(1), number(2), number(3)
 
-# answers: three columns of measurements; the factors of an update, of its average, and of p
-ANSWERS = number(6)
+# answers: two norms and the ratio, which are reported; then the factors of an update, of its average, and of p
+OF_WEIGHTS, OF_UPDATE, RATIO = number(0), number(1), number(2)
 SCALE, AFTER, SHRINK = number(3), number(4), number(5)
+ANSWERS = number(6)
 
 # an axis: how many dimensions, and of each, the innermost first, its size and the operands' strides
+AXIS_DIMS, AXIS_SIZE, AXIS_STRIDE = number(0), number(1), number(2)
 AXIS_DIM = number(5)
 AXIS = number(21)
+
+# programs of a launch: the row of another table, and the part of it that the program takes
+PROGRAM_ROW, PROGRAM_PART = number(0), number(1)
+PROGRAM = number(2)
 
 # planes; TILES_FIRST is the place of the first tile's sums; LINE_SUMS … ENTRY_FACTORS are addresses
 PLANE_LAYER, PLANE_JOB, TILES_FIRST, TILES = number(0), number(1), number(2), number(3)
