@@ -15,8 +15,8 @@
 namespace layerwise {
 namespace {
 
-constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
-constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
+constexpr int64_t CHUNK = 1 << 14;         // elements: what a thread takes at a time
+constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -53,9 +53,9 @@ Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool s
     for (Tensor& t : tensors_) name_places(t);
   for (int i = 0; i < this->tensors(); i++) add_layers(i);
   first_layer_.push_back(int(layers_.size()));
-  int64_t stripes = 0;
-  for (Layer& l : layers_) stripes += l.stripes;
-  partial_.resize(size_t(2 * stripes));
+  int64_t chunks = 0;
+  for (Layer& l : layers_) chunks += l.chunks;
+  partial_.resize(size_t(2 * chunks));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
   int at = 0;
@@ -63,7 +63,7 @@ Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool s
     for (; at < first_layer_[size_t(i) + 1]; at++) {
       Layer& l = layers_[size_t(at)];
       l.o = &tensors_[size_t(i)].options, l.s = &steps_[size_t(i)], l.f = factors_[size_t(at)].get();
-      l.partial = partial, partial += 2 * l.stripes, count_ += l.count;
+      l.partial = partial, partial += 2 * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
   stops_ ? make_rounds() : make_stages();
@@ -156,8 +156,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     }
   }
 
-  int64_t want = std::max<int64_t>(ceil_div(l.count, STRIPE), 1), most = 0;
-  if (f) want = std::min(want, MOST_FACTOR_STRIPES);
+  int64_t want = std::max<int64_t>(ceil_div(l.count, CHUNK), 1), most = 0;
+  if (f) want = std::min(want, MOST_FACTOR_CHUNKS);
   for (size_t d = 0; d < dims.size(); d++) {
     int64_t pieces = std::min(want, std::max<int64_t>(l.size[d], 1));
     if (f) {
@@ -168,9 +168,9 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     if (pieces > most) most = pieces, l.split = uint8_t(d);
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
-  if (dims.size() == 1 && !f) l.step = STRIPE;
-  l.stripes = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
-  const bool keeps = l.stripes == 1 && l.count <= STRIPE && !stops_ && !f && t.options.method != LARS;
+  if (dims.size() == 1 && !f) l.step = CHUNK;
+  l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
+  const bool keeps = l.chunks == 1 && l.count <= CHUNK && !stops_ && !f && t.options.method != LARS;
   l.keeps = keeps, l.late = stops_ || (!keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
@@ -184,8 +184,8 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
-  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));
-  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.stripes : 1)));
+  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.chunks : 1)));
+  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.chunks : 1)));
   f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
   f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
   f.row_factor = take(number * f.rows);
@@ -199,15 +199,15 @@ void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards
   int64_t bundled = 0;
   for (int i = first; i < last; i++) {
     const Layer& l = layers_[size_t(i)];
-    const bool small = l.stripes == 1;
+    const bool small = l.chunks == 1;
     if (!takes_part(l, kind)) continue;
     // Its measuring task sees to all of a small layer, unless something else is waited for.
     if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_apart_)) continue;
     const bool once = kind == PREPARE || kind == KEEP;
     if (!small) {
-      for (int64_t s = 0; s < (once ? 1 : l.stripes); s++) stage->tasks.push_back({i, i + 1, s});
-    } else if (!stage->tasks.empty() && stage->tasks.back().stripe < 0 && stage->tasks.back().last == i &&
-               bundled + l.count <= STRIPE) {
+      for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
+    } else if (!stage->tasks.empty() && stage->tasks.back().chunk < 0 && stage->tasks.back().last == i &&
+               bundled + l.count <= CHUNK) {
       stage->tasks.back().last = i + 1;
       bundled += l.count;
     } else {
@@ -255,7 +255,7 @@ void Batch::make_stages() {
     add_stage(stages_, MEASURE, first, last, false);
     add_stage(stages_, UPDATE, first, last, true);
     bool factored = false;
-    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].stripes > 1;
+    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].chunks > 1;
     add_stage(stages_, APPLY, first, last, !factored);
   }
 }
@@ -331,7 +331,7 @@ void Batch::carry_out(Stages& stages) {
     stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
     stage->over.store(0, std::memory_order_relaxed);
   }
-  for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].stripes, std::memory_order_relaxed);
+  for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].chunks, std::memory_order_relaxed);
   come_.store(0, std::memory_order_relaxed);
   running_ = &stages;
   run_on(threads, work, this);
@@ -359,8 +359,8 @@ void Batch::work_on(Stage& stage, size_t part) {
 }
 
 void Batch::carry_out(const Task& task, Kind kind) {
-  if (task.stripe >= 0) return carry_out(layers_[size_t(task.first)], kind, task.stripe);
-  alignas(64) static thread_local char kept[STRIPE * sizeof(double)];
+  if (task.chunk >= 0) return carry_out(layers_[size_t(task.first)], kind, task.chunk);
+  alignas(64) static thread_local char kept[CHUNK * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
     if (kind != MEASURE || stops_) {
@@ -376,31 +376,31 @@ void Batch::carry_out(const Task& task, Kind kind) {
   }
 }
 
-void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
+void Batch::carry_out(Layer& l, Kind kind, int64_t chunk) {
   const Functions& k = l.low ? *kernels().low : *kernels().any;
-  double* sums = l.partial + 2 * stripe;
+  double* sums = l.partial + 2 * chunk;
   if (kind == PREPARE) return clear_factors(l);
   if (kind == KEEP) return keep_factors(l);
-  if (kind == APPLY) return k.apply(l, stripe);
+  if (kind == APPLY) return k.apply(l, chunk);
   if (kind == MEASURE && immediate(l)) {
-    if (l.o->method == LAMB) k.measure(l, stripe, sums);
-    return k.apply(l, stripe);
+    if (l.o->method == LAMB) k.measure(l, chunk, sums);
+    return k.apply(l, chunk);
   }
-  if (kind == OWN || kind == MODEL) k.square(l, stripe, sums);
-  if (kind == MEASURE) k.measure(l, stripe, sums);
-  if (kind == UPDATE) k.measure_update(l, stripe, sums);
+  if (kind == OWN || kind == MODEL) k.square(l, chunk, sums);
+  if (kind == MEASURE) k.measure(l, chunk, sums);
+  if (kind == UPDATE) k.measure_update(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    left.store(l.stripes, std::memory_order_relaxed);
+    left.store(l.chunks, std::memory_order_relaxed);
     add_up(l, kind);
     if (!stops_) answer(l, kind);
   }
 }
 
-// Called by whoever has done the last stripe of a layer. The stripes' sums are added in their order.
+// Called by whoever has done the last chunk of a layer. The chunks' sums are added in their order.
 void Batch::add_up(Layer& l, Kind kind) {
   double first = 0, second = 0;
-  for (int64_t s = 0; s < l.stripes; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
+  for (int64_t s = 0; s < l.chunks; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
   l.sums[kind == UPDATE] = first;
   if (kind == MEASURE) l.sums[1] = second;
   if (kind == MEASURE && l.f) add_up_factors(l);

@@ -1,4 +1,4 @@
-// The tensors of one step: cut into layers, stripes and groups once, then stepped again and again.
+// The tensors of one step: cut into layers, chunks and groups once, then stepped again and again.
 #pragma once
 
 #include <array>
@@ -81,7 +81,7 @@ class Batch {
   enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, KEEP, APPLY };
   struct Task {
     int first, last;  // several small layers from end to end, or
-    int64_t stripe;   // one stripe of the first
+    int64_t chunk;   // one chunk of the first
   };
   struct Stage;
   using Stages = std::vector<std::unique_ptr<Stage>>;
@@ -107,7 +107,7 @@ class Batch {
   static void work(void* self);
   void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Kind kind);
-  void carry_out(Layer& layer, Kind kind, int64_t stripe);
+  void carry_out(Layer& layer, Kind kind, int64_t chunk);
   void add_up(Layer& layer, Kind kind);
   void answer(Layer& layer, Kind kind);
   void answer_model();
@@ -122,7 +122,7 @@ class Batch {
   std::vector<std::unique_ptr<Factors>> factors_;
   std::vector<double> partial_;
   std::vector<std::array<double, 3>> stats_;
-  std::unique_ptr<std::atomic<int64_t>[]> left_;  // stripes of a layer that are still to do
+  std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
   Stages stages_;  // of the whole step, or where the batch stops, of `apply`
   Stages* running_ = nullptr;
   std::unique_ptr<Scratchpad> scratchpad_;

@@ -40,8 +40,8 @@ struct Along {
   }
 };
 
-void add_up(double* sums, int64_t n, int64_t stripes) {
-  for (int64_t s = 1; s < stripes; s++)
+void add_up(double* sums, int64_t n, int64_t chunks) {
+  for (int64_t s = 1; s < chunks; s++)
     for (int64_t i = 0; i < n; i++) sums[i] += sums[s * n + i];
 }
 
@@ -109,8 +109,8 @@ void clear_factors(const Layer& l) {
 
 void add_up_factors(const Layer& l) {
   const Factors& f = *l.f;
-  if (f.cut_rows) add_up(f.R, f.rows, l.stripes);
-  if (f.cut_cols) add_up(f.C, f.cols, l.stripes);
+  if (f.cut_rows) add_up(f.R, f.rows, l.chunks);
+  if (f.cut_cols) add_up(f.C, f.cols, l.chunks);
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 

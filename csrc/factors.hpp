@@ -1,4 +1,4 @@
-// Row and column statistics: from the stripes' sums to R, C and what u is divided by.
+// Row and column statistics: from the chunks' sums to R, C and what u is divided by.
 #pragma once
 
 #include "layer.hpp"

@@ -69,8 +69,8 @@ struct Step {
 struct Factors {
   int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
   int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one whole matrix
-  bool cut_rows, cut_cols;       // whether every stripe has all of R (of C) to itself, to be added up
-  double *R, *C;                 // sums of G; R and C of the stripes lie behind one another
+  bool cut_rows, cut_cols;       // whether every chunk has all of R (of C) to itself, to be added up
+  double *R, *C;                 // sums of G; R and C of the chunks lie behind one another
   double *G_total, *R_total;     // of each matrix
   void *row_factor, *col_factor;  // √(R/mean(R)) and √C, or their reciprocals, in the dtype of the arithmetic
   // How R and C are stored.
@@ -93,8 +93,8 @@ struct Layer {
   bool late;            // LAMB's `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
-  uint8_t dims, split;  // the stripes cut the dimension `split`
-  int64_t step, stripes, count;
+  uint8_t dims, split;  // the chunks cut the dimension `split`
+  int64_t step, chunks, count;
   double entries;  // of the whole layer, of which there may be more elsewhere
   const Options* o;
   const Step* s;
@@ -107,7 +107,7 @@ struct Layer {
   double sums[2];
 
   char* kept;       // room for it, where it keeps
-  double* partial;  // two sums of each stripe
+  double* partial;  // two sums of each chunk
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
 };
@@ -115,12 +115,12 @@ struct Layer {
 // Whether a rule asks nothing of the layer.
 inline bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
 
-// Each works on one stripe and returns up to two sums.
+// Each works on one chunk and returns up to two sums.
 struct Functions {
-  void (*square)(const Layer&, int64_t stripe, double* sums);    // Σg², as far as g is ready
-  void (*measure)(const Layer&, int64_t stripe, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
-  void (*measure_update)(const Layer&, int64_t stripe, double* sums);  // Adafactor, factored: Σu²
-  void (*apply)(const Layer&, int64_t stripe);
+  void (*square)(const Layer&, int64_t chunk, double* sums);    // Σg², as far as g is ready
+  void (*measure)(const Layer&, int64_t chunk, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
+  void (*measure_update)(const Layer&, int64_t chunk, double* sums);  // Adafactor, factored: Σu²
+  void (*apply)(const Layer&, int64_t chunk);
 };
 
 // What an instruction set provides: for any layer, and for one whose p and g are bfloat16 and lie in a row.

@@ -46,16 +46,16 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
 }
 
 template <class T, class S>
-void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
+void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  double* R = f.R + (f.cut_rows ? stripe * f.rows : 0);
-  double* C = f.C + (f.cut_cols ? stripe * f.cols : 0);
+  double* R = f.R + (f.cut_rows ? chunk * f.rows : 0);
+  double* C = f.C + (f.cut_cols ? chunk * f.cols : 0);
   if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
   if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
   const Varying kind = varying(layer);
   double pp = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
     double *r = R + off[ROW], *c = C + off[COL];
@@ -87,12 +87,12 @@ double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, c
 }
 
 template <class T, class S, bool Clamp>
-void measure_update_with(const Layer& layer, int64_t stripe, double* sums) {
+void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const FactoredUpdate<T, Clamp> u{T(layer.o->eps1)};
   const Varying kind = varying(layer);
   double uu = 0;
-  for_runs(layer, stripe, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
     const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
     if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
@@ -129,7 +129,7 @@ auto factored_body(bool momentum, bool decayed) {
 }
 
 template <class T, class S>
-void apply_factored(const Layer& layer, int64_t stripe) {
+void apply_factored(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   const AdafactorNumbers<T> k(layer);
   const Varying kind = varying(layer);
@@ -138,7 +138,7 @@ void apply_factored(const Layer& layer, int64_t stripe) {
                                             : factored_body<T, S, true, false>(k.momentum, decayed))
                             : (kind == BOTH ? factored_body<T, S, false, true>(k.momentum, decayed)
                                             : factored_body<T, S, false, false>(k.momentum, decayed));
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();
@@ -176,13 +176,13 @@ double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restric
 }
 
 template <class T>
-void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
+void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
   const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
   T* kept = (T*)layer.kept;
   double pp = 0, uu = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     uu += body(k, run.gradient(), run.read(S1), kept, n);
     if (layer.o->scale_parameter) pp += squares(run.read(P), n);
@@ -210,16 +210,16 @@ void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V
 }
 
 template <class T>
-void apply_whole(const Layer& layer, int64_t stripe) {
+void apply_whole(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  alignas(64) T made[CHUNK];
+  alignas(64) T made[SCRATCH];
   const AdafactorNumbers<T> k(layer);
   const bool decayed = k.lam != 0;
   const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
                                : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
   const T* kept = (const T*)layer.kept;
-  const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : CHUNK;
-  for_runs(layer, stripe, most, [&](const int64_t* off, int64_t n) {
+  const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : SCRATCH;
+  for_runs(layer, chunk, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     if (!layer.keeps) {
       whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), made, n);

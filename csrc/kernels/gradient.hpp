@@ -20,7 +20,7 @@ template <class T>
 const T* Run<T>::gradient() const {
   T* g = read(G);
   if (!layer.prepared) return g;
-  alignas(64) T copy[CHUNK];
+  alignas(64) T copy[SCRATCH];
   if (g == scratch.of[G]) __builtin_memcpy(copy, g, n * sizeof(T)), g = copy;
   ready<T>(layer, g, scratch.of[G], n);
   return scratch.of[G];
@@ -35,10 +35,10 @@ double squares(const S* __restrict x, int64_t n) {
 }
 
 template <class T, class S>
-void square_of(const Layer& layer, int64_t stripe, double* sums) {
+void square_of(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   double gg = 0;
-  for_runs(layer, stripe, longest(layer, 1 << G),
+  for_runs(layer, chunk, longest(layer, 1 << G),
            [&](const int64_t* off, int64_t n) { gg += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n); });
   sums[0] = gg;
 }

@@ -118,13 +118,13 @@ auto lamb_measure_of(const Layer& layer) {
 }
 
 template <class T, class S>
-void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
+void measure_lamb(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const auto body = layer.s->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
   T* kept = (T*)layer.kept;
   sums[0] = sums[1] = 0;
-  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
@@ -135,13 +135,13 @@ void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
 }
 
 template <class T, class S>
-void apply_lamb_again(const Layer& layer, int64_t stripe) {
+void apply_lamb_again(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const bool decayed = layer.s->lam_r != 0;
   const auto body = layer.late ? (decayed ? lamb_apply_again<T, S, true, true> : lamb_apply_again<T, S, false, true>)
                                : (decayed ? lamb_apply_again<T, S, true, false> : lamb_apply_again<T, S, false, false>);
-  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
@@ -152,12 +152,12 @@ void apply_lamb_again(const Layer& layer, int64_t stripe) {
 }
 
 template <class T, class S>
-void apply_lamb(const Layer& layer, int64_t stripe) {
-  if (!layer.keeps) return apply_lamb_again<T, S>(layer, stripe);
+void apply_lamb(const Layer& layer, int64_t chunk) {
+  if (!layer.keeps) return apply_lamb_again<T, S>(layer, chunk);
   Scratch<T> scratch;
   const LambNumbers<T> k(layer);
   const T* kept = (const T*)layer.kept;
-  for_runs(layer, stripe, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     lamb_apply<T, S>(k, run.template weights<S>(), kept, n);
     run.template write_weights<S>();

@@ -39,12 +39,12 @@ void lars_apply(const LarsNumbers<T> k, S* __restrict p, const S* __restrict g, 
 }
 
 template <class T, class S>
-void measure_lars(const Layer& layer, int64_t stripe, double* sums) {
+void measure_lars(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const T lam = T(layer.s->lam_x);
   const auto body = lam != 0 ? lars_measure<T, S, true> : lars_measure<T, S, false>;
   sums[0] = sums[1] = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     body(lam, run.template weights<S>(), run.template gradient_as<S>(), n, sums);
   });
@@ -57,12 +57,12 @@ auto lars_body(const Options& o) {
 }
 
 template <class T, class S>
-void apply_lars(const Layer& layer, int64_t stripe) {
+void apply_lars(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   const LarsNumbers<T> k(layer);
   const auto body = k.lam != 0 ? lars_body<T, S, true>(*layer.o) : lars_body<T, S, false>(*layer.o);
   const bool momentum = layer.o->momentum != 0;
-  for_runs(layer, stripe, longest(layer, 7), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 7), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     T* b = momentum ? run.read(S0) : nullptr;
