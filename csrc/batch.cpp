@@ -48,7 +48,7 @@ struct Dim {
 }  // namespace
 
 Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops)
-    : tensors_(std::move(tensors)), steps_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
+    : tensors_(std::move(tensors)), coefficients_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
   if (stops_)
     for (Tensor& t : tensors_) name_places(t);
   for (int i = 0; i < this->tensors(); i++) add_layers(i);
@@ -62,7 +62,7 @@ Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool s
   for (int i = 0; i < this->tensors(); i++)
     for (; at < first_layer_[size_t(i) + 1]; at++) {
       Layer& l = layers_[size_t(at)];
-      l.o = &tensors_[size_t(i)].options, l.s = &steps_[size_t(i)], l.f = factors_[size_t(at)].get();
+      l.o = &tensors_[size_t(i)].options, l.c = &coefficients_[size_t(i)], l.f = factors_[size_t(at)].get();
       l.partial = partial, partial += 2 * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
@@ -278,19 +278,19 @@ void Batch::place(int tensor, Role role, char* address) {
 
 void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2) {
   const Options& o = tensors_[size_t(tensor)].options;
-  Step& s = steps_[size_t(tensor)];
-  const Step* before = tensor ? &steps_[size_t(tensor) - 1] : nullptr;
+  Coefficients& c = coefficients_[size_t(tensor)];
+  const Coefficients* before = tensor ? &coefficients_[size_t(tensor) - 1] : nullptr;
   if (before && before->t == t && before->lr == lr && before->lam == weight_decay && before->g_scale == g_scale &&
       (before->beta2 == beta2 || (std::isnan(before->beta2) && std::isnan(beta2))) && same_options_[size_t(tensor)])
-    s = *before;  // as often, and powers take their time
+    c = *before;  // tensors with the same options need the same powers, which take long
   else
-    s = settle(o, t, lr, weight_decay, g_scale, beta2);
+    c = coefficients_of(o, t, lr, weight_decay, g_scale, beta2);
   const bool prepared = g_scale != 1 || o.maximize || o.grad_low > -NO_BOUND || o.grad_high < NO_BOUND || o.max_grad_norm > 0 ||
-                        o.max_grad_norm_per_tensor > 0 || s.lam_g != 0;
+                        o.max_grad_norm_per_tensor > 0 || c.lam_g != 0;
   for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
     l.clip_own = l.clip_model = l.clip = 1;
-    l.scale = s.lr_apply;  // where there is no ratio
+    l.scale = c.lr_apply;  // where there is no ratio
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G] &&
             (l.f || o.method != ADAFACTOR);

@@ -114,7 +114,7 @@ class Batch {
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
 
   std::vector<Tensor> tensors_;
-  std::vector<Step> steps_;
+  std::vector<Coefficients> coefficients_;
   std::vector<bool> same_options_;  // as the tensor before
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;

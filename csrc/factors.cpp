@@ -66,7 +66,7 @@ void total_in(const Layer& l) {
 template <class T>
 void update_in(const Layer& l, bool keep, bool use) {
   const Factors& f = *l.f;
-  const T b2 = T(l.s->b2), a2 = T(l.s->a2);
+  const T b2 = T(l.c->b2), a2 = T(l.c->a2);
   const double eps1 = l.o->clamp ? 0 : l.o->eps1;
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
                           void* factor, bool by_mean) {
@@ -90,7 +90,7 @@ void answer_means(const Layer& l) {
   const double eps1 = l.o->clamp ? 0 : l.o->eps1, n = at_least(double(f.n_rows), 1);
   for (int64_t m = 0; m < f.matrices; m++) {
     const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
-    const double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * G_mean;
+    const double mean = l.c->b2 * (f.R_total[m] / n) + l.c->a2 * G_mean;
     f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
   }
 }

@@ -22,7 +22,7 @@ inline constexpr int MAX_DIMS = 8;
 
 inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
 
-// The options of design.md, settled for one tensor. What is off has a value that does nothing.
+// The options of one tensor. What is off has a value that does nothing.
 struct Options {
   Method method = LAMB;
   bool maximize = false;
@@ -51,8 +51,8 @@ struct Options {
   DecayScale decay_scale = BY_LR;
 };
 
-// What a rule is told as `now`, and what follows from it before anything is measured.
-struct Step {
+// `now`, and the numbers that a rule makes of it and of its options before a tensor is read.
+struct Coefficients {
   double t, lr, lam, g_scale, beta2;  // beta2 is nan where it follows t
   double keep;      // p ← keep·p before anything else: decoupled decay
   double lam_g;     // g ← g + lam_g·p: L2 decay
@@ -97,7 +97,7 @@ struct Layer {
   int64_t step, chunks, count;
   double entries;  // of the whole layer, of which there may be more elsewhere
   const Options* o;
-  const Step* s;
+  const Coefficients* c;
   Factors* f;
 
   // What has been answered.

@@ -16,18 +16,18 @@ inline Varying varying(const Layer& layer) {
 }
 
 template <class T>
-struct AdafactorNumbers {
+struct AdafactorCoefficients {
   T eps1, b2, a2, u, b1, e, lr, lam;  // e ← b1·e + e·u,  p ← p − lr·e − lam·p
   bool clamp, momentum;
-  explicit AdafactorNumbers(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
+  explicit AdafactorCoefficients(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
     const Options& o = *l.o;
-    const double alpha = l.scale, lr_decay = o.relative && !o.lr_caps ? l.s->lr * o.lr_cap : l.s->lr;
+    const double alpha = l.scale, lr_decay = o.relative && !o.lr_caps ? l.c->lr * o.lr_cap : l.c->lr;
     const double scale[] = {lr_decay, alpha, 1};
-    eps1 = T(o.eps1), b2 = T(l.s->b2), a2 = T(l.s->a2), b1 = T(o.beta1);
+    eps1 = T(o.eps1), b2 = T(l.c->b2), a2 = T(l.c->a2), b1 = T(o.beta1);
     u = T(alpha * l.clip);
     e = T((1 - o.beta1) * l.clip * (o.lr_in_momentum ? alpha : 1));
     lr = o.lr_in_momentum ? T(1) : T(alpha);
-    lam = l.s->lam == 0 ? T(0) : T(scale[o.decay_scale] * l.s->lam);
+    lam = l.c->lam == 0 ? T(0) : T(scale[o.decay_scale] * l.c->lam);
   }
 };
 
@@ -103,7 +103,7 @@ void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
 }
 
 template <class T, bool Momentum, bool Decayed>
-inline T moved_by(const AdafactorNumbers<T>& k, T p, T u, T* e) {
+inline T moved_by(const AdafactorCoefficients<T>& k, T p, T u, T* e) {
   T moved;
   if (Momentum) *e = k.b1 * *e + k.e * u, moved = k.lr * *e;
   else moved = k.u * u;
@@ -111,7 +111,7 @@ inline T moved_by(const AdafactorNumbers<T>& k, T p, T u, T* e) {
 }
 
 template <class T, class S, bool Clamp, bool Both, bool Momentum, bool Decayed>
-void factored_apply(const AdafactorNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict e,
+void factored_apply(const AdafactorCoefficients<T> k, S* __restrict p, const S* __restrict g, T* __restrict e,
                     const T* __restrict fixed, const T* __restrict varying, int64_t n) {
   const FactoredUpdate<T, Clamp> u{k.eps1};
 #pragma omp simd
@@ -131,7 +131,7 @@ auto factored_body(bool momentum, bool decayed) {
 template <class T, class S>
 void apply_factored(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  const AdafactorNumbers<T> k(layer);
+  const AdafactorCoefficients<T> k(layer);
   const Varying kind = varying(layer);
   const bool decayed = k.lam != 0;
   const auto body = k.clamp ? (kind == BOTH ? factored_body<T, S, true, true>(k.momentum, decayed)
@@ -158,7 +158,7 @@ template <class T>
 struct WholeUpdate {
   T eps1, b2, a2;
   bool clamp;
-  explicit WholeUpdate(const AdafactorNumbers<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
+  explicit WholeUpdate(const AdafactorCoefficients<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
   T V(T g, T V_) const { return b2 * V_ + a2 * (clamp ? g * g : g * g + eps1); }
   T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
 };
@@ -178,7 +178,7 @@ double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restric
 template <class T>
 void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
+  const WholeUpdate<T> k{AdafactorCoefficients<T>(layer)};
   const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
   T* kept = (T*)layer.kept;
   double pp = 0, uu = 0;
@@ -195,7 +195,7 @@ void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
 }
 
 template <class T, bool Momentum, bool Decayed>
-void whole_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
+void whole_apply(const AdafactorCoefficients<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) p[i] = moved_by<T, Momentum, Decayed>(k, p[i], u[i], e + i);
 }
@@ -213,7 +213,7 @@ template <class T>
 void apply_whole(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   alignas(64) T made[SCRATCH];
-  const AdafactorNumbers<T> k(layer);
+  const AdafactorCoefficients<T> k(layer);
   const bool decayed = k.lam != 0;
   const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
                                : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);

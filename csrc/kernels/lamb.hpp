@@ -8,11 +8,11 @@
 // others complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
-struct LambNumbers {
+struct LambCoefficients {
   T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, keep, step;
-  explicit LambNumbers(const Layer& l)
-      : b1(T(l.s->b1)), a1(T(l.s->a1)), b2(T(l.s->b2)), a2(T(l.s->a2)), c1(T(l.s->c1)), c2(T(l.s->c2)),
-        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.s->lam_r)), keep(T(l.s->keep)), step(T(l.scale)) {}
+  explicit LambCoefficients(const Layer& l)
+      : b1(T(l.c->b1)), a1(T(l.c->a1)), b2(T(l.c->b2)), a2(T(l.c->a2)), c1(T(l.c->c1)), c2(T(l.c->c2)),
+        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.c->lam_r)), keep(T(l.c->keep)), step(T(l.scale)) {}
 
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
@@ -23,7 +23,7 @@ inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
 
 // Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or where it is late the old.
 template <class T, class S, bool Decayed, bool Late>
-__attribute__((noinline, cold)) void lamb_measure_wide(const LambNumbers<T>& k, const S* p, const S* g, const T* m,
+__attribute__((noinline, cold)) void lamb_measure_wide(const LambCoefficients<T>& k, const S* p, const S* g, const T* m,
                                                        const T* v, int64_t n, double* sums) {
   for (int64_t i = 0; i < n; i++) {
     const T p_ = k.keep * get(p, i), g_ = Late ? get(g, i) : T(0);
@@ -54,7 +54,7 @@ bool lamb_is_measured(float pp, float rr, const S* p, const S* g, const T* m, in
 }
 
 template <class T, class S, bool Decayed, bool Late, bool Keeps>
-void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
+void lamb_measure(const LambCoefficients<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
                   T* __restrict v, T* __restrict kept, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
     to = from + BLOCK < n ? from + BLOCK : n;
@@ -80,13 +80,13 @@ void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __rest
 }
 
 template <class T, class S>
-void lamb_apply(const LambNumbers<T> k, S* __restrict p, const T* __restrict r, int64_t n) {
+void lamb_apply(const LambCoefficients<T> k, S* __restrict p, const T* __restrict r, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) put(p, i, T(k.keep * get(p, i) - k.step * r[i]));
 }
 
 template <class T, class S, bool Decayed, bool Late>
-void lamb_apply_again(const LambNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
+void lamb_apply_again(const LambCoefficients<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
                       int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
@@ -104,7 +104,7 @@ inline const uint16_t* lamb_gradient(const Run<float>& run, const uint16_t*) { r
 template <class T>
 const T* lamb_gradient(const Run<T>& run, const T* p) {
   const T* g = run.gradient();
-  const T lam = T(run.layer.s->lam_g);
+  const T lam = T(run.layer.c->lam_g);
   if (lam == 0) return g;
   T* to = run.scratch.of[G];
   for (int64_t i = 0; i < run.n; i++) to[i] = g[i] + lam * p[i];
@@ -120,8 +120,8 @@ auto lamb_measure_of(const Layer& layer) {
 template <class T, class S>
 void measure_lamb(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
-  const auto body = layer.s->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
+  const LambCoefficients<T> k(layer);
+  const auto body = layer.c->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
   T* kept = (T*)layer.kept;
   sums[0] = sums[1] = 0;
   for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
@@ -137,8 +137,8 @@ void measure_lamb(const Layer& layer, int64_t chunk, double* sums) {
 template <class T, class S>
 void apply_lamb_again(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
-  const bool decayed = layer.s->lam_r != 0;
+  const LambCoefficients<T> k(layer);
+  const bool decayed = layer.c->lam_r != 0;
   const auto body = layer.late ? (decayed ? lamb_apply_again<T, S, true, true> : lamb_apply_again<T, S, false, true>)
                                : (decayed ? lamb_apply_again<T, S, true, false> : lamb_apply_again<T, S, false, false>);
   for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
@@ -155,7 +155,7 @@ template <class T, class S>
 void apply_lamb(const Layer& layer, int64_t chunk) {
   if (!layer.keeps) return apply_lamb_again<T, S>(layer, chunk);
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
+  const LambCoefficients<T> k(layer);
   const T* kept = (const T*)layer.kept;
   for_runs(layer, chunk, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
