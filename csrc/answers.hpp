@@ -15,7 +15,7 @@ inline double at_most(double x, double high) { return x > high ? high : x; }
 inline Coefficients coefficients_of(const Options& o, double t, double lr, double lam, double g_scale, double beta2) {
   Coefficients c{};
   c.t = t, c.lr = lr, c.lam = lam, c.g_scale = g_scale, c.beta2 = beta2;
-  c.keep = 1, c.lr_apply = lr;
+  c.shrink = 1, c.lr_apply = lr;
   if (o.method == LAMB) {
     const double c1 = 1 - std::pow(o.b1, t), c2 = 1 - std::pow(o.b2, t);
     c.b1 = o.b1, c.a1 = o.grad_averaging ? 1 - o.b1 : 1;
@@ -24,7 +24,7 @@ inline Coefficients coefficients_of(const Options& o, double t, double lr, doubl
     if (o.correction == CORRECTED) c.c1 = 1 / c1, c.c2 = 1 / c2;
     if (o.correction == CORRECTED_LR) c.lr_apply = lr * (std::sqrt(c2) / c1);
     if (o.decay == IN_RATIO) c.lam_r = lam;
-    if (o.decay == DECOUPLED) c.keep = 1 - lr * lam;
+    if (o.decay == DECOUPLED) c.shrink = 1 - lr * lam;
     c.lam_g = o.decay == L2 ? o.l2 + lam : o.l2;
   }
   if (o.method == LARS) {

@@ -170,8 +170,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = CHUNK;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
-  const bool keeps = l.chunks == 1 && l.count <= CHUNK && !stops_ && !f && t.options.method != LARS;
-  l.keeps = keeps, l.late = stops_ || (!keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
+  const bool caches = l.chunks == 1 && l.count <= CHUNK && !stops_ && !f && t.options.method != LARS;
+  l.caches = caches, l.late = stops_ || (!caches && (l.dtype[S0] != own || l.dtype[S1] != own));
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
@@ -203,7 +203,7 @@ void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards
     if (!takes_part(l, kind)) continue;
     // Its measuring task sees to all of a small layer, unless something else is waited for.
     if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_apart_)) continue;
-    const bool once = kind == PREPARE || kind == KEEP;
+    const bool once = kind == PREPARE || kind == STORE;
     if (!small) {
       for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
     } else if (!stage->tasks.empty() && stage->tasks.back().chunk < 0 && stage->tasks.back().last == i &&
@@ -222,7 +222,7 @@ bool Batch::takes_part(const Layer& l, Kind kind) const {
   switch (kind) {
     case OWN: return l.o->max_grad_norm_per_tensor > 0;
     case MODEL: return l.o->max_grad_norm > 0;
-    case PREPARE: case UPDATE: case KEEP: return l.f;
+    case PREPARE: case UPDATE: case STORE: return l.f;
     case MEASURE: return !(stops_ && immediate(l));
     case APPLY: return stops_ || !immediate(l);
   }
@@ -360,14 +360,14 @@ void Batch::work_on(Stage& stage, size_t part) {
 
 void Batch::carry_out(const Task& task, Kind kind) {
   if (task.chunk >= 0) return carry_out(layers_[size_t(task.first)], kind, task.chunk);
-  alignas(64) static thread_local char kept[CHUNK * sizeof(double)];
+  alignas(64) static thread_local char cached[CHUNK * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
     if (kind != MEASURE || stops_) {
       carry_out(l, kind, 0);
       continue;
     }
-    l.kept = kept;
+    l.cached = cached;
     if (l.o->max_grad_norm_per_tensor > 0 && !own_apart_) carry_out(l, OWN, 0);
     if (l.f) carry_out(l, PREPARE, 0);
     carry_out(l, MEASURE, 0);
@@ -380,7 +380,7 @@ void Batch::carry_out(Layer& l, Kind kind, int64_t chunk) {
   const Functions& k = l.low ? *kernels().low : *kernels().any;
   double* sums = l.partial + 2 * chunk;
   if (kind == PREPARE) return clear_factors(l);
-  if (kind == KEEP) return keep_factors(l);
+  if (kind == STORE) return store_factors(l);
   if (kind == APPLY) return k.apply(l, chunk);
   if (kind == MEASURE && immediate(l)) {
     if (l.o->method == LAMB) k.measure(l, chunk, sums);

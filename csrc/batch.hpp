@@ -78,7 +78,7 @@ class Batch {
   static inline int64_t alone = 1 << 19;
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, KEEP, APPLY };
+  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, STORE, APPLY };
   struct Task {
     int first, last;  // several small layers from end to end, or
     int64_t chunk;   // one chunk of the first

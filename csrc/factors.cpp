@@ -62,9 +62,9 @@ void total_in(const Layer& l) {
   });
 }
 
-// R and C of this step: stored, as it is given, with what u is divided by made of them, or both.
+// Computes R and C of this step, and stores them, or makes the factors of u, or both.
 template <class T>
-void update_in(const Layer& l, bool keep, bool use) {
+void update_in(const Layer& l, bool write, bool make_factors) {
   const Factors& f = *l.f;
   const T b2 = T(l.c->b2), a2 = T(l.c->a2);
   const double eps1 = l.o->clamp ? 0 : l.o->eps1;
@@ -74,8 +74,8 @@ void update_in(const Layer& l, bool keep, bool use) {
     const double divisor = at_least(double(n), 1);
     for_entries(l, Along(l, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
       const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + eps1);
-      if (keep) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
-      if (!use) return;
+      if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+      if (!make_factors) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
       out[i] = l.o->clamp ? root : 1 / root;
     });
@@ -114,12 +114,12 @@ void add_up_factors(const Layer& l) {
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 
-void answer_factors(const Layer& l, bool keep) {
+void answer_factors(const Layer& l, bool write) {
   answer_means(l);
-  l.wide ? update_in<double>(l, keep, true) : update_in<float>(l, keep, true);
+  l.wide ? update_in<double>(l, write, true) : update_in<float>(l, write, true);
 }
 
-void keep_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
+void store_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
 
 void exchange_rows(const Layer& l, double* to, bool back) { exchange(l, Along(l, ROW), l.f->R, l.f->sum_R, to, back); }
 void exchange_cols(const Layer& l, double* to, bool back) { exchange(l, Along(l, COL), l.f->C, l.f->sum_C, to, back); }

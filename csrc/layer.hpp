@@ -54,7 +54,7 @@ struct Options {
 // `now`, and the numbers that a rule makes of it and of its options before a tensor is read.
 struct Coefficients {
   double t, lr, lam, g_scale, beta2;  // beta2 is nan where it follows t
-  double keep;      // p ← keep·p before anything else: decoupled decay
+  double shrink;    // p ← shrink·p before anything else: decoupled decay
   double lam_g;     // g ← g + lam_g·p: L2 decay
   double lam_r;     // LAMB r = u + lam_r·p, LARS r = g + lam_r·p
   double lam_x;     // LARS x = g + lam_x·p, which is measured
@@ -89,7 +89,7 @@ struct Layer {
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool keeps;           // one task measures and applies it, and keeps LAMB's r, or u where V is whole, between them
+  bool caches;          // one task measures and applies it, with LAMB's r, or u of an unfactored V, cached in between
   bool late;            // LAMB's `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
@@ -106,7 +106,7 @@ struct Layer {
   double clip;                  // Adafactor's, of û
   double sums[2];
 
-  char* kept;       // room for it, where it keeps
+  char* cached;     // room for r or u, where the layer caches it
   double* partial;  // two sums of each chunk
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];

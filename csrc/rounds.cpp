@@ -80,7 +80,7 @@ void Batch::make_rounds() {
   add({MODEL}, [](const Tensor&, Sum sum) { return sum == SUM_MODEL; });
   add({PREPARE, MEASURE}, [&](const Tensor& t, Sum sum) { return sum > SUM_MODEL && !late(t, sum); });
   add({UPDATE}, late);
-  add_stage(stages_, KEEP, 0, n, false);
+  add_stage(stages_, STORE, 0, n, false);
   add_stage(stages_, APPLY, 0, n, false);
 }
 

@@ -32,7 +32,7 @@ class Scratchpad {
     if (bytes == 0) return;
     {
       std::lock_guard<std::mutex> lock(mutex());
-      std::swap(kept(), piece_);
+      std::swap(spare(), piece_);
     }
     if (piece_.bytes < bytes) {
       std::free(piece_.at);
@@ -44,7 +44,7 @@ class Scratchpad {
     if (bytes_ == 0) return;
     {
       std::lock_guard<std::mutex> lock(mutex());
-      if (kept().bytes < piece_.bytes) std::swap(kept(), piece_);
+      if (spare().bytes < piece_.bytes) std::swap(spare(), piece_);
     }
     std::free(piece_.at);
   }
@@ -57,7 +57,7 @@ class Scratchpad {
     int64_t bytes = 0;
   };
   static std::mutex& mutex() { static std::mutex one; return one; }
-  static Piece& kept() { static Piece one; return one; }
+  static Piece& spare() { static Piece one; return one; }
   int64_t bytes_;
   Piece piece_;
 };

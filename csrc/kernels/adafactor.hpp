@@ -163,13 +163,13 @@ struct WholeUpdate {
   T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
 };
 
-template <class T, bool Keeps>
-double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict kept, int64_t n) {
+template <class T, bool Caches>
+double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict cached, int64_t n) {
   double uu = 0;
 #pragma omp simd reduction(+ : uu)
   for (int64_t i = 0; i < n; i++) {
     const T V_ = k.V(g[i], V[i]), u = k.u(g[i], V_);
-    if (Keeps) V[i] = V_, kept[i] = u;
+    if (Caches) V[i] = V_, cached[i] = u;
     uu += double(u) * double(u);
   }
   return uu;
@@ -179,16 +179,16 @@ template <class T>
 void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const WholeUpdate<T> k{AdafactorCoefficients<T>(layer)};
-  const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
-  T* kept = (T*)layer.kept;
+  const auto body = layer.caches ? whole_measure<T, true> : whole_measure<T, false>;
+  T* cached = (T*)layer.cached;
   double pp = 0, uu = 0;
   for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    uu += body(k, run.gradient(), run.read(S1), kept, n);
+    uu += body(k, run.gradient(), run.read(S1), cached, n);
     if (layer.o->scale_parameter) pp += squares(run.read(P), n);
-    if (!layer.keeps) return;
+    if (!layer.caches) return;
     run.write(S1);
-    kept += n;
+    cached += n;
   });
   sums[0] = pp;
   sums[1] = uu;
@@ -217,18 +217,18 @@ void apply_whole(const Layer& layer, int64_t chunk) {
   const bool decayed = k.lam != 0;
   const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
                                : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
-  const T* kept = (const T*)layer.kept;
-  const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : SCRATCH;
+  const T* cached = (const T*)layer.cached;
+  const int64_t most = layer.caches ? longest(layer, 1 << P | k.momentum << S0) : SCRATCH;
   for_runs(layer, chunk, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    if (!layer.keeps) {
+    if (!layer.caches) {
       whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), made, n);
       run.write(S1);
     }
     T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;
-    body(k, p, layer.keeps ? kept : made, e, n);
+    body(k, p, layer.caches ? cached : made, e, n);
     run.write(P);
     if (k.momentum) run.write(S0);
-    if (layer.keeps) kept += n;
+    if (layer.caches) cached += n;
   });
 }

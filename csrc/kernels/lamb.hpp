@@ -9,10 +9,10 @@
 
 template <class T>
 struct LambCoefficients {
-  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, keep, step;
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, shrink, step;
   explicit LambCoefficients(const Layer& l)
       : b1(T(l.c->b1)), a1(T(l.c->a1)), b2(T(l.c->b2)), a2(T(l.c->a2)), c1(T(l.c->c1)), c2(T(l.c->c2)),
-        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.c->lam_r)), keep(T(l.c->keep)), step(T(l.scale)) {}
+        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.c->lam_r)), shrink(T(l.c->shrink)), step(T(l.scale)) {}
 
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
@@ -26,7 +26,7 @@ template <class T, class S, bool Decayed, bool Late>
 __attribute__((noinline, cold)) void lamb_measure_wide(const LambCoefficients<T>& k, const S* p, const S* g, const T* m,
                                                        const T* v, int64_t n, double* sums) {
   for (int64_t i = 0; i < n; i++) {
-    const T p_ = k.keep * get(p, i), g_ = Late ? get(g, i) : T(0);
+    const T p_ = k.shrink * get(p, i), g_ = Late ? get(g, i) : T(0);
     const T m_ = Late ? k.b1 * m[i] + k.a1 * g_ : m[i], v_ = Late ? k.b2 * v[i] + k.a2 * (g_ * g_) : v[i];
     const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
     sums[0] += double(p_) * double(p_);
@@ -53,19 +53,19 @@ bool lamb_is_measured(float pp, float rr, const S* p, const S* g, const T* m, in
   return (pp != 0 || zeros(p, n)) && (rr != 0 || (zeros(m, n) && (!Late || zeros(g, n))));
 }
 
-template <class T, class S, bool Decayed, bool Late, bool Keeps>
+template <class T, class S, bool Decayed, bool Late, bool Caches>
 void lamb_measure(const LambCoefficients<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
-                  T* __restrict v, T* __restrict kept, int64_t n, double* sums) {
+                  T* __restrict v, T* __restrict cached, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
     to = from + BLOCK < n ? from + BLOCK : n;
     T pp = 0, rr = 0;
 #pragma omp simd reduction(+ : pp, rr)
     for (int64_t i = from; i < to; i++) {
-      const T p_ = k.keep * get(p, i), g_ = get(g, i);
+      const T p_ = k.shrink * get(p, i), g_ = get(g, i);
       const T m_ = k.b1 * m[i] + k.a1 * g_, v_ = k.b2 * v[i] + k.a2 * (g_ * g_);
       const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
       if (!Late) m[i] = m_, v[i] = v_;
-      if (Keeps) kept[i] = r;
+      if (Caches) cached[i] = r;
       pp += p_ * p_;
       rr += r * r;
     }
@@ -82,7 +82,7 @@ void lamb_measure(const LambCoefficients<T> k, const S* __restrict p, const S* _
 template <class T, class S>
 void lamb_apply(const LambCoefficients<T> k, S* __restrict p, const T* __restrict r, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) put(p, i, T(k.keep * get(p, i) - k.step * r[i]));
+  for (int64_t i = 0; i < n; i++) put(p, i, T(k.shrink * get(p, i) - k.step * r[i]));
 }
 
 template <class T, class S, bool Decayed, bool Late>
@@ -90,7 +90,7 @@ void lamb_apply_again(const LambCoefficients<T> k, S* __restrict p, const S* __r
                       int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    T p_ = k.keep * get(p, i), m_ = m[i], v_ = v[i];
+    T p_ = k.shrink * get(p, i), m_ = m[i], v_ = v[i];
     if (Late) {
       const T g_ = get(g, i);
       m[i] = m_ = k.b1 * m_ + k.a1 * g_, v[i] = v_ = k.b2 * v_ + k.a2 * (g_ * g_);
@@ -114,7 +114,7 @@ const T* lamb_gradient(const Run<T>& run, const T* p) {
 template <class T, class S, bool Decayed>
 auto lamb_measure_of(const Layer& layer) {
   if (layer.late) return lamb_measure<T, S, Decayed, true, false>;
-  return layer.keeps ? lamb_measure<T, S, Decayed, false, true> : lamb_measure<T, S, Decayed, false, false>;
+  return layer.caches ? lamb_measure<T, S, Decayed, false, true> : lamb_measure<T, S, Decayed, false, false>;
 }
 
 template <class T, class S>
@@ -122,15 +122,15 @@ void measure_lamb(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const LambCoefficients<T> k(layer);
   const auto body = layer.c->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
-  T* kept = (T*)layer.kept;
+  T* cached = (T*)layer.cached;
   sums[0] = sums[1] = 0;
   for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
-    body(k, p, lamb_gradient(run, p), m, v, kept, n, sums);
+    body(k, p, lamb_gradient(run, p), m, v, cached, n, sums);
     if (!layer.late) run.write(S0), run.write(S1);
-    if (layer.keeps) kept += n;
+    if (layer.caches) cached += n;
   });
 }
 
@@ -153,14 +153,14 @@ void apply_lamb_again(const Layer& layer, int64_t chunk) {
 
 template <class T, class S>
 void apply_lamb(const Layer& layer, int64_t chunk) {
-  if (!layer.keeps) return apply_lamb_again<T, S>(layer, chunk);
+  if (!layer.caches) return apply_lamb_again<T, S>(layer, chunk);
   Scratch<T> scratch;
   const LambCoefficients<T> k(layer);
-  const T* kept = (const T*)layer.kept;
+  const T* cached = (const T*)layer.cached;
   for_runs(layer, chunk, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    lamb_apply<T, S>(k, run.template weights<S>(), kept, n);
+    lamb_apply<T, S>(k, run.template weights<S>(), cached, n);
     run.template write_weights<S>();
-    kept += n;
+    cached += n;
   });
 }
