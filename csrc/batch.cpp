@@ -99,7 +99,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
     if (has(t.block_dims, int(d))) continue;
-    l.count *= t.shape[d], l.entries *= double(t.whole[d]);
+    l.count *= t.shape[d], l.entries *= double(t.full_shape[d]);
     if (t.shape[d] == 1) continue;
     Dim dim{t.shape[d], has(t.rows, int(d)) ? ROW : has(t.cols, int(d)) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
@@ -141,8 +141,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   Factors* f = factors_.back().get();
   if (f) {
     f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
-    for (int d : t.rows) f->n_rows *= t.whole[size_t(d)];
-    for (int d : t.cols) f->n_cols *= t.whole[size_t(d)];
+    for (int d : t.rows) f->n_rows *= t.full_shape[size_t(d)];
+    for (int d : t.cols) f->n_cols *= t.full_shape[size_t(d)];
     f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
     int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
     for (size_t d = dims.size(); d-- > 0;) {
@@ -202,7 +202,7 @@ void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards
     const bool small = l.chunks == 1;
     if (!takes_part(l, kind)) continue;
     // Its measuring task sees to all of a small layer, unless something else is waited for.
-    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_apart_)) continue;
+    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_norms_first_)) continue;
     const bool once = kind == PREPARE || kind == STORE;
     if (!small) {
       for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
@@ -232,7 +232,7 @@ bool Batch::takes_part(const Layer& l, Kind kind) const {
 void Batch::make_stages() {
   bool model = false, own = false;
   for (const Layer& l : layers_) model |= takes_part(l, MODEL), own |= takes_part(l, OWN);
-  own_apart_ = model;
+  own_norms_first_ = model;
   const int n = int(layers_.size());
   if (model) {
     if (own) add_stage(stages_, OWN, 0, n, false);
@@ -368,7 +368,7 @@ void Batch::carry_out(const Task& task, Kind kind) {
       continue;
     }
     l.cached = cached;
-    if (l.o->max_grad_norm_per_tensor > 0 && !own_apart_) carry_out(l, OWN, 0);
+    if (l.o->max_grad_norm_per_tensor > 0 && !own_norms_first_) carry_out(l, OWN, 0);
     if (l.f) carry_out(l, PREPARE, 0);
     carry_out(l, MEASURE, 0);
     if (l.f) carry_out(l, UPDATE, 0);

@@ -25,7 +25,7 @@ enum Role { ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_S
 
 struct Tensor {
   Options options;
-  std::vector<int64_t> shape, whole;  // of what is here, and of the tensor that this is a part of
+  std::vector<int64_t> shape, full_shape;  // of the part that is held, and of the unsharded tensor
   std::vector<int> block_dims, rows, cols;  // no rows: not factored
   std::array<Array, ROLES> arrays;
 };
@@ -129,7 +129,7 @@ class Batch {
   std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
-  bool own_apart_ = false;  // each tensor's own norm is wanted before that of all
+  bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
   const bool stops_;
   std::vector<Round> rounds_;

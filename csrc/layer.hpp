@@ -68,7 +68,7 @@ struct Coefficients {
 // The row and column statistics of one factored layer.
 struct Factors {
   int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
-  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one whole matrix
+  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one unsharded matrix
   bool cut_rows, cut_cols;       // whether every chunk has all of R (of C) to itself, to be added up
   double *R, *C;                 // sums of G; R and C of the chunks lie behind one another
   double *G_total, *R_total;     // of each matrix
@@ -82,7 +82,7 @@ struct Factors {
   int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
 };
 
-// One layer: what has norms of its own, a whole tensor or one block of it.
+// One layer: what has norms of its own, a tensor or one of its blocks.
 struct Layer {
   char* data[ARRAYS];
   Dtype dtype[ARRAYS];
@@ -95,7 +95,7 @@ struct Layer {
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the chunks cut the dimension `split`
   int64_t step, chunks, count;
-  double entries;  // of the whole layer, of which there may be more elsewhere
+  double entries;  // of the unsharded layer
   const Options* o;
   const Coefficients* c;
   Factors* f;

@@ -5,8 +5,8 @@
 //     measure_update:  Σu²,  u = g / (row·col)                → clip, alpha
 //     apply:           p ← p − alpha·clip·u, or by way of e
 //
-// Where V is whole, u needs no sums, and `measure` gives Σp² and Σu² at once. Along a run either C changes and R does
-// not (VARYING_COL), or the other way round, or, where the run counts matrices, both do.
+// Where V is not factored, u needs no sums, and `measure` gives Σp² and Σu² at once. Along a run C changes and R does not
+// (COLS), or R changes and C does not (ROWS), or, where the run counts matrices, both do (BOTH).
 
 enum Varying { COLS, ROWS, BOTH };
 
@@ -31,7 +31,7 @@ struct AdafactorCoefficients {
   }
 };
 
-// Adds g² of a run to the sums of what varies along it, and returns its whole sum. mean(G) is mean(g²) + eps1.
+// Adds g² of a run to the sums of what varies along it, and returns the run's sum. mean(G) is mean(g²) + eps1.
 template <class T, class S>
 double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
@@ -151,20 +151,20 @@ void apply_factored(const Layer& layer, int64_t chunk) {
   });
 }
 
-// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept of a small layer. Of others V is stored in
-// `apply`, so that u is of a V that has not been rounded.
+// V unfactored: V ← b2·V + a2·G,  u = g/√V.  The u of a small layer is cached, as LAMB's r is. For a large layer `apply`
+// computes u again and stores V, so that both passes use a V that has not been rounded.
 
 template <class T>
-struct WholeUpdate {
+struct UnfactoredUpdate {
   T eps1, b2, a2;
   bool clamp;
-  explicit WholeUpdate(const AdafactorCoefficients<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
+  explicit UnfactoredUpdate(const AdafactorCoefficients<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
   T V(T g, T V_) const { return b2 * V_ + a2 * (clamp ? g * g : g * g + eps1); }
   T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
 };
 
 template <class T, bool Caches>
-double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict cached, int64_t n) {
+double unfactored_measure(const UnfactoredUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict cached, int64_t n) {
   double uu = 0;
 #pragma omp simd reduction(+ : uu)
   for (int64_t i = 0; i < n; i++) {
@@ -176,10 +176,10 @@ double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restric
 }
 
 template <class T>
-void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
+void measure_unfactored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const WholeUpdate<T> k{AdafactorCoefficients<T>(layer)};
-  const auto body = layer.caches ? whole_measure<T, true> : whole_measure<T, false>;
+  const UnfactoredUpdate<T> k{AdafactorCoefficients<T>(layer)};
+  const auto body = layer.caches ? unfactored_measure<T, true> : unfactored_measure<T, false>;
   T* cached = (T*)layer.cached;
   double pp = 0, uu = 0;
   for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
@@ -195,13 +195,13 @@ void measure_whole(const Layer& layer, int64_t chunk, double* sums) {
 }
 
 template <class T, bool Momentum, bool Decayed>
-void whole_apply(const AdafactorCoefficients<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
+void unfactored_apply(const AdafactorCoefficients<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) p[i] = moved_by<T, Momentum, Decayed>(k, p[i], u[i], e + i);
 }
 
 template <class T>
-void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict u, int64_t n) {
+void unfactored_update(const UnfactoredUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict u, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     V[i] = k.V(g[i], V[i]);
@@ -210,19 +210,19 @@ void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V
 }
 
 template <class T>
-void apply_whole(const Layer& layer, int64_t chunk) {
+void apply_unfactored(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   alignas(64) T made[SCRATCH];
   const AdafactorCoefficients<T> k(layer);
   const bool decayed = k.lam != 0;
-  const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
-                               : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
+  const auto body = k.momentum ? (decayed ? unfactored_apply<T, true, true> : unfactored_apply<T, true, false>)
+                               : (decayed ? unfactored_apply<T, false, true> : unfactored_apply<T, false, false>);
   const T* cached = (const T*)layer.cached;
   const int64_t most = layer.caches ? longest(layer, 1 << P | k.momentum << S0) : SCRATCH;
   for_runs(layer, chunk, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     if (!layer.caches) {
-      whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), made, n);
+      unfactored_update(UnfactoredUpdate<T>(k), run.gradient(), run.read(S1), made, n);
       run.write(S1);
     }
     T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;

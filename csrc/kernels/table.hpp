@@ -22,7 +22,7 @@ void measure_by(const Layer& layer, int64_t chunk, double* sums) {
   if (layer.o->method == LAMB) measure_lamb<T, S>(layer, chunk, sums);
   else if (layer.o->method == LARS) measure_lars<T, S>(layer, chunk, sums);
   else if (layer.f) measure_factored<T, S>(layer, chunk, sums);
-  else measure_whole<T>(layer, chunk, sums);
+  else measure_unfactored<T>(layer, chunk, sums);
 }
 
 template <class T, class S>
@@ -36,7 +36,7 @@ void apply_by(const Layer& layer, int64_t chunk) {
   if (layer.o->method == LAMB) apply_lamb<T, S>(layer, chunk);
   else if (layer.o->method == LARS) apply_lars<T, S>(layer, chunk);
   else if (layer.f) apply_factored<T, S>(layer, chunk);
-  else apply_whole<T>(layer, chunk);
+  else apply_unfactored<T>(layer, chunk);
 }
 
 #ifdef LAYERWISE_LOW
