@@ -18,7 +18,7 @@ from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
 
 MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
-WARPS = 8  # for kernels with a tile in hand
+WARPS = 8  # for kernels that hold a tile
 
 
 class Adafactor(Method):
@@ -86,7 +86,7 @@ class Adafactor(Method):
             self._answer(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
         self._apply(call)
         if others is not None and self._asks is not None:
-            self._asks.again()  # where the factors are, which nobody needs any more
+            self._asks.again()  # over the factors, which are no longer needed
             self._renew(call, STORE=True, MAKE_FACTORS=False)
 
     def _measure(self, call: Call, late: bool) -> None:
@@ -149,5 +149,5 @@ class Adafactor(Method):
 
 
 def _rounded(group: Group) -> bool:
-    """Whether V is rounded where it is stored, so that `apply` has to make it again."""
+    """Return whether V is rounded when it is stored, so that `apply` has to compute it again."""
     return group.kind.dtypes[3] is not group.kind.compute

@@ -1,4 +1,4 @@
-"""What Adafactor asks of others who hold parts of the tensors, and where the numbers are that are asked for."""
+"""Adafactor's requests to others who hold parts of the tensors, and the places of the partial sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerwise.rules.asks import Mean
 
 
 class Asks:
-    """The questions of both rounds. Everybody's numbers are in the order of the tensor, however it lies in memory."""
+    """The requests of both rounds. Partial sums are sent in the order of the tensor, however it lies in memory."""
 
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
@@ -63,7 +63,7 @@ class Asks:
         self.again()
 
     def again(self) -> None:
-        """Put the answers where the statistics were."""
+        """Write the answers to the places of the statistics."""
         for store, of, places in self._statistics:
             store[places] = self._told[of].to(store.dtype)
 
@@ -73,7 +73,7 @@ class Asks:
 
 
 def places_of(job: Job, laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
-    """Where the sums of rows and of columns are, and the totals of G and of R, in the order of the tensor."""
+    """Return the places of row sums, of column sums, and of the totals of G and R, in the order of the tensor."""
     rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
     matrices, lines, entries = map(list, laid.plane.dims)
     of_rows, of_cols = (lines, entries) if laid.plane.lines_are_rows else (entries, lines)
@@ -87,7 +87,7 @@ def places_of(job: Job, laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray
 
 
 def _places(job: Job, stretch: Stretch, walked: Sequence[int]) -> np.ndarray:
-    """The places of a stretch along which these dimensions are walked, the last one first."""
+    """Return the places in a stretch, walking along these dimensions, the last one fastest."""
     shape, step = job.p.shape, [0] * job.p.ndim
     for d, inner in _with_inner(walked):
         step[d] = prod(shape[i] for i in inner)

@@ -1,4 +1,4 @@
-"""One step on its way through the kernels: the tables they are given, and what all rules do alike."""
+"""One step on its way through the kernels: the tables that they read, and the launches that all rules share."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ ADAPT = {False: at.NEVER.value, True: at.ALWAYS.value, "decayed": at.DECAYED.val
 
 @dataclass(frozen=True)
 class Sizes:
-    """How work is cut."""
+    """The sizes of the pieces that programs take."""
 
     chunk: int = 8192  # elements that one program takes
-    block: int = 1024  # of which it has so many in hand
+    block: int = 1024  # elements that it holds at a time
     lanes: int = 256  # sums that are added at a time
-    tile: int = 4096  # elements of matrices that one program has in hand
-    tiles: int = 8  # how many such it takes, one below the other
+    tile: int = 4096  # elements of matrices that one program holds at a time
+    tiles: int = 8  # such tiles that it takes, one below the other
     entries: int = 512  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
 
 
 class Shared:
-    """Memory that several tables of the same jobs have in common: what was measured, and room between launches."""
+    """Memory that several tables of the same jobs share: the answers, and room for numbers between launches."""
 
     def __init__(self, layers: int, device: torch.device) -> None:
         self.answers = torch.zeros((layers, at.ANSWERS.value), dtype=torch.float64, device=device)
         self._room = torch.empty(0, dtype=torch.float64, device=device)
 
     def room(self, numbers: int) -> Tensor:
-        """Room for so many numbers, which every step writes before it reads them."""
+        """Return room for so many numbers; every step writes them before it reads them."""
         if len(self._room) < numbers:
             self._room = torch.empty(numbers, dtype=torch.float64, device=self._room.device)
         return self._room[:numbers]
 
 
 class Tables:
-    """What kernels are given of a list of jobs, on the device, for as long as the jobs stay what they are."""
+    """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
 
     def __init__(
         self,
@@ -76,17 +76,17 @@ class Tables:
         self.coefficients = torch.from_numpy(_coefficients(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
         real: Any = {"dtype": torch.float64, "device": device}
-        self.partials = torch.zeros((2, layers.chunks), **real)  # of what is summed, for each chunk
-        self.sums = torch.zeros((2, layers.n), **real)  # the same, for each layer
+        self.partials = torch.zeros((2, layers.chunks), **real)  # two partial sums of each chunk
+        self.sums = torch.zeros((2, layers.n), **real)  # two totals of each layer
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = self.shared.answers
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
         self.bounded = self.own is not None or self.model is not None
         self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
-        self.questions: dict[Any, list[Question]] = {}  # those that were asked, by what is asked how often
+        self.questions: dict[Any, list[Question]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
-        """This bound of each layer, if there is one at all."""
+        """Return this bound for each layer, or None if no job has one."""
         each = [getattr(job.h, name) or inf for job in self.jobs]
         if set(each) <= {inf}:
             return None
@@ -127,14 +127,14 @@ def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
 
 
 class Call:
-    """A step, and what all rules do alike on the way."""
+    """One step, with the launches that all rules share."""
 
     def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
         self.tables, self.others = tables, others
         self.ready = ready or tables.always_ready
-        self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # a table stands for none
+        self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # any table will do if there is none
         self.skips = skip is not None
-        # What kernels are compiled for besides what layers are like.
+        # The constants of kernels that depend on the step, and not on layers.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
     def coefficients(self, kernel: Any) -> None:
@@ -143,7 +143,7 @@ class Call:
         kernel[(-(-jobs // JOBS),)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
-        """Launch a kernel on all chunks of these groups. `args` come between what all are given."""
+        """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
         tables = self.tables
         for group in groups:
             kernel[(group.size,)](
@@ -154,14 +154,14 @@ class Call:
             )  # fmt: skip
 
     def answer(self, answer_of: Any, ask: Any) -> None:
-        """Make the rule's answers of the partial sums here and of those that others have."""
+        """Compute the rule's answers from the partial sums here and those of others."""
         self._answer(answer_of, add=True, last=self.others is None)
         if self.others is not None:
             self._asked(self.others, ask, self.tables.sums)
             self._answer(answer_of, add=False, last=True)
 
     def answer_unmeasured(self, answer_of: Any) -> None:
-        """Make the rule's answers where nothing was measured; the others take part in the round all the same."""
+        """Compute the rule's answers where nothing is measured; others still take part in one round."""
         if self.others is not None:
             self.others.add_up((), self.tables.sums.new_zeros(0))
         self._answer(answer_of, add=False, last=True)
@@ -186,13 +186,13 @@ class Call:
         return self.question(job, ask, len(self.tables.layers.ways[job].bases))
 
     def ask(self, others: Others, questions: Sequence[Question], *asked: tuple[Tensor, Tensor]) -> None:
-        """Have others add to what is at these places, which are one question after the other."""
+        """Have others add to the sums at these places, which are in the order of the requests."""
         told = others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
         for (sums, places), answers in zip(asked, told.split([len(places) for _, places in asked]), strict=True):
             sums[places] = answers
 
     def _asked(self, others: Others, ask: Any, sums: Tensor) -> None:
-        """Have others add to these sums, of which every row is one request of all jobs."""
+        """Have others add to these sums, each row of which is one request for all jobs."""
         made, key = self.tables.questions, (type(ask), len(sums))
         if key not in made:
             made[key] = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
@@ -200,7 +200,7 @@ class Call:
         sums.copy_(others.add_up(questions, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:
-        """What gradients are to be divided by, where their norms are bounded."""
+        """Compute what gradients are divided by where their norms are bounded."""
         tables = self.tables
         if not tables.bounded:
             return
@@ -217,7 +217,7 @@ class Call:
         tables.clips.copy_(clips)
 
     def _of_model(self, squares: Tensor) -> Tensor:
-        """The sum over the model, given that of each layer."""
+        """Return the sum over the model, given the sums of the layers."""
         if self.others is None:
             return squares.sum()
         tables, ask, made = self.tables, ModelSum(None), self.tables.questions

@@ -1,4 +1,4 @@
-"""The tables of planes, and the room in which kernels leave numbers for one another."""
+"""The tables of planes, and the memory for the numbers that one kernel leaves to another."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ from layerwise.engines.gpu.planes import (
     vector_of,
 )
 
-FEW = 16  # statistics of each matrix, where those of several are taken at once: of up to four times as many
-FOLDED = 64  # sums of which one program adds up the strips
+FEW = (
+    16  # statistics of each matrix at a time, where a program takes several matrices; they may have four times as many
+)
+FOLDED = 64  # sums whose strips one program adds up
 CODES = {
     torch.float32: at.FLOAT32.value,
     torch.float64: at.FLOAT64.value,
@@ -38,9 +40,9 @@ CODES = {
 
 
 class Stretch(NamedTuple):
-    """A row of numbers for each layer of a job, and the strips it is the sum of; where there is one, it is that one."""
+    """A row of numbers for each layer of a job: the sum of several strips, or the only strip itself."""
 
-    first: int  # in bytes, as all places
+    first: int  # in bytes, as all places are
     length: int
     strips: int
     strips_first: int
@@ -55,7 +57,7 @@ class Stretch(NamedTuple):
 
 
 class Room:
-    """Bytes, given out eight and eight, one behind the other."""
+    """Consecutive bytes, given out in multiples of eight."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -66,7 +68,7 @@ class Room:
         return first
 
     def stretch(self, layers: int, length: int, strips: int, dtype: torch.dtype) -> Stretch:
-        """What is added up is in float64; a strip loses nothing where it is in the dtype it was made in."""
+        """Take room for sums: totals are float64, and a strip keeps the dtype that it is computed in."""
         first = strips_first = self.take(layers * strips * length * dtype.itemsize)
         if strips > 1:
             first = self.take(layers * length * torch.float64.itemsize)
@@ -217,12 +219,12 @@ def lay(job: Job, arrays: Sequence[Tensor], sizes: Sizes, room: Room) -> Factore
 def tiling_of(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
     """Choose the tiles of a plane."""
     vector = vector_of(plane, arrays)
-    # Element by element, addresses take as many registers as what is there.
+    # Addresses of single elements take as many registers as the elements.
     return Tiling(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
 
 
 def share_of(entries: int, sizes: Sizes) -> tuple[int, int]:
-    """How many matrices, and statistics of each, a program takes where each matrix has so many."""
+    """Return how many matrices, and statistics of each, a program takes of matrices with so many entries."""
     return (sizes.entries // FEW, FEW) if entries <= 4 * FEW else (1, sizes.entries)
 
 
@@ -244,7 +246,7 @@ def _plane_rows(j: int, laid: FactoredJob, layers: Layers) -> np.ndarray:
 
 
 def _side_rows(j: int, job: Job, laid: FactoredJob, arrays: Sequence[Tensor], which: int) -> np.ndarray:
-    """What there is along lines (0) or along entries (1)."""
+    """Return the rows of one job's statistics along lines (0) or along entries (1)."""
     plane, of_rows = laid.plane, (which == 0) == laid.plane.lines_are_rows
     rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
     full_shape = job.p.shape if job.shape is None else job.shape
@@ -276,7 +278,7 @@ def _side_rows(j: int, job: Job, laid: FactoredJob, arrays: Sequence[Tensor], wh
 
 
 def _axis(dims: Sequence[Dim], operands: slice) -> np.ndarray:
-    """An axis as kernels read it. One without dimensions has one of size 1; one that is empty is not walked along."""
+    """Return an axis in the kernels' form. No dimensions are one of size 1; an empty one is never walked along."""
     row = np.zeros(at.AXIS.value, np.int64)
     row[at.AXIS_DIMS.value] = max(1, len(dims))
     for d, dim in enumerate(reversed(dims)):

@@ -1,4 +1,4 @@
-"""What the rules' methods have in common: which kernels a step takes, and in which order."""
+"""The interface of a rule's launches: the kernels that a step takes, in their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from layerwise.engines.gpu.layout import kind_of, way_of
 
 
 class Method:
-    """A rule's way through the kernels, made anew whenever the tables are."""
+    """A rule's launches, made for one set of tables."""
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         """`arrays` are the operands of each job."""
@@ -25,7 +25,7 @@ class Method:
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:
-        """The two states of the parameter's shape, S0 and S1."""
+        """Return the two states of the parameter's shape, S0 and S1."""
         raise NotImplementedError
 
     @classmethod
@@ -40,22 +40,22 @@ class Method:
 
     @classmethod
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
-        """In how many dimensions the job lies in memory."""
+        """Return the number of dimensions in which the job lies in memory."""
         return len(way_of(job, operands).dims)
 
     @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
-        """What of a job, whose operands these are, its kernels are compiled for."""
+        """Return what the kernels of a job with these operands are compiled for."""
         return kind_of(way_of(job, arrays), arrays, cls.traits(job))
 
     @classmethod
     def pace(cls, h: Any) -> float:
-        """A learning rate with which a step moves weights by about a quarter of their size."""
+        """Return a learning rate with which a step moves weights by about a quarter of their size."""
         return 0.25
 
     @classmethod
     def declined(cls, job: Job) -> str:
-        """Why this job in particular is not taken, or an empty string."""
+        """Return the reason why this job in particular is not taken, or an empty string."""
         return ""
 
     def step(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of one device, stepped together: what is laid out once and kept, and what happens at a step."""
+"""A prepared step of the jobs on one device: the tables that it keeps, and its launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
-LAYOUTS = 4  # of gradients, that tables are kept for
+LAYOUTS = 4  # of gradients whose tables are kept
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
     "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."
@@ -47,11 +47,11 @@ class LaidOut:
     def __init__(self, tables: Tables, method: Method, copied: set[int], stream: Any) -> None:
         self.tables, self.method = tables, method
         self.copied = copied  # gradients that kernels cannot read as they lie
-        self.variants: set[Hashable] = set()  # in which this was stepped, and for which kernels are compiled
+        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         self._streams = {stream}
 
     def used_on(self, stream: Any) -> None:
-        """Keep the memory of all tables until this stream is done with it, if they are freed before."""
+        """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self._streams:
             self._streams.add(stream)
             for x in held_by(self.tables, self.method):
@@ -59,9 +59,9 @@ class LaidOut:
 
 
 class PreparedOnGpu:
-    """Jobs on one device, and the tables they are laid out in when their gradients are seen.
+    """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
 
-    Where the kernels fail their `proof` the rule steps: `otherwise`, or nobody if that is None.
+    If the kernels fail their `proof`, `otherwise` steps the jobs; if that is None, an error is raised.
     """
 
     notices = False
@@ -76,7 +76,7 @@ class PreparedOnGpu:
         self._states = [self._rule.states(job) for job in self._jobs]
         self._step_params = StepParams(len(self._jobs), self._device)
         self._shared: Shared | None = None
-        self._layouts: dict[Hashable, LaidOut] = {}  # by what the gradients are like, the last taken at the end
+        self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
         self._laid: LaidOut | None = None  # for these
         self._nowhere: list[int] = []
@@ -87,7 +87,7 @@ class PreparedOnGpu:
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
     ) -> None:
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            skip = None if skip is None else skip.to(self._device)  # what one device has found is news to another
+            skip = None if skip is None else skip.to(self._device)  # another device may have found it
             if self._by_rule is None and not self._stepped(grads, nows, skip, others) and self._otherwise is not None:
                 self._by_rule = ByRule(self._otherwise.prepare(self._jobs))
             if self._by_rule is not None:
@@ -116,14 +116,14 @@ class PreparedOnGpu:
         return True
 
     def _first(self, laid: LaidOut, call: Call, grads: Sequence[Tensor]) -> bool:
-        """Whether kernels that are wanted for the first time may be used."""
+        """Return whether kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
         insists = self._otherwise is None
         return self._proof is None or self._proof.passed(self._jobs, grads, call, insists)
 
     def _mark(self, laid: LaidOut, call: Call) -> None:
-        """Remember what the step has used, so that it is there for as long as it may be needed."""
+        """Keep what the step has used alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
@@ -133,7 +133,7 @@ class PreparedOnGpu:
             self._step_params.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
-        """The gradients as kernels can read them."""
+        """Return the gradients, copied where the kernels cannot read them as they lie."""
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 
@@ -141,7 +141,7 @@ class PreparedOnGpu:
         return bool(self._rule.dims(job, operands(job, g, states)) <= at.DIMS.value)
 
     def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
-        """Tables that fit these gradients, of which a few are kept: gradients may come in turns."""
+        """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
         seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
         if self._laid is None or seen != self._seen:
             laid = self._layouts.pop(seen, None)
@@ -170,7 +170,7 @@ class PreparedOnGpu:
         return LaidOut(tables, rule(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
-        """The steps of tensors without layers, of which no kernel knows."""
+        """Count the steps of tensors without layers, which no kernel sees."""
         for j in self._nowhere:
             t = nows[j].t
             if isinstance(t, Counter):
@@ -186,5 +186,5 @@ class PreparedOnGpu:
 
 
 def _places(grads: Sequence[Tensor]) -> Any:
-    """Where gradients lie."""
+    """Return the addresses of the gradients."""
     return np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))

@@ -33,7 +33,7 @@ class Ratio(Method):
     flagged: tuple[Any, ...]  # the kernels that take it
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
-        # By jobs, which everybody has, and not by groups, which those who hold nothing of them have not.
+        # Decided by the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.asks = any(job.h.adapt is not False for job in tables.jobs)
 
     @classmethod
@@ -43,7 +43,7 @@ class Ratio(Method):
         }
 
     def own(self, group: Group, call: Call) -> bool:
-        """The flag's value."""
+        """Return the value of the flag for this group."""
         raise NotImplementedError
 
     def step(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What a step measured on the device, as people ask for it."""
+"""Measurements of a step, from the device to named arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Measured:
-    """What a step measured, brought to the host when it is asked for."""
+    """A step's answers, copied to the host on first use."""
 
     def __init__(self, answers: Tensor) -> None:
         self._answers = answers
@@ -24,7 +24,7 @@ class Measured:
 
 
 class Named(Mapping[str, Any]):
-    """Of one job, by name: a number for each layer."""
+    """One job's measurements by name, a number for each layer."""
 
     def __init__(self, measured: Measured, layers: slice, columns: Mapping[str, int]) -> None:
         self._measured, self._layers, self._columns = measured, layers, columns

@@ -4,7 +4,7 @@
     measure: Σp², Σu²          answer: alpha, clip
     apply: e ← b1·e + scale·u;   p ← shrink·p − after·e,   or without momentum  p ← shrink·p − scale·u
 
-planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
+planes.py has the kernels for a factored V, up to the sums. With LATE `apply` stores V, as it stores LAMB's moments.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def settings(h: Any) -> dict[int, float]:
         B1: h.beta1 or 0.0,
         # Without momentum the step is an average of itself alone.
         LR_INSIDE: float(h.lr_in_momentum or h.beta1 is None),
-        EXPONENT: max(h.beta2_decay, -1e9),  # as good as −∞, but that its product with log 1 is a number
+        EXPONENT: max(h.beta2_decay, -1e9),  # in effect −∞, but its product with log 1 is a number
         CAP: inf if h.beta2_cap is None else h.beta2_cap,
         OFFSET: h.decay_offset,
         THRESHOLD: h.clip_threshold or inf,
@@ -135,7 +135,7 @@ def update(g, V, k, CLAMP: tl.constexpr):
 
 @triton.jit
 def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
-    """What an update is moved with."""
+    """Load the factors of a layer's step."""
     to = answers + layer * ANSWERS
     scale, after, shrink = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + SHRINK)
     b1 = tl.load(coefficients + job * COEFFICIENTS + B1)
@@ -144,7 +144,7 @@ def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
 
 @triton.jit
 def move(p_at, e_at, u, steps, mask, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
-    """p, and e if there is one."""
+    """Write p, and e with MOMENTUM."""
     b1, scale, after, shrink = steps
     moved = scale * u
     if MOMENTUM:
@@ -162,7 +162,7 @@ def measure(
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The new V, and Σp² and Σu² of each chunk."""
+    """Compute V, and Σp² and Σu² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
@@ -203,7 +203,7 @@ def measure_at(
     if not LATE:
         write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(mask, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # avoid 0/0 past the end
     u = update(g, V, k, CLAMP)
     pp = tl.zeros((BLOCK,), tl.float64)
     if SCALES:
@@ -218,7 +218,7 @@ def answer(
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """The sums of each layer, and what the rule makes of them. Where V is factored, Σu² is of the last round."""
+    """Add up the sums of each layer, and make its answers. Where V is factored, Σu² is of the last round."""
     layer = tl.program_id(0)
     row, plane = layers + layer.to(tl.int64) * LAYER, tl.load(plane_of + layer)
     pp, uu = tl.load(sums + layer), tl.load(sums + n + layer)
@@ -233,7 +233,7 @@ def answer(
             uu = sum_of(left + tiles_stride, parts.to(tl.int32), LANES)
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
-    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
+    if ANSWER and goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
         own = coefficients + tl.load(row + JOB) * COEFFICIENTS
         answer_of(own, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
 
@@ -264,7 +264,7 @@ def apply(
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, e, and where it is late V, one chunk after the other from the end, where caches may still have them."""
+    """Write p, e, and if LATE V, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
@@ -302,6 +302,6 @@ def apply_at(
         V = second_moment(g, V, k)
         write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(mask, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # avoid 0/0 past the end
     p_at += place(row, start, e, P, FLAT)
     move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, mask, COMPUTE, MOMENTUM, FULL)

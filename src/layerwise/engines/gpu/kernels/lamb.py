@@ -127,7 +127,7 @@ def moments(p, g, m, v, k):
 
 @triton.jit
 def update(p, m, v, k):
-    """r, of p after a decay that comes first."""
+    """Return r, given p after decoupled decay."""
     c1, c2, eps_root, eps, lam_r = k
     return c1 * m / (root(c2 * v + eps_root) + eps) + lam_r * p
 
@@ -138,7 +138,7 @@ def places(
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr,
     FLAT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Where p, g, m and v of a chunk begin."""
+    """Return where p, g, m and v of a chunk begin."""
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     m_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
@@ -153,7 +153,7 @@ def measure(
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The new moments, and Σp² and Σr² of each chunk."""
+    """Compute the new moments, and Σp² and Σr² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
@@ -195,7 +195,7 @@ def measure_at(
     p *= shrink
     r = update(p, m, v, of_update)
     if not FULL:
-        r = tl.where(mask, r, 0.0)  # 0/0 where there is nothing
+        r = tl.where(mask, r, 0.0)  # avoid 0/0 past the end
     return squared(p), squared(r)
 
 
@@ -221,7 +221,7 @@ def apply(
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
+    """Write p, and if LATE the moments, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)

@@ -94,7 +94,7 @@ def measure(
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Σp² and Σx² of each chunk."""
+    """Compute Σp² and Σx² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
     g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
@@ -146,7 +146,7 @@ def answer_of(own, to, pp, xx):
 
 @triton.jit
 def bounded(ratio, lr, low, high):
-    """In units of lr, where there are bounds and an lr."""
+    """Bound the ratio in units of lr, if there are bounds and lr is not 0."""
     asked = ((low != float("-inf")) | (high != float("inf"))) & (lr != 0)
     within = at_most(at_least(ratio / tl.where(lr == 0, 1.0, lr), low), high)
     return tl.where(asked, within, ratio)
@@ -159,7 +159,7 @@ def apply(
     MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """b and p, one chunk after the other from the end, where caches may still have them."""
+    """Write b and p, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)

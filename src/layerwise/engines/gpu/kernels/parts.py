@@ -1,4 +1,4 @@
-"""What the rules' kernels share: reading tables and tensors, the gradient made ready, sums in a fixed order."""
+"""Device functions that the rules' kernels share: reading tables and tensors, preparing gradients, adding up."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def value_of(step_params, jobs, j, mask, WHICH: tl.constexpr):
 
 @triton.jit
 def now_of(step_params, coefficients, jobs, j, mask):
-    """Copy the fields of `now` to the rows of these jobs, and return some."""
+    """Copy the fields of `now` to the coefficients of these jobs, and return t, lr and lam."""
     t, lr = value_of(step_params, jobs, j, mask, T), value_of(step_params, jobs, j, mask, LR)
     lam, g_scale = value_of(step_params, jobs, j, mask, LAM), value_of(step_params, jobs, j, mask, G_SCALE)
-    t = tl.where(mask, t, 1.0)  # a step with which all that is made of it is finite
+    t = tl.where(mask, t, 1.0)  # past the last job, a count that keeps all coefficients finite
     row = coefficients + j * COEFFICIENTS
     tl.store(row + T, t, mask)
     tl.store(row + LR, lr, mask)
@@ -73,7 +73,7 @@ def now_of(step_params, coefficients, jobs, j, mask):
 
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
-    """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
+    """Return the layer of chunk c, its row, its job, and the chunk's first element and length."""
     layer = tl.load(chunks + PROGRAM * c + PROGRAM_ROW)
     row = layers + layer.to(tl.int64) * LAYER
     start = tl.load(chunks + PROGRAM * c + PROGRAM_PART).to(tl.int64) * CHUNK
@@ -86,7 +86,7 @@ def array(
     pointers, row, job, start,
     WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Where the chunk of this operand begins; of a layer that does not lie in a row, where the layer does."""
+    """Return where the chunk of this operand begins; where a layer is not contiguous, where the layer begins."""
     return begins(tl.load(pointers + job * OPERANDS + WHICH), row, start, WHICH, DTYPE, FLAT, ALIGNED)
 
 
@@ -105,7 +105,7 @@ def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: 
 
 @triton.jit
 def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
-    """Where element i of the chunk is, counted from where its `array` begins."""
+    """Return the offset of element i of the chunk from what `array` returns."""
     if FLAT:
         at = i
     else:
@@ -129,7 +129,7 @@ def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr):
 @triton.jit
 def write(at, x, mask, FULL: tl.constexpr):
     if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
-        x = x.to(tl.float32)  # from where all know the way
+        x = x.to(tl.float32)  # float32 can be converted to every dtype of 16 bits
     if FULL:
         tl.store(at, x.to(at.dtype.scalar.element_ty))
     else:
@@ -138,7 +138,7 @@ def write(at, x, mask, FULL: tl.constexpr):
 
 @triton.jit
 def goes(skip, SKIPS: tl.constexpr):
-    """Whether the step is taken, which only the device may know."""
+    """Return whether the step is taken, which only the device may know."""
     if SKIPS:
         return tl.load(skip) == 0
     return True
@@ -146,13 +146,13 @@ def goes(skip, SKIPS: tl.constexpr):
 
 @triton.jit
 def count(step_params, coefficients, jobs, row, job, start):
-    """Count the step of this job, if its counts live here: whoever has its first chunk does."""
+    """Count the step of this job if its count lives on the device; the program of its first chunk does it."""
     counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
     counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
     tl.store(counter, tl.load(coefficients + job * COEFFICIENTS + T).to(tl.int64), counts)
 
 
-# ---- arithmetic; in this order, so that nan stays nan
+# ---- arithmetic; comparisons in this order, so that nan stays nan
 
 
 @triton.jit
@@ -167,13 +167,13 @@ def at_most(x, high):
 
 @triton.jit
 def one_minus_power(log_b, t):
-    """1 − b^t, in float64."""
+    """Return 1 − b^t in float64."""
     return 1 - tl.exp(t * log_b)
 
 
 @triton.jit
 def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
-    """What a gradient of this job is to be made of, before it is used."""
+    """Load what the gradients of this job are scaled, clipped and divided by."""
     row = coefficients + job * COEFFICIENTS
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
     low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
@@ -182,7 +182,7 @@ def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
 
 @triton.jit
 def ready(g, wanted, mask, READY: tl.constexpr):
-    """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms.
+    """Return the gradient ready for use (rules/parts.py): g / g_scale, negated, clipped by value and by norms.
 
     Past the end of a layer it stays 0, which bounds above 0 would change.
     """
@@ -194,7 +194,7 @@ def ready(g, wanted, mask, READY: tl.constexpr):
 
 @triton.jit
 def root(x):
-    """√x, also of float32 below its least normal number, which `tl.sqrt` takes for 0."""
+    """Return √x, also for float32 below its least normal number, of which `tl.sqrt` makes 0."""
     if x.dtype.scalar == tl.float32:
         return tl.sqrt_rn(x)
     return tl.sqrt(x)
@@ -205,20 +205,20 @@ def root(x):
 
 @triton.jit
 def squared(x):
-    """x² in float64, where the square of no float32 is 0 or infinite unless x is."""
+    """Return x² in float64, where the square of no float32 is 0 or infinite unless x is."""
     wide = x.to(tl.float64)
     return wide * wide
 
 
 @triton.jit
 def sum_of_layer(row, partials, LANES: tl.constexpr):
-    """The sum of what the layer's chunks have left."""
+    """Add up the partial sums of a layer's chunks."""
     return sum_of(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
 
 
 @triton.jit
 def sum_of(partials, n, LANES: tl.constexpr):
-    """The sum of n numbers, always in the same order."""
+    """Add up n numbers, always in the same order."""
     lanes = tl.arange(0, LANES)
     total = tl.zeros((LANES,), tl.float64)
     i = 0
@@ -230,7 +230,7 @@ def sum_of(partials, n, LANES: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def add_up(layers, partials, sums, LANES: tl.constexpr):
-    """The sum of each layer."""
+    """Add up the partial sums of each layer."""
     layer = tl.program_id(0)
     tl.store(sums + layer, sum_of_layer(layers + layer.to(tl.int64) * LAYER, partials, LANES))
 
@@ -240,7 +240,7 @@ def answer(
     coefficients, layers, partials, sums, answers, n, sums_stride, skip,
     ANSWER_OF: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
+    """Add up both sums of each layer, and in the LAST round make the rule's answers of them."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
     if ADD:
@@ -249,7 +249,7 @@ def answer(
         tl.store(sums + n + layer, xx)
     else:
         pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
-    if LAST and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
+    if LAST and goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
         ANSWER_OF(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
 
 
@@ -260,7 +260,7 @@ def square(
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
+    """Compute Σg² of each chunk, with g ready but for the division by its norm."""
     _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)

@@ -7,8 +7,8 @@
 
 A tensor is a stack of matrices, a matrix has lines, a line has entries, and entries are what lies nearest to one
 another in memory; R belongs to lines and C to entries, or the other way round. A program takes a tile of so many
-matrices, lines and entries, and then those of the lines below it. What it sums along a line is one of several strips
-of that line's sum, which are added afterwards, always in the same order.
+matrices, lines and entries, and then the tiles below it. Its partial sum along a line is one of several strips of that
+line's sum, which are added up afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from layerwise.engines.gpu.kernels.tables import (
 
 @triton.jit
 def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
-    """How far element i of an axis is from its first, in this operand: with a VECTOR, a multiple the compiler sees."""
+    """Return the offset of element i of an axis: with a VECTOR, a multiple that the compiler recognizes."""
     stride = axis + AXIS_STRIDE + WHICH
     if VECTOR > 1:
         return i.to(tl.int64) * (tl.load(stride) // VECTOR * VECTOR)
@@ -74,7 +74,7 @@ def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
 def tile_of(
     planes, tiles, c, BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """The plane that tile c is of, the tile's number and those of its strips, and its matrices, lines and entries."""
+    """Return the plane of tile c, the numbers of the tile and of its strips, and its matrices, lines and entries."""
     plane = planes + tl.load(tiles + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PLANE
     number = tl.load(tiles + PROGRAM * c + PROGRAM_PART)
     lines = tl.load(plane + LINES).to(tl.int32)
@@ -88,7 +88,7 @@ def tile_of(
 
 @triton.jit
 def corner(plane, address, m, e, WHICH: tl.constexpr, DTYPE: tl.constexpr, VECTOR: tl.constexpr):
-    """Where this operand has the first line of these matrices and entries."""
+    """Return where this operand has the first line of these matrices and entries."""
     at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE + WHICH)
     if VECTOR > 1:
         # The hint stands here because the compiler attaches it to the operation that makes the pointer.
@@ -105,7 +105,7 @@ def lines_of(plane, lines, WHICH: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def factors_of(plane, m, i, n, mask, WHICH: tl.constexpr, COMPUTE: tl.constexpr):
-    """The factors of lines, or of entries, of these matrices."""
+    """Load the factors of lines, or of entries, of these matrices."""
     at = tl.load(plane + WHICH).to(tl.pointer_type(COMPUTE))
     return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], mask, other=1.0)
 
@@ -120,7 +120,7 @@ def measure(
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """What each tile adds to the sums of g² along lines and along entries, and its Σp²."""
+    """Compute each tile's strips of the sums of g² along lines and along entries, and its Σp²."""
     plane, number, over, under, m, e, lines, entries = tile_of(
         planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
     )
@@ -166,7 +166,7 @@ def squares(
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Σu² of each tile, from the end, where caches may still have it."""
+    """Compute Σu² of each tile, in reverse order, because caches may still hold the last tiles."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
     job = tl.load(plane + PLANE_JOB)
@@ -196,7 +196,7 @@ def apply(
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """p and e."""
+    """Write p and e."""
     plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR)
     job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)

@@ -1,7 +1,7 @@
-"""What planes.py keeps of its matrices: the sums that tiles leave, and R and C, which these make.
+"""Row and column statistics: adding up the strips that tiles leave, and making R, C and the factors of u.
 
-Strips are in the dtype of the arithmetic, and so is what there is one strip of; what is added up is in float64. What
-renew makes of the sums comes where their strips were.
+Strips are in the dtype of the arithmetic, and so is a sum that has only one; other sums are in float64. `renew` writes
+the factors over the strips.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from layerwise.engines.gpu.kernels.tables import (
     number,
 )
 
-WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # in WIDE: which are in float64
+WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # bits of WIDE: which are in float64
 
 
 @triton.jit
 def fold(piles, programs, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
-    """The sum of a pile's strips."""
+    """Add up the strips of a pile."""
     c = tl.program_id(0)
     pile = piles + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PILE
     i = tl.load(programs + PROGRAM * c + PROGRAM_PART).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
@@ -68,7 +68,7 @@ def fold(piles, programs, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.c
 
 @triton.jit
 def fetch(address, kind, at, mask, OTHER: tl.constexpr):
-    """A number of whichever dtype, in float64."""
+    """Load numbers of any dtype, in float64."""
     single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == FLOAT32), other=OTHER)
     double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == FLOAT64), other=OTHER)
     brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == BFLOAT16), other=OTHER)
@@ -79,7 +79,7 @@ def fetch(address, kind, at, mask, OTHER: tl.constexpr):
 
 @triton.jit
 def put(address, kind, at, x, mask):
-    """Store a number as whichever dtype. What is too large for a dtype is not converted to another than its own."""
+    """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
     single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
     half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
     tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == FLOAT32))
@@ -90,7 +90,7 @@ def put(address, kind, at, x, mask):
 
 @triton.jit
 def recall(address, wide, at, mask, OTHER: tl.constexpr):
-    """What `note` has noted, in float64."""
+    """Load what `note` stored, in float64."""
     single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (wide == 0), other=OTHER)
     double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (wide != 0), other=OTHER)
     return tl.where(wide != 0, double, single.to(tl.float64))
@@ -105,7 +105,7 @@ def note(address, wide, at, x, mask):
 
 @triton.jit
 def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
-    """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
+    """Return the side that this program takes, its strip, and its matrices and statistics."""
     c = tl.program_id(0)
     side = sides + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * SIDE
     number, n = tl.load(programs + PROGRAM * c + PROGRAM_PART), tl.load(side + SIDE_ENTRIES).to(tl.int32)
@@ -119,7 +119,7 @@ def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
 
 @triton.jit
 def total(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
-    """Of each matrix, the sum of its rows' sums, and of the R that there was."""
+    """Compute, for each matrix, the sums of its row sums and of the old R."""
     side, strip, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
     wide = tl.load(side + WIDE)
     G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 0.0)
@@ -135,7 +135,7 @@ def renew(
     sides, programs, coefficients, skip,
     STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """R and C of this step: stored, or what u is made with, or both."""
+    """Compute R and C of this step, and store them, or make the factors of u, or both."""
     side, _, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
     own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
     b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
@@ -146,7 +146,7 @@ def renew(
     x = b2 * fetch(address, kind, stored, mask, 1.0) + a2 * (mean + added)
     if MAKE_FACTORS:
         clamps = added == 0
-        # By the recurrence that R obeys, and so known as soon as the sums are.
+        # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
         totals, known, of_totals = tl.load(side + TOTALS), in_m & of_rows, wide & WIDE_TOTALS

@@ -1,16 +1,16 @@
-"""The tables that kernels read, by the places of their columns.
+"""The tables that kernels read: the names of their columns.
 
 `step_params` are the step parameters, which the host sends: int64, a row for each of GRADIENT … KIND + 4, and in it a
 column for each job.
 `coefficients` are the rule's coefficients, made of its settings and of the step parameters: float64, a row for each
 job.
-`layers` says where each layer lies: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
-`pointers` says where a job's arrays are: int64, a row for each job. All of its operands are P, G, S0 and S1.
-`planes` says how each layer lies whose second moment is factored: int64, a row for each. It has three axes, of one or
+`layers` is the layout of each layer: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
+`pointers` are the addresses of a job's arrays: int64, a row for each job. All of its operands are P, G, S0 and S1.
+`planes` is the layout of each layer whose second moment is factored: int64, a row for each. It has three axes, of one or
 more dimensions each: matrices, lines and the entries of a line; either of the two last may be what the rule calls rows.
-`sides` says where the statistics along lines and along entries are: int64, two rows for each plane.
-`chunks`, `tiles` and `programs` say what each program of a launch takes: int32, a row for each program.
-`piles` says what is to be added up: int64, a row for each stretch of sums of which there are several strips.
+`sides` are the statistics along lines and along entries: int64, two rows for each plane.
+`chunks`, `tiles` and `programs` are the parts that programs of a launch take: int32, a row for each program.
+`piles` are the strips to be added up: int64, a row for each stretch of sums that has several.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import triton.language as tl
 
-# Triton wants a global to be a constexpr, and takes it for a number wherever it is one.
+# Triton's kernels may only use globals that are constexprs, which it treats as numbers.
 number: Any = tl.constexpr
 
-# What differs from list to list of jobs: no kernel is to be compiled for it.
+# Arguments that differ between lists of jobs: no kernel is compiled for their values.
 VARYING = ("jobs", "n", "sums_stride", "tiles_stride")
 
 # step_params: the gradient's address; each field of `now`, a value or the address of one; and which of these it is
@@ -38,7 +38,7 @@ BFLOAT16, FLOAT16 = number(5), number(6)
 SIGN, GRAD_LOW, GRAD_HIGH = number(4), number(5), number(6)
 ADAPT, LOW, HIGH, ZERO_RATIO, EPS = number(7), number(8), number(9), number(10), number(11)
 MIN_NORM, L2 = number(12), number(13)
-SPECIFIC = 14  # where a rule's own begin
+SPECIFIC = 14  # the first column of a rule's own coefficients
 COEFFICIENTS = number(32)
 NEVER, ALWAYS, DECAYED = number(0.0), number(1.0), number(2.0)
 
