@@ -1,4 +1,4 @@
-// What a rule makes of the sums it asked for: a few numbers a layer, in float64.
+// Answers: the few numbers a layer that a rule makes of its totals, in float64.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace layerwise {
 inline double at_least(double x, double low) { return x < low ? low : x; }
 inline double at_most(double x, double high) { return x > high ? high : x; }
 
-// What rules/lamb.py, rules/lars.py and rules/adafactor.py compute before they measure anything.
+// The coefficients: what rules/lamb.py, rules/lars.py and rules/adafactor.py compute before they measure.
 inline Coefficients coefficients_of(const Options& o, double t, double lr, double lam, double g_scale, double beta2) {
   Coefficients c{};
   c.t = t, c.lr = lr, c.lam = lam, c.g_scale = g_scale, c.beta2 = beta2;
@@ -52,7 +52,7 @@ inline double between(double x, double low, double high) {
 
 inline double shorter(double gg, double bound) { return at_least(std::sqrt(gg) / bound, 1); }
 
-// LAMB's and LARS's ratio; what was measured goes into `stats`.
+// Computes LAMB's or LARS's ratio, and puts the measurements into `stats`.
 inline void answer_ratio(Layer& l, double* stats) {
   const Options& o = *l.o;
   const double norm_p = std::sqrt(l.sums[0]), norm_x = std::sqrt(l.sums[1]);
@@ -73,7 +73,7 @@ inline void answer_ratio(Layer& l, double* stats) {
   stats[0] = norm_p, stats[1] = norm_x, stats[2] = ratio;
 }
 
-// Adafactor's alpha and clip. sums: Σp², Σu².
+// Computes Adafactor's alpha and clip from Σp² and Σu².
 inline void answer_update(Layer& l, double* stats) {
   const Options& o = *l.o;
   const double n = at_least(l.entries, 1), rms_p = std::sqrt(l.sums[0] / n), rms = std::sqrt(l.sums[1] / n);

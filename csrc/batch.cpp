@@ -15,7 +15,7 @@
 namespace layerwise {
 namespace {
 
-constexpr int64_t CHUNK = 1 << 14;         // elements: what a thread takes at a time
+constexpr int64_t CHUNK = 1 << 14;         // elements that a thread takes at a time
 constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
@@ -397,7 +397,7 @@ void Batch::carry_out(Layer& l, Kind kind, int64_t chunk) {
   }
 }
 
-// Called by whoever has done the last chunk of a layer. The chunks' sums are added in their order.
+// Called by the thread that has done the last chunk of a layer. The chunks' sums are added in their order.
 void Batch::add_up(Layer& l, Kind kind) {
   double first = 0, second = 0;
   for (int64_t s = 0; s < l.chunks; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];

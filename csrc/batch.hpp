@@ -30,7 +30,7 @@ struct Tensor {
   std::array<Array, ROLES> arrays;
 };
 
-// What a rule asks for, in the order in which it does: Σg² of a layer and of all, Σp², the row and column sums of G,
+// What a rule requests, in its order: Σg² of a layer and of all, Σp², the row and column sums of G,
 // ΣG, ΣR, and the squares of the update.
 enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE };
 
@@ -43,8 +43,8 @@ struct Ask {
 
 class Batch {
  public:
-  // Throws std::length_error where a tensor has too many dimensions. With `stops`, the sums are for somebody else to
-  // complete, and nothing is written before `apply`.
+  // Throws std::length_error where a tensor has too many dimensions. With `stops`, others complete the
+  // sums, and nothing is written before `apply`.
   Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops);
   ~Batch();
   Batch(const Batch&) = delete;
@@ -61,7 +61,7 @@ class Batch {
   void step();
 
   // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked
-  // for lies in `sums`, to be made whole there before the next call. `leave` gives up, or ends, a step.
+  // for lies in `sums`, to be completed there before the next call. `leave` gives up, or ends, a step.
   bool measure();
   void apply();
   void leave();
@@ -73,8 +73,8 @@ class Batch {
 
   std::atomic<bool> busy{false};
 
-  // Fewer elements are stepped by the calling thread alone. Between two operations of PyTorch its threads do not sleep
-  // but wait, and who wakes one of ours then waits for both.
+  // Fewer elements are stepped by the calling thread alone. Between two operations PyTorch's threads spin, and a
+  // caller that wakes one of ours then waits for both.
   static inline int64_t alone = 1 << 19;
 
  private:
@@ -123,7 +123,7 @@ class Batch {
   std::vector<double> partial_;
   std::vector<std::array<double, 3>> stats_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
-  Stages stages_;  // of the whole step, or where the batch stops, of `apply`
+  Stages stages_;  // of the step, or if the batch stops, of `apply`
   Stages* running_ = nullptr;
   std::unique_ptr<Scratchpad> scratchpad_;
   std::atomic<int> come_{0};  // how many have come to take part in this step

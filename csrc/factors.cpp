@@ -84,7 +84,7 @@ void update_in(const Layer& l, bool write, bool make_factors) {
   update(COL, f.C, f.n_rows, f.stored_C, f.dtype_C, f.stride_C, f.col_factor, false);
 }
 
-// mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
+// Computes mean(R) by the recurrence that R obeys, which needs nothing but the sums.
 void answer_means(const Layer& l) {
   const Factors& f = *l.f;
   const double eps1 = l.o->clamp ? 0 : l.o->eps1, n = at_least(double(f.n_rows), 1);

@@ -11,7 +11,7 @@ void add_up_factors(const Layer& layer);
 void answer_factors(const Layer& layer, bool write);
 void store_factors(const Layer& layer);
 
-// R's, C's and the matrices' sums, to where they are completed, or back.
+// Moves the sums of R, C and the matrices to where they are completed, or back.
 void exchange_rows(const Layer& layer, double* to, bool back);
 void exchange_cols(const Layer& layer, double* to, bool back);
 void exchange_totals(const Layer& layer, double* G, double* R, bool back);

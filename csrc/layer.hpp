@@ -1,4 +1,4 @@
-// What a kernel is told: where one layer lies, how it is to be walked through, and the numbers of this step.
+// The input of a kernel: one layer's layout, its options, and its coefficients in this step.
 #pragma once
 
 #include <cstdint>
@@ -100,7 +100,7 @@ struct Layer {
   const Coefficients* c;
   Factors* f;
 
-  // What has been answered.
+  // The answers.
   double clip_own, clip_model;  // g is divided by these
   double scale;                 // LAMB lr·ratio, LARS (lr·)ratio, Adafactor alpha
   double clip;                  // Adafactor's, of û

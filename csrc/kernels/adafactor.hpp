@@ -67,7 +67,7 @@ void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   sums[0] = pp;
 }
 
-// What u is, given g, along a run. Without the clamp the factors are reciprocals.
+// u, given g, along a run. Without the clamp the factors are reciprocals.
 template <class T, bool Clamp>
 struct FactoredUpdate {
   T eps1;

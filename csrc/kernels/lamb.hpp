@@ -3,8 +3,8 @@
 //     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
 //     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
 //
-// A small layer's r is kept from one to the other. A larger one's is made again: a root and a quotient cost less than
-// four bytes of memory. Where a layer is late, its moments are made again as well, and stored in `apply`: because
+// A small layer caches r between the two. For a large one `apply` computes r again, because a root and a quotient cost
+// less than four bytes of memory. Where a layer is late, `apply` also computes the moments again and stores them, because
 // others complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
@@ -17,11 +17,11 @@ struct LambCoefficients {
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
 
-// Whether a sum of float squares says what it should. Where it is smaller it may lack terms that became 0, and where it
-// is infinite the numbers need not be.
+// Whether a sum of float squares is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
+// finite numbers.
 inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
 
-// Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or where it is late the old.
+// Adds Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or if late the old ones.
 template <class T, class S, bool Decayed, bool Late>
 __attribute__((noinline, cold)) void lamb_measure_wide(const LambCoefficients<T>& k, const S* p, const S* g, const T* m,
                                                        const T* v, int64_t n, double* sums) {
@@ -46,7 +46,7 @@ bool zeros(const S* x, int64_t n) {
   return any == 0;
 }
 
-// Whether these sums of float squares are right. Those of zeros are: biases, padding and what gets no gradient have them.
+// Whether these sums of float squares are right. Sums of zeros are: biases, padding and tensors without gradients.
 template <class T, class S, bool Decayed, bool Late>
 bool lamb_is_measured(float pp, float rr, const S* p, const S* g, const T* m, int64_t n) {
   if ((pp != 0 && !fits(pp)) || (rr != 0 && !fits(rr)) || (Decayed && pp != 0 && rr == 0)) return false;

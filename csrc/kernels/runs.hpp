@@ -2,8 +2,8 @@
 
 inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
 
-// LAMB's terms are added up in the dtype of the arithmetic over so many, and over those in float64: widening each takes
-// an eighth of the time of its loop where that does not wait for memory.
+// LAMB adds up this many terms in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
+// eighth of the loop's time where it does not wait for memory.
 inline constexpr int64_t BLOCK = 256;
 
 template <class T>
@@ -95,7 +95,7 @@ struct Run {
   }
 };
 
-// How long a run may be: without end where nothing has to be copied.
+// The longest run that may be taken at once: without limit where nothing has to be copied.
 inline int64_t longest(const Layer& layer, int arrays) {
   bool direct = !layer.prepared;
   for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
