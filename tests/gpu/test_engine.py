@@ -177,7 +177,7 @@ def test_a_bound_of_one_tensor_is_none_of_anothers(case):
 
 
 @cases
-def test_letters_are_sent_when_they_say_something_new(case, monkeypatch):
+def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     jobs = jobs_of(case)
     ready, sent = prepared(jobs), []
     send = step_params.StepParams._send
