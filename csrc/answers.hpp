@@ -1,4 +1,4 @@
-// What a rule makes of the sums it asked for: a few numbers a layer, in float64.
+// Answers: the few numbers a layer that a rule makes of its totals, in float64.
 #pragma once
 
 #include <cmath>
@@ -11,39 +11,39 @@ namespace layerwise {
 inline double at_least(double x, double low) { return x < low ? low : x; }
 inline double at_most(double x, double high) { return x > high ? high : x; }
 
-// rules/lamb.py, rules/lars.py and rules/adafactor.py, before anything is measured.
-inline Step settle(const Options& o, double t, double lr, double lam, double g_scale, double beta2) {
-  Step s{};
-  s.t = t, s.lr = lr, s.lam = lam, s.g_scale = g_scale, s.beta2 = beta2;
-  s.keep = 1, s.lr_apply = lr;
+// The coefficients: what rules/lamb.py, rules/lars.py and rules/adafactor.py compute before they measure.
+inline Coefficients coefficients_of(const Options& o, double t, double lr, double lam, double g_scale, double beta2) {
+  Coefficients c{};
+  c.t = t, c.lr = lr, c.lam = lam, c.g_scale = g_scale, c.beta2 = beta2;
+  c.shrink = 1, c.lr_apply = lr;
   if (o.method == LAMB) {
     const double c1 = 1 - std::pow(o.b1, t), c2 = 1 - std::pow(o.b2, t);
-    s.b1 = o.b1, s.a1 = o.grad_averaging ? 1 - o.b1 : 1;
-    s.b2 = o.b2, s.a2 = 1 - o.b2;
-    s.c1 = s.c2 = 1;
-    if (o.correction == CORRECTED) s.c1 = 1 / c1, s.c2 = 1 / c2;
-    if (o.correction == CORRECTED_LR) s.lr_apply = lr * (std::sqrt(c2) / c1);
-    if (o.decay == IN_RATIO) s.lam_r = lam;
-    if (o.decay == DECOUPLED) s.keep = 1 - lr * lam;
-    s.lam_g = o.decay == L2 ? o.l2 + lam : o.l2;
+    c.b1 = o.b1, c.a1 = o.grad_averaging ? 1 - o.b1 : 1;
+    c.b2 = o.b2, c.a2 = 1 - o.b2;
+    c.c1 = c.c2 = 1;
+    if (o.correction == CORRECTED) c.c1 = 1 / c1, c.c2 = 1 / c2;
+    if (o.correction == CORRECTED_LR) c.lr_apply = lr * (std::sqrt(c2) / c1);
+    if (o.decay == IN_RATIO) c.lam_r = lam;
+    if (o.decay == DECOUPLED) c.shrink = 1 - lr * lam;
+    c.lam_g = o.decay == L2 ? o.l2 + lam : o.l2;
   }
   if (o.method == LARS) {
-    s.lr_apply = o.lr_in_momentum ? lr : 1;
-    s.lam_r = o.l2 + lam;
-    s.lam_x = o.norm_decayed ? s.lam_r : o.l2;
+    c.lr_apply = o.lr_in_momentum ? lr : 1;
+    c.lam_r = o.l2 + lam;
+    c.lam_x = o.norm_decayed ? c.lam_r : o.l2;
   }
   if (o.method == ADAFACTOR) {
     const double shifted = o.decay_offset ? at_least(t - double(o.decay_offset), 1) : t;
-    s.b2 = std::isnan(beta2) ? 1 - std::pow(shifted, o.beta2_decay) : beta2;
-    if (o.beta2_cap >= 0) s.b2 = at_most(s.b2, o.beta2_cap);
-    s.a2 = 1 - s.b2;
-    s.rho = lr;
+    c.b2 = std::isnan(beta2) ? 1 - std::pow(shifted, o.beta2_decay) : beta2;
+    if (o.beta2_cap >= 0) c.b2 = at_most(c.b2, o.beta2_cap);
+    c.a2 = 1 - c.b2;
+    c.rho = lr;
     if (o.relative) {
       const double rho = at_most(1 / std::sqrt(t), o.lr_caps ? lr : o.lr_cap);
-      s.rho = (o.lr_caps ? 1 : lr) * (o.warmup ? at_most(rho, 1e-6 * t) : rho);
+      c.rho = (o.lr_caps ? 1 : lr) * (o.warmup ? at_most(rho, 1e-6 * t) : rho);
     }
   }
-  return s;
+  return c;
 }
 
 inline double between(double x, double low, double high) {
@@ -52,7 +52,7 @@ inline double between(double x, double low, double high) {
 
 inline double shorter(double gg, double bound) { return at_least(std::sqrt(gg) / bound, 1); }
 
-// LAMB's and LARS's ratio; what was measured goes into `stats`.
+// Computes LAMB's or LARS's ratio, and puts the measurements into `stats`.
 inline void answer_ratio(Layer& l, double* stats) {
   const Options& o = *l.o;
   const double norm_p = std::sqrt(l.sums[0]), norm_x = std::sqrt(l.sums[1]);
@@ -62,24 +62,24 @@ inline void answer_ratio(Layer& l, double* stats) {
     const double phi = o.max_weight_norm > 0 ? at_most(w, o.max_weight_norm) : w;
     ratio = between(phi / ((x == 0 ? 1 : x) + o.trust_eps), o.low, o.high);
   } else {
-    const double d = (o.norm_decayed ? x : x + l.s->lam * w) + o.eps;
+    const double d = (o.norm_decayed ? x : x + l.c->lam * w) + o.eps;
     ratio = o.eta * w / (x == 0 ? 1 : d);
-    if (std::isfinite(o.low) || std::isfinite(o.high)) ratio = between(ratio / l.s->lr, o.low, o.high);
+    if (std::isfinite(o.low) || std::isfinite(o.high)) ratio = between(ratio / l.c->lr, o.low, o.high);
   }
   if (w == 0 || x == 0) ratio = o.zero_norm_ratio;
-  if (o.adapt == DECAYED && l.s->lam == 0) ratio = 1;
+  if (o.adapt == DECAYED && l.c->lam == 0) ratio = 1;
   if (o.adapt == NEVER) ratio = 1;
-  l.scale = l.s->lr_apply * ratio;
+  l.scale = l.c->lr_apply * ratio;
   stats[0] = norm_p, stats[1] = norm_x, stats[2] = ratio;
 }
 
-// Adafactor's alpha and clip. sums: Σp², Σu².
+// Computes Adafactor's alpha and clip from Σp² and Σu².
 inline void answer_update(Layer& l, double* stats) {
   const Options& o = *l.o;
   const double n = at_least(l.entries, 1), rms_p = std::sqrt(l.sums[0] / n), rms = std::sqrt(l.sums[1] / n);
   const double scale = o.scale_parameter ? at_least(rms_p, o.eps2) : 1;
   l.clip = o.clip_threshold > 0 ? 1 / at_least(rms / o.clip_threshold, 1) : 1;
-  l.scale = l.s->rho * scale;
+  l.scale = l.c->rho * scale;
   stats[0] = rms, stats[1] = scale * l.clip, stats[2] = rms_p;
 }
 

@@ -15,8 +15,8 @@
 namespace layerwise {
 namespace {
 
-constexpr int64_t STRIPE = 1 << 14;         // elements: what a thread takes at a time
-constexpr int64_t MOST_FACTOR_STRIPES = 64;  // each has column sums of its own
+constexpr int64_t CHUNK = 1 << 14;         // elements that a thread takes at a time
+constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -48,22 +48,22 @@ struct Dim {
 }  // namespace
 
 Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops)
-    : tensors_(std::move(tensors)), steps_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
+    : tensors_(std::move(tensors)), coefficients_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
   if (stops_)
     for (Tensor& t : tensors_) name_places(t);
   for (int i = 0; i < this->tensors(); i++) add_layers(i);
   first_layer_.push_back(int(layers_.size()));
-  int64_t stripes = 0;
-  for (Layer& l : layers_) stripes += l.stripes;
-  partial_.resize(size_t(2 * stripes));
+  int64_t chunks = 0;
+  for (Layer& l : layers_) chunks += l.chunks;
+  partial_.resize(size_t(2 * chunks));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
   int at = 0;
   for (int i = 0; i < this->tensors(); i++)
     for (; at < first_layer_[size_t(i) + 1]; at++) {
       Layer& l = layers_[size_t(at)];
-      l.o = &tensors_[size_t(i)].options, l.s = &steps_[size_t(i)], l.f = factors_[size_t(at)].get();
-      l.partial = partial, partial += 2 * l.stripes, count_ += l.count;
+      l.o = &tensors_[size_t(i)].options, l.c = &coefficients_[size_t(i)], l.f = factors_[size_t(at)].get();
+      l.partial = partial, partial += 2 * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
   stops_ ? make_rounds() : make_stages();
@@ -99,7 +99,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
     if (has(t.block_dims, int(d))) continue;
-    l.count *= t.shape[d], l.entries *= double(t.whole[d]);
+    l.count *= t.shape[d], l.entries *= double(t.full_shape[d]);
     if (t.shape[d] == 1) continue;
     Dim dim{t.shape[d], has(t.rows, int(d)) ? ROW : has(t.cols, int(d)) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
@@ -141,8 +141,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   Factors* f = factors_.back().get();
   if (f) {
     f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
-    for (int d : t.rows) f->n_rows *= t.whole[size_t(d)];
-    for (int d : t.cols) f->n_cols *= t.whole[size_t(d)];
+    for (int d : t.rows) f->n_rows *= t.full_shape[size_t(d)];
+    for (int d : t.cols) f->n_cols *= t.full_shape[size_t(d)];
     f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
     int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
     for (size_t d = dims.size(); d-- > 0;) {
@@ -156,8 +156,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     }
   }
 
-  int64_t want = std::max<int64_t>(ceil_div(l.count, STRIPE), 1), most = 0;
-  if (f) want = std::min(want, MOST_FACTOR_STRIPES);
+  int64_t want = std::max<int64_t>(ceil_div(l.count, CHUNK), 1), most = 0;
+  if (f) want = std::min(want, MOST_FACTOR_CHUNKS);
   for (size_t d = 0; d < dims.size(); d++) {
     int64_t pieces = std::min(want, std::max<int64_t>(l.size[d], 1));
     if (f) {
@@ -168,10 +168,10 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     if (pieces > most) most = pieces, l.split = uint8_t(d);
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
-  if (dims.size() == 1 && !f) l.step = STRIPE;
-  l.stripes = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
-  const bool keeps = l.stripes == 1 && l.count <= STRIPE && !stops_ && !f && t.options.method != LARS;
-  l.keeps = keeps, l.late = stops_ || (!keeps && (l.dtype[S0] != own || l.dtype[S1] != own));
+  if (dims.size() == 1 && !f) l.step = CHUNK;
+  l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
+  const bool caches = l.chunks == 1 && l.count <= CHUNK && !stops_ && !f && t.options.method != LARS;
+  l.caches = caches, l.late = stops_ || (!caches && (l.dtype[S0] != own || l.dtype[S1] != own));
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
@@ -184,8 +184,8 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4;
-  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.stripes : 1)));
-  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.stripes : 1)));
+  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.chunks : 1)));
+  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.chunks : 1)));
   f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
   f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
   f.row_factor = take(number * f.rows);
@@ -199,15 +199,15 @@ void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards
   int64_t bundled = 0;
   for (int i = first; i < last; i++) {
     const Layer& l = layers_[size_t(i)];
-    const bool small = l.stripes == 1;
+    const bool small = l.chunks == 1;
     if (!takes_part(l, kind)) continue;
     // Its measuring task sees to all of a small layer, unless something else is waited for.
-    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_apart_)) continue;
-    const bool once = kind == PREPARE || kind == KEEP;
+    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_norms_first_)) continue;
+    const bool once = kind == PREPARE || kind == STORE;
     if (!small) {
-      for (int64_t s = 0; s < (once ? 1 : l.stripes); s++) stage->tasks.push_back({i, i + 1, s});
-    } else if (!stage->tasks.empty() && stage->tasks.back().stripe < 0 && stage->tasks.back().last == i &&
-               bundled + l.count <= STRIPE) {
+      for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
+    } else if (!stage->tasks.empty() && stage->tasks.back().chunk < 0 && stage->tasks.back().last == i &&
+               bundled + l.count <= CHUNK) {
       stage->tasks.back().last = i + 1;
       bundled += l.count;
     } else {
@@ -222,7 +222,7 @@ bool Batch::takes_part(const Layer& l, Kind kind) const {
   switch (kind) {
     case OWN: return l.o->max_grad_norm_per_tensor > 0;
     case MODEL: return l.o->max_grad_norm > 0;
-    case PREPARE: case UPDATE: case KEEP: return l.f;
+    case PREPARE: case UPDATE: case STORE: return l.f;
     case MEASURE: return !(stops_ && immediate(l));
     case APPLY: return stops_ || !immediate(l);
   }
@@ -232,7 +232,7 @@ bool Batch::takes_part(const Layer& l, Kind kind) const {
 void Batch::make_stages() {
   bool model = false, own = false;
   for (const Layer& l : layers_) model |= takes_part(l, MODEL), own |= takes_part(l, OWN);
-  own_apart_ = model;
+  own_norms_first_ = model;
   const int n = int(layers_.size());
   if (model) {
     if (own) add_stage(stages_, OWN, 0, n, false);
@@ -255,7 +255,7 @@ void Batch::make_stages() {
     add_stage(stages_, MEASURE, first, last, false);
     add_stage(stages_, UPDATE, first, last, true);
     bool factored = false;
-    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].stripes > 1;
+    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].chunks > 1;
     add_stage(stages_, APPLY, first, last, !factored);
   }
 }
@@ -278,19 +278,19 @@ void Batch::place(int tensor, Role role, char* address) {
 
 void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2) {
   const Options& o = tensors_[size_t(tensor)].options;
-  Step& s = steps_[size_t(tensor)];
-  const Step* before = tensor ? &steps_[size_t(tensor) - 1] : nullptr;
+  Coefficients& c = coefficients_[size_t(tensor)];
+  const Coefficients* before = tensor ? &coefficients_[size_t(tensor) - 1] : nullptr;
   if (before && before->t == t && before->lr == lr && before->lam == weight_decay && before->g_scale == g_scale &&
       (before->beta2 == beta2 || (std::isnan(before->beta2) && std::isnan(beta2))) && same_options_[size_t(tensor)])
-    s = *before;  // as often, and powers take their time
+    c = *before;  // tensors with the same options need the same powers, which take long
   else
-    s = settle(o, t, lr, weight_decay, g_scale, beta2);
+    c = coefficients_of(o, t, lr, weight_decay, g_scale, beta2);
   const bool prepared = g_scale != 1 || o.maximize || o.grad_low > -NO_BOUND || o.grad_high < NO_BOUND || o.max_grad_norm > 0 ||
-                        o.max_grad_norm_per_tensor > 0 || s.lam_g != 0;
+                        o.max_grad_norm_per_tensor > 0 || c.lam_g != 0;
   for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
     l.clip_own = l.clip_model = l.clip = 1;
-    l.scale = s.lr_apply;  // where there is no ratio
+    l.scale = c.lr_apply;  // where there is no ratio
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G] &&
             (l.f || o.method != ADAFACTOR);
@@ -331,7 +331,7 @@ void Batch::carry_out(Stages& stages) {
     stage->unfinished.store(int(stage->tasks.size()), std::memory_order_relaxed);
     stage->over.store(0, std::memory_order_relaxed);
   }
-  for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].stripes, std::memory_order_relaxed);
+  for (size_t i = 0; i < layers_.size(); i++) left_[i].store(layers_[i].chunks, std::memory_order_relaxed);
   come_.store(0, std::memory_order_relaxed);
   running_ = &stages;
   run_on(threads, work, this);
@@ -359,16 +359,16 @@ void Batch::work_on(Stage& stage, size_t part) {
 }
 
 void Batch::carry_out(const Task& task, Kind kind) {
-  if (task.stripe >= 0) return carry_out(layers_[size_t(task.first)], kind, task.stripe);
-  alignas(64) static thread_local char kept[STRIPE * sizeof(double)];
+  if (task.chunk >= 0) return carry_out(layers_[size_t(task.first)], kind, task.chunk);
+  alignas(64) static thread_local char cached[CHUNK * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
     if (kind != MEASURE || stops_) {
       carry_out(l, kind, 0);
       continue;
     }
-    l.kept = kept;
-    if (l.o->max_grad_norm_per_tensor > 0 && !own_apart_) carry_out(l, OWN, 0);
+    l.cached = cached;
+    if (l.o->max_grad_norm_per_tensor > 0 && !own_norms_first_) carry_out(l, OWN, 0);
     if (l.f) carry_out(l, PREPARE, 0);
     carry_out(l, MEASURE, 0);
     if (l.f) carry_out(l, UPDATE, 0);
@@ -376,31 +376,31 @@ void Batch::carry_out(const Task& task, Kind kind) {
   }
 }
 
-void Batch::carry_out(Layer& l, Kind kind, int64_t stripe) {
+void Batch::carry_out(Layer& l, Kind kind, int64_t chunk) {
   const Functions& k = l.low ? *kernels().low : *kernels().any;
-  double* sums = l.partial + 2 * stripe;
+  double* sums = l.partial + 2 * chunk;
   if (kind == PREPARE) return clear_factors(l);
-  if (kind == KEEP) return keep_factors(l);
-  if (kind == APPLY) return k.apply(l, stripe);
+  if (kind == STORE) return store_factors(l);
+  if (kind == APPLY) return k.apply(l, chunk);
   if (kind == MEASURE && immediate(l)) {
-    if (l.o->method == LAMB) k.measure(l, stripe, sums);
-    return k.apply(l, stripe);
+    if (l.o->method == LAMB) k.measure(l, chunk, sums);
+    return k.apply(l, chunk);
   }
-  if (kind == OWN || kind == MODEL) k.square(l, stripe, sums);
-  if (kind == MEASURE) k.measure(l, stripe, sums);
-  if (kind == UPDATE) k.measure_update(l, stripe, sums);
+  if (kind == OWN || kind == MODEL) k.square(l, chunk, sums);
+  if (kind == MEASURE) k.measure(l, chunk, sums);
+  if (kind == UPDATE) k.measure_update(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    left.store(l.stripes, std::memory_order_relaxed);
+    left.store(l.chunks, std::memory_order_relaxed);
     add_up(l, kind);
     if (!stops_) answer(l, kind);
   }
 }
 
-// Called by whoever has done the last stripe of a layer. The stripes' sums are added in their order.
+// Called by the thread that has done the last chunk of a layer. The chunks' sums are added in their order.
 void Batch::add_up(Layer& l, Kind kind) {
   double first = 0, second = 0;
-  for (int64_t s = 0; s < l.stripes; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
+  for (int64_t s = 0; s < l.chunks; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
   l.sums[kind == UPDATE] = first;
   if (kind == MEASURE) l.sums[1] = second;
   if (kind == MEASURE && l.f) add_up_factors(l);

@@ -1,4 +1,4 @@
-// The tensors of one step: cut into layers, stripes and groups once, then stepped again and again.
+// The tensors of one step: cut into layers, chunks and groups once, then stepped again and again.
 #pragma once
 
 #include <array>
@@ -25,12 +25,12 @@ enum Role { ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_S
 
 struct Tensor {
   Options options;
-  std::vector<int64_t> shape, whole;  // of what is here, and of the tensor that this is a part of
+  std::vector<int64_t> shape, full_shape;  // of the part that is held, and of the unsharded tensor
   std::vector<int> block_dims, rows, cols;  // no rows: not factored
   std::array<Array, ROLES> arrays;
 };
 
-// What a rule asks for, in the order in which it does: Σg² of a layer and of all, Σp², the row and column sums of G,
+// What a rule requests, in its order: Σg² of a layer and of all, Σp², the row and column sums of G,
 // ΣG, ΣR, and the squares of the update.
 enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE };
 
@@ -43,8 +43,8 @@ struct Ask {
 
 class Batch {
  public:
-  // Throws std::length_error where a tensor has too many dimensions. With `stops`, the sums are for somebody else to
-  // complete, and nothing is written before `apply`.
+  // Throws std::length_error where a tensor has too many dimensions. With `stops`, others complete the
+  // sums, and nothing is written before `apply`.
   Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops);
   ~Batch();
   Batch(const Batch&) = delete;
@@ -61,7 +61,7 @@ class Batch {
   void step();
 
   // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked
-  // for lies in `sums`, to be made whole there before the next call. `leave` gives up, or ends, a step.
+  // for lies in `sums`, to be completed there before the next call. `leave` gives up, or ends, a step.
   bool measure();
   void apply();
   void leave();
@@ -73,15 +73,15 @@ class Batch {
 
   std::atomic<bool> busy{false};
 
-  // Fewer elements are stepped by the calling thread alone. Between two operations of PyTorch its threads do not sleep
-  // but wait, and who wakes one of ours then waits for both.
+  // Fewer elements are stepped by the calling thread alone. Between two operations PyTorch's threads spin, and a
+  // caller that wakes one of ours then waits for both.
   static inline int64_t alone = 1 << 19;
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, KEEP, APPLY };
+  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, STORE, APPLY };
   struct Task {
     int first, last;  // several small layers from end to end, or
-    int64_t stripe;   // one stripe of the first
+    int64_t chunk;   // one chunk of the first
   };
   struct Stage;
   using Stages = std::vector<std::unique_ptr<Stage>>;
@@ -107,14 +107,14 @@ class Batch {
   static void work(void* self);
   void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Kind kind);
-  void carry_out(Layer& layer, Kind kind, int64_t stripe);
+  void carry_out(Layer& layer, Kind kind, int64_t chunk);
   void add_up(Layer& layer, Kind kind);
   void answer(Layer& layer, Kind kind);
   void answer_model();
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
 
   std::vector<Tensor> tensors_;
-  std::vector<Step> steps_;
+  std::vector<Coefficients> coefficients_;
   std::vector<bool> same_options_;  // as the tensor before
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;
@@ -122,14 +122,14 @@ class Batch {
   std::vector<std::unique_ptr<Factors>> factors_;
   std::vector<double> partial_;
   std::vector<std::array<double, 3>> stats_;
-  std::unique_ptr<std::atomic<int64_t>[]> left_;  // stripes of a layer that are still to do
-  Stages stages_;  // of the whole step, or where the batch stops, of `apply`
+  std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
+  Stages stages_;  // of the step, or if the batch stops, of `apply`
   Stages* running_ = nullptr;
   std::unique_ptr<Scratchpad> scratchpad_;
   std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
-  bool own_apart_ = false;  // each tensor's own norm is wanted before that of all
+  bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
   const bool stops_;
   std::vector<Round> rounds_;

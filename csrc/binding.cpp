@@ -151,7 +151,7 @@ class Jobs {
       std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
       same.push_back(i && like_[i].h.is(like_[i - 1].h));
       if (!see(job, grads[i].ptr(), nows[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
-      tensors.back().whole = whole(job, tensors.back().shape);
+      tensors.back().full_shape = full_shape(job, tensors.back().shape);
     }
     batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same), stops);
   }
@@ -266,12 +266,12 @@ class Jobs {
     return Numbers().read(now);
   }
 
-  // The shape of the tensor that the job's parameter is a part of.
-  static std::vector<int64_t> whole(PyObject* job, const std::vector<int64_t>& here) {
+  // The shape of the unsharded tensor.
+  static std::vector<int64_t> full_shape(PyObject* job, const std::vector<int64_t>& local) {
     const nb::handle shape = field(job, JOB_SHAPE);
-    if (shape.is_none()) return here;
+    if (shape.is_none()) return local;
     const auto found = nb::cast<std::vector<int64_t>>(shape);
-    if (found.size() != here.size()) throw nb::value_error("a whole of other dimensions than its part");
+    if (found.size() != local.size()) throw nb::value_error("the unsharded shape has other dimensions than the part");
     return found;
   }
 

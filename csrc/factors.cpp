@@ -40,8 +40,8 @@ struct Along {
   }
 };
 
-void add_up(double* sums, int64_t n, int64_t stripes) {
-  for (int64_t s = 1; s < stripes; s++)
+void add_up(double* sums, int64_t n, int64_t chunks) {
+  for (int64_t s = 1; s < chunks; s++)
     for (int64_t i = 0; i < n; i++) sums[i] += sums[s * n + i];
 }
 
@@ -62,11 +62,11 @@ void total_in(const Layer& l) {
   });
 }
 
-// R and C of this step: stored, as it is given, with what u is divided by made of them, or both.
+// Computes R and C of this step, and stores them, or makes the factors of u, or both.
 template <class T>
-void update_in(const Layer& l, bool keep, bool use) {
+void update_in(const Layer& l, bool write, bool make_factors) {
   const Factors& f = *l.f;
-  const T b2 = T(l.s->b2), a2 = T(l.s->a2);
+  const T b2 = T(l.c->b2), a2 = T(l.c->a2);
   const double eps1 = l.o->clamp ? 0 : l.o->eps1;
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
                           void* factor, bool by_mean) {
@@ -74,8 +74,8 @@ void update_in(const Layer& l, bool keep, bool use) {
     const double divisor = at_least(double(n), 1);
     for_entries(l, Along(l, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
       const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + eps1);
-      if (keep) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
-      if (!use) return;
+      if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+      if (!make_factors) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
       out[i] = l.o->clamp ? root : 1 / root;
     });
@@ -84,13 +84,13 @@ void update_in(const Layer& l, bool keep, bool use) {
   update(COL, f.C, f.n_rows, f.stored_C, f.dtype_C, f.stride_C, f.col_factor, false);
 }
 
-// mean(R) by the recurrence that R obeys, so that it is known as soon as the sums are.
+// Computes mean(R) by the recurrence that R obeys, which needs nothing but the sums.
 void answer_means(const Layer& l) {
   const Factors& f = *l.f;
   const double eps1 = l.o->clamp ? 0 : l.o->eps1, n = at_least(double(f.n_rows), 1);
   for (int64_t m = 0; m < f.matrices; m++) {
     const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
-    const double mean = l.s->b2 * (f.R_total[m] / n) + l.s->a2 * G_mean;
+    const double mean = l.c->b2 * (f.R_total[m] / n) + l.c->a2 * G_mean;
     f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
   }
 }
@@ -109,17 +109,17 @@ void clear_factors(const Layer& l) {
 
 void add_up_factors(const Layer& l) {
   const Factors& f = *l.f;
-  if (f.cut_rows) add_up(f.R, f.rows, l.stripes);
-  if (f.cut_cols) add_up(f.C, f.cols, l.stripes);
+  if (f.cut_rows) add_up(f.R, f.rows, l.chunks);
+  if (f.cut_cols) add_up(f.C, f.cols, l.chunks);
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 
-void answer_factors(const Layer& l, bool keep) {
+void answer_factors(const Layer& l, bool write) {
   answer_means(l);
-  l.wide ? update_in<double>(l, keep, true) : update_in<float>(l, keep, true);
+  l.wide ? update_in<double>(l, write, true) : update_in<float>(l, write, true);
 }
 
-void keep_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
+void store_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
 
 void exchange_rows(const Layer& l, double* to, bool back) { exchange(l, Along(l, ROW), l.f->R, l.f->sum_R, to, back); }
 void exchange_cols(const Layer& l, double* to, bool back) { exchange(l, Along(l, COL), l.f->C, l.f->sum_C, to, back); }

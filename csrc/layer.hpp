@@ -1,4 +1,4 @@
-// What a kernel is told: where one layer lies, how it is to be walked through, and the numbers of this step.
+// The input of a kernel: one layer's layout, its options, and its coefficients in this step.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ inline constexpr int MAX_DIMS = 8;
 
 inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
 
-// The options of design.md, settled for one tensor. What is off has a value that does nothing.
+// The options of one tensor. What is off has a value that does nothing.
 struct Options {
   Method method = LAMB;
   bool maximize = false;
@@ -51,10 +51,10 @@ struct Options {
   DecayScale decay_scale = BY_LR;
 };
 
-// What a rule is told as `now`, and what follows from it before anything is measured.
-struct Step {
+// `now`, and the numbers that a rule makes of it and of its options before a tensor is read.
+struct Coefficients {
   double t, lr, lam, g_scale, beta2;  // beta2 is nan where it follows t
-  double keep;      // p ← keep·p before anything else: decoupled decay
+  double shrink;    // p ← shrink·p before anything else: decoupled decay
   double lam_g;     // g ← g + lam_g·p: L2 decay
   double lam_r;     // LAMB r = u + lam_r·p, LARS r = g + lam_r·p
   double lam_x;     // LARS x = g + lam_x·p, which is measured
@@ -68,9 +68,9 @@ struct Step {
 // The row and column statistics of one factored layer.
 struct Factors {
   int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
-  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one whole matrix
-  bool cut_rows, cut_cols;       // whether every stripe has all of R (of C) to itself, to be added up
-  double *R, *C;                 // sums of G; R and C of the stripes lie behind one another
+  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one unsharded matrix
+  bool cut_rows, cut_cols;       // whether every chunk has all of R (of C) to itself, to be added up
+  double *R, *C;                 // sums of G; R and C of the chunks lie behind one another
   double *G_total, *R_total;     // of each matrix
   void *row_factor, *col_factor;  // √(R/mean(R)) and √C, or their reciprocals, in the dtype of the arithmetic
   // How R and C are stored.
@@ -82,32 +82,32 @@ struct Factors {
   int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
 };
 
-// One layer: what has norms of its own, a whole tensor or one block of it.
+// One layer: what has norms of its own, a tensor or one of its blocks.
 struct Layer {
   char* data[ARRAYS];
   Dtype dtype[ARRAYS];
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool keeps;           // one task measures and applies it, and keeps LAMB's r, or u where V is whole, between them
+  bool caches;          // one task measures and applies it, with LAMB's r, or u of an unfactored V, cached in between
   bool late;            // LAMB's `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
-  uint8_t dims, split;  // the stripes cut the dimension `split`
-  int64_t step, stripes, count;
-  double entries;  // of the whole layer, of which there may be more elsewhere
+  uint8_t dims, split;  // the chunks cut the dimension `split`
+  int64_t step, chunks, count;
+  double entries;  // of the unsharded layer
   const Options* o;
-  const Step* s;
+  const Coefficients* c;
   Factors* f;
 
-  // What has been answered.
+  // The answers.
   double clip_own, clip_model;  // g is divided by these
   double scale;                 // LAMB lr·ratio, LARS (lr·)ratio, Adafactor alpha
   double clip;                  // Adafactor's, of û
   double sums[2];
 
-  char* kept;       // room for it, where it keeps
-  double* partial;  // two sums of each stripe
+  char* cached;     // room for r or u, where the layer caches it
+  double* partial;  // two sums of each chunk
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
 };
@@ -115,12 +115,12 @@ struct Layer {
 // Whether a rule asks nothing of the layer.
 inline bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
 
-// Each works on one stripe and returns up to two sums.
+// Each works on one chunk and returns up to two sums.
 struct Functions {
-  void (*square)(const Layer&, int64_t stripe, double* sums);    // Σg², as far as g is ready
-  void (*measure)(const Layer&, int64_t stripe, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
-  void (*measure_update)(const Layer&, int64_t stripe, double* sums);  // Adafactor, factored: Σu²
-  void (*apply)(const Layer&, int64_t stripe);
+  void (*square)(const Layer&, int64_t chunk, double* sums);    // Σg², as far as g is ready
+  void (*measure)(const Layer&, int64_t chunk, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
+  void (*measure_update)(const Layer&, int64_t chunk, double* sums);  // Adafactor, factored: Σu²
+  void (*apply)(const Layer&, int64_t chunk);
 };
 
 // What an instruction set provides: for any layer, and for one whose p and g are bfloat16 and lie in a row.

@@ -1,4 +1,4 @@
-// A batch that stops at the yields: somebody else completes its sums, and nothing is written before `apply`.
+// A batch that stops at the yields: other processes complete its sums, and nothing is written before `apply`.
 #include <algorithm>
 
 #include "answers.hpp"
@@ -80,7 +80,7 @@ void Batch::make_rounds() {
   add({MODEL}, [](const Tensor&, Sum sum) { return sum == SUM_MODEL; });
   add({PREPARE, MEASURE}, [&](const Tensor& t, Sum sum) { return sum > SUM_MODEL && !late(t, sum); });
   add({UPDATE}, late);
-  add_stage(stages_, KEEP, 0, n, false);
+  add_stage(stages_, STORE, 0, n, false);
   add_stage(stages_, APPLY, 0, n, false);
 }
 
@@ -116,7 +116,7 @@ void Batch::leave() {
   scratchpad_.reset();
 }
 
-// The numbers of one request, from the layers to `sums_` or back.
+// Moves the numbers of one request from the layers to `sums_` or back.
 void Batch::exchange(const Ask& ask, bool back) {
   double* at = sums_.data() + ask.at;
   if (ask.sum == SUM_MODEL && !back) *at = 0;

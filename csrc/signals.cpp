@@ -16,7 +16,7 @@ constexpr int MOST = 65;
 struct Kept {
   int number;
   PyObject* handler;  // Python's, owned
-  struct sigaction action;  // what the system calls: Python's function, or what somebody has put before it
+  struct sigaction action;  // what the system calls: Python's function, or another that was put before it
 };
 
 void (*of_python)(int) = nullptr;
@@ -65,7 +65,7 @@ int is_main() {
   return PyErr_Occurred() ? -1 : main == PyThread_get_thread_ident();
 }
 
-// Python sets its own function for the system to call as well. Where somebody had put another before it, that stays.
+// Python sets its own function for the system to call as well. A function that was put before it stays.
 bool set(int number, PyObject* handler, const struct sigaction& action) {
   PyObject* const args[] = {numbers[number], handler};
   PyObject* before = PyObject_Vectorcall(set_handler, args, 2, nullptr);

@@ -1,4 +1,4 @@
-// What a batch is carried out with: stages of tasks for the threads to share, and memory that is kept between steps.
+// The stages of a batch, whose tasks threads share, and its memory, which stays between steps.
 #pragma once
 
 #include <cstdlib>
@@ -15,8 +15,8 @@ struct Batch::Stage {
   bool backwards;
   std::vector<Task> tasks;
   int first, last;  // the layers of its group
-  // Whoever takes part in a step has a part of each stage to begin with, the same at every stage, so that it finds in a
-  // cache of its own what it has put there: processors have several last caches. Then it helps the others.
+  // Each thread begins with a part of the stage, the same at every stage, so that it finds its data in its own cache:
+  // processors have several last caches. Then it helps the others.
   struct alignas(64) Part {
     std::atomic<int> done{0};
   };
@@ -25,14 +25,14 @@ struct Batch::Stage {
   std::atomic<int> over{0};
 };
 
-// Memory for the statistics of a group. One piece is kept from step to step, whichever batch takes it.
+// Memory for the statistics of a group. One spare piece stays from step to step, for any batch.
 class Scratchpad {
  public:
   explicit Scratchpad(int64_t bytes) : bytes_(bytes) {
     if (bytes == 0) return;
     {
       std::lock_guard<std::mutex> lock(mutex());
-      std::swap(kept(), piece_);
+      std::swap(spare(), piece_);
     }
     if (piece_.bytes < bytes) {
       std::free(piece_.at);
@@ -44,7 +44,7 @@ class Scratchpad {
     if (bytes_ == 0) return;
     {
       std::lock_guard<std::mutex> lock(mutex());
-      if (kept().bytes < piece_.bytes) std::swap(kept(), piece_);
+      if (spare().bytes < piece_.bytes) std::swap(spare(), piece_);
     }
     std::free(piece_.at);
   }
@@ -57,7 +57,7 @@ class Scratchpad {
     int64_t bytes = 0;
   };
   static std::mutex& mutex() { static std::mutex one; return one; }
-  static Piece& kept() { static Piece one; return one; }
+  static Piece& spare() { static Piece one; return one; }
   int64_t bytes_;
   Piece piece_;
 };

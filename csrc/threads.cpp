@@ -36,7 +36,7 @@ class Pool {
       for (int i = 1; i < threads; i++) come_.notify_one();
       work(context);
       std::unique_lock<std::mutex> lock(mutex_);
-      wanted_ = 0;  // who has not come by now need not come
+      wanted_ = 0;  // threads that have not started by now need not start
       gone_.wait(lock, [&] { return inside_ == 0; });
     } else {
       work(context);
@@ -52,7 +52,7 @@ class Pool {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       for (; grown_ < n; grown_++) std::thread([this] { live(); }).detach();
-    } catch (const std::system_error&) {  // no more to be had: the work is done by fewer
+    } catch (const std::system_error&) {  // the system has no more threads: fewer do the work
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -66,14 +66,14 @@ class Pool {
       void* const context = context_;
       const fenv_t mode = mode_;
       lock.unlock();
-      fesetenv(&mode);  // else a result would depend on who computes it, where the caller rounds or flushes otherwise
+      fesetenv(&mode);  // a result must not depend on the thread, even if the caller rounds or flushes in another mode
       work(context);
       lock.lock();
       if (--inside_ == 0) gone_.notify_one();
     }
   }
 
-  std::mutex turn_;  // held by whoever has the threads
+  std::mutex turn_;  // held by the caller that has the threads
   std::mutex mutex_;
   std::condition_variable come_, gone_;
   void (*work_)(void*) = nullptr;
@@ -85,7 +85,7 @@ class Pool {
 std::atomic<int> wanted_threads{1};
 std::atomic<Pool*> the_pool{nullptr};
 
-// A fork has none of the threads, and locks as whoever held them left them: it gets a pool of its own.
+// A forked process has none of the threads, and its locks may be held forever: it gets a pool of its own.
 void after_fork() { the_pool.store(new Pool); }
 
 Pool& pool() {

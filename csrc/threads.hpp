@@ -13,7 +13,7 @@ void set_num_threads(int n);
 // another caller has them, not come at all.
 void run_on(int threads, void (*work)(void*), void* context);
 
-// Waits until `flag` is not 0: for some microseconds awake, then asleep. `raise` wakes those who sleep.
+// Waits until `flag` is not 0: for some microseconds awake, then asleep. `raise` wakes the sleeping threads.
 void wait_for(const std::atomic<int>& flag);
 void raise(std::atomic<int>& flag);
 

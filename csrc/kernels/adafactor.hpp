@@ -5,8 +5,8 @@
 //     measure_update:  Σu²,  u = g / (row·col)                → clip, alpha
 //     apply:           p ← p − alpha·clip·u, or by way of e
 //
-// Where V is whole, u needs no sums, and `measure` gives Σp² and Σu² at once. Along a run either C changes and R does
-// not (VARYING_COL), or the other way round, or, where the run counts matrices, both do.
+// Where V is not factored, u needs no sums, and `measure` gives Σp² and Σu² at once. Along a run C changes and R does not
+// (COLS), or R changes and C does not (ROWS), or, where the run counts matrices, both do (BOTH).
 
 enum Varying { COLS, ROWS, BOTH };
 
@@ -16,22 +16,22 @@ inline Varying varying(const Layer& layer) {
 }
 
 template <class T>
-struct AdafactorNumbers {
+struct AdafactorCoefficients {
   T eps1, b2, a2, u, b1, e, lr, lam;  // e ← b1·e + e·u,  p ← p − lr·e − lam·p
   bool clamp, momentum;
-  explicit AdafactorNumbers(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
+  explicit AdafactorCoefficients(const Layer& l) : clamp(l.o->clamp), momentum(l.o->beta1 >= 0) {
     const Options& o = *l.o;
-    const double alpha = l.scale, lr_decay = o.relative && !o.lr_caps ? l.s->lr * o.lr_cap : l.s->lr;
+    const double alpha = l.scale, lr_decay = o.relative && !o.lr_caps ? l.c->lr * o.lr_cap : l.c->lr;
     const double scale[] = {lr_decay, alpha, 1};
-    eps1 = T(o.eps1), b2 = T(l.s->b2), a2 = T(l.s->a2), b1 = T(o.beta1);
+    eps1 = T(o.eps1), b2 = T(l.c->b2), a2 = T(l.c->a2), b1 = T(o.beta1);
     u = T(alpha * l.clip);
     e = T((1 - o.beta1) * l.clip * (o.lr_in_momentum ? alpha : 1));
     lr = o.lr_in_momentum ? T(1) : T(alpha);
-    lam = l.s->lam == 0 ? T(0) : T(scale[o.decay_scale] * l.s->lam);
+    lam = l.c->lam == 0 ? T(0) : T(scale[o.decay_scale] * l.c->lam);
   }
 };
 
-// Adds g² of a run to the sums of what varies along it, and returns its whole sum. mean(G) is mean(g²) + eps1.
+// Adds g² of a run to the sums of what varies along it, and returns the run's sum. mean(G) is mean(g²) + eps1.
 template <class T, class S>
 double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
@@ -46,16 +46,16 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
 }
 
 template <class T, class S>
-void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
+void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  double* R = f.R + (f.cut_rows ? stripe * f.rows : 0);
-  double* C = f.C + (f.cut_cols ? stripe * f.cols : 0);
+  double* R = f.R + (f.cut_rows ? chunk * f.rows : 0);
+  double* C = f.C + (f.cut_cols ? chunk * f.cols : 0);
   if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
   if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
   const Varying kind = varying(layer);
   double pp = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
     double *r = R + off[ROW], *c = C + off[COL];
@@ -67,7 +67,7 @@ void measure_factored(const Layer& layer, int64_t stripe, double* sums) {
   sums[0] = pp;
 }
 
-// What u is, given g, along a run. Without the clamp the factors are reciprocals.
+// u, given g, along a run. Without the clamp the factors are reciprocals.
 template <class T, bool Clamp>
 struct FactoredUpdate {
   T eps1;
@@ -87,12 +87,12 @@ double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, c
 }
 
 template <class T, class S, bool Clamp>
-void measure_update_with(const Layer& layer, int64_t stripe, double* sums) {
+void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const FactoredUpdate<T, Clamp> u{T(layer.o->eps1)};
   const Varying kind = varying(layer);
   double uu = 0;
-  for_runs(layer, stripe, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
     const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
     if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
@@ -103,7 +103,7 @@ void measure_update_with(const Layer& layer, int64_t stripe, double* sums) {
 }
 
 template <class T, bool Momentum, bool Decayed>
-inline T moved_by(const AdafactorNumbers<T>& k, T p, T u, T* e) {
+inline T moved_by(const AdafactorCoefficients<T>& k, T p, T u, T* e) {
   T moved;
   if (Momentum) *e = k.b1 * *e + k.e * u, moved = k.lr * *e;
   else moved = k.u * u;
@@ -111,7 +111,7 @@ inline T moved_by(const AdafactorNumbers<T>& k, T p, T u, T* e) {
 }
 
 template <class T, class S, bool Clamp, bool Both, bool Momentum, bool Decayed>
-void factored_apply(const AdafactorNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict e,
+void factored_apply(const AdafactorCoefficients<T> k, S* __restrict p, const S* __restrict g, T* __restrict e,
                     const T* __restrict fixed, const T* __restrict varying, int64_t n) {
   const FactoredUpdate<T, Clamp> u{k.eps1};
 #pragma omp simd
@@ -129,16 +129,16 @@ auto factored_body(bool momentum, bool decayed) {
 }
 
 template <class T, class S>
-void apply_factored(const Layer& layer, int64_t stripe) {
+void apply_factored(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  const AdafactorNumbers<T> k(layer);
+  const AdafactorCoefficients<T> k(layer);
   const Varying kind = varying(layer);
   const bool decayed = k.lam != 0;
   const auto body = k.clamp ? (kind == BOTH ? factored_body<T, S, true, true>(k.momentum, decayed)
                                             : factored_body<T, S, true, false>(k.momentum, decayed))
                             : (kind == BOTH ? factored_body<T, S, false, true>(k.momentum, decayed)
                                             : factored_body<T, S, false, false>(k.momentum, decayed));
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | k.momentum << S0), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();
@@ -151,57 +151,57 @@ void apply_factored(const Layer& layer, int64_t stripe) {
   });
 }
 
-// V whole: V ← b2·V + a2·G,  u = g/√V.  As LAMB's r, u is kept of a small layer. Of others V is stored in
-// `apply`, so that u is of a V that has not been rounded.
+// V unfactored: V ← b2·V + a2·G,  u = g/√V.  The u of a small layer is cached, as LAMB's r is. For a large layer `apply`
+// computes u again and stores V, so that both passes use a V that has not been rounded.
 
 template <class T>
-struct WholeUpdate {
+struct UnfactoredUpdate {
   T eps1, b2, a2;
   bool clamp;
-  explicit WholeUpdate(const AdafactorNumbers<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
+  explicit UnfactoredUpdate(const AdafactorCoefficients<T>& k) : eps1(k.eps1), b2(k.b2), a2(k.a2), clamp(k.clamp) {}
   T V(T g, T V_) const { return b2 * V_ + a2 * (clamp ? g * g : g * g + eps1); }
   T u(T g, T V_) const { return g / (clamp ? at_least(root(V_), eps1) : root(V_)); }
 };
 
-template <class T, bool Keeps>
-double whole_measure(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict kept, int64_t n) {
+template <class T, bool Caches>
+double unfactored_measure(const UnfactoredUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict cached, int64_t n) {
   double uu = 0;
 #pragma omp simd reduction(+ : uu)
   for (int64_t i = 0; i < n; i++) {
     const T V_ = k.V(g[i], V[i]), u = k.u(g[i], V_);
-    if (Keeps) V[i] = V_, kept[i] = u;
+    if (Caches) V[i] = V_, cached[i] = u;
     uu += double(u) * double(u);
   }
   return uu;
 }
 
 template <class T>
-void measure_whole(const Layer& layer, int64_t stripe, double* sums) {
+void measure_unfactored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const WholeUpdate<T> k{AdafactorNumbers<T>(layer)};
-  const auto body = layer.keeps ? whole_measure<T, true> : whole_measure<T, false>;
-  T* kept = (T*)layer.kept;
+  const UnfactoredUpdate<T> k{AdafactorCoefficients<T>(layer)};
+  const auto body = layer.caches ? unfactored_measure<T, true> : unfactored_measure<T, false>;
+  T* cached = (T*)layer.cached;
   double pp = 0, uu = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | 1 << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    uu += body(k, run.gradient(), run.read(S1), kept, n);
+    uu += body(k, run.gradient(), run.read(S1), cached, n);
     if (layer.o->scale_parameter) pp += squares(run.read(P), n);
-    if (!layer.keeps) return;
+    if (!layer.caches) return;
     run.write(S1);
-    kept += n;
+    cached += n;
   });
   sums[0] = pp;
   sums[1] = uu;
 }
 
 template <class T, bool Momentum, bool Decayed>
-void whole_apply(const AdafactorNumbers<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
+void unfactored_apply(const AdafactorCoefficients<T> k, T* __restrict p, const T* __restrict u, T* __restrict e, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) p[i] = moved_by<T, Momentum, Decayed>(k, p[i], u[i], e + i);
 }
 
 template <class T>
-void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict u, int64_t n) {
+void unfactored_update(const UnfactoredUpdate<T> k, const T* __restrict g, T* __restrict V, T* __restrict u, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     V[i] = k.V(g[i], V[i]);
@@ -210,25 +210,25 @@ void whole_update(const WholeUpdate<T> k, const T* __restrict g, T* __restrict V
 }
 
 template <class T>
-void apply_whole(const Layer& layer, int64_t stripe) {
+void apply_unfactored(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  alignas(64) T made[CHUNK];
-  const AdafactorNumbers<T> k(layer);
+  alignas(64) T made[SCRATCH];
+  const AdafactorCoefficients<T> k(layer);
   const bool decayed = k.lam != 0;
-  const auto body = k.momentum ? (decayed ? whole_apply<T, true, true> : whole_apply<T, true, false>)
-                               : (decayed ? whole_apply<T, false, true> : whole_apply<T, false, false>);
-  const T* kept = (const T*)layer.kept;
-  const int64_t most = layer.keeps ? longest(layer, 1 << P | k.momentum << S0) : CHUNK;
-  for_runs(layer, stripe, most, [&](const int64_t* off, int64_t n) {
+  const auto body = k.momentum ? (decayed ? unfactored_apply<T, true, true> : unfactored_apply<T, true, false>)
+                               : (decayed ? unfactored_apply<T, false, true> : unfactored_apply<T, false, false>);
+  const T* cached = (const T*)layer.cached;
+  const int64_t most = layer.caches ? longest(layer, 1 << P | k.momentum << S0) : SCRATCH;
+  for_runs(layer, chunk, most, [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    if (!layer.keeps) {
-      whole_update(WholeUpdate<T>(k), run.gradient(), run.read(S1), made, n);
+    if (!layer.caches) {
+      unfactored_update(UnfactoredUpdate<T>(k), run.gradient(), run.read(S1), made, n);
       run.write(S1);
     }
     T *p = run.read(P), *e = k.momentum ? run.read(S0) : nullptr;
-    body(k, p, layer.keeps ? kept : made, e, n);
+    body(k, p, layer.caches ? cached : made, e, n);
     run.write(P);
     if (k.momentum) run.write(S0);
-    if (layer.keeps) kept += n;
+    if (layer.caches) cached += n;
   });
 }

@@ -4,7 +4,7 @@
 
 template <class T>
 void ready(const Layer& layer, const T* __restrict from, T* __restrict g, int64_t n) {
-  const T scale = T(layer.s->g_scale), sign = layer.o->maximize ? T(-1) : T(1);
+  const T scale = T(layer.c->g_scale), sign = layer.o->maximize ? T(-1) : T(1);
   const T low = T(layer.o->grad_low), high = T(layer.o->grad_high);
   const T own = T(layer.clip_own), model = T(layer.clip_model);
   for (int64_t i = 0; i < n; i++) g[i] = from[i] / scale * sign;
@@ -20,7 +20,7 @@ template <class T>
 const T* Run<T>::gradient() const {
   T* g = read(G);
   if (!layer.prepared) return g;
-  alignas(64) T copy[CHUNK];
+  alignas(64) T copy[SCRATCH];
   if (g == scratch.of[G]) __builtin_memcpy(copy, g, n * sizeof(T)), g = copy;
   ready<T>(layer, g, scratch.of[G], n);
   return scratch.of[G];
@@ -35,10 +35,10 @@ double squares(const S* __restrict x, int64_t n) {
 }
 
 template <class T, class S>
-void square_of(const Layer& layer, int64_t stripe, double* sums) {
+void square_of(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   double gg = 0;
-  for_runs(layer, stripe, longest(layer, 1 << G),
+  for_runs(layer, chunk, longest(layer, 1 << G),
            [&](const int64_t* off, int64_t n) { gg += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n); });
   sums[0] = gg;
 }

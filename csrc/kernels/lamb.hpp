@@ -3,30 +3,30 @@
 //     m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
 //     measure: Σp², Σr²          apply: p ← p − lr·ratio·r
 //
-// A small layer's r is kept from one to the other. A larger one's is made again: a root and a quotient cost less than
-// four bytes of memory. Where a layer is late, its moments are made again as well, and stored in `apply`: because
+// A small layer caches r between the two. For a large one `apply` computes r again, because a root and a quotient cost
+// less than four bytes of memory. Where a layer is late, `apply` also computes the moments again and stores them, because
 // others complete the sums, or because r has to be of moments that have not been rounded.
 
 template <class T>
-struct LambNumbers {
-  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, keep, step;
-  explicit LambNumbers(const Layer& l)
-      : b1(T(l.s->b1)), a1(T(l.s->a1)), b2(T(l.s->b2)), a2(T(l.s->a2)), c1(T(l.s->c1)), c2(T(l.s->c2)),
-        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.s->lam_r)), keep(T(l.s->keep)), step(T(l.scale)) {}
+struct LambCoefficients {
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, shrink, step;
+  explicit LambCoefficients(const Layer& l)
+      : b1(T(l.c->b1)), a1(T(l.c->a1)), b2(T(l.c->b2)), a2(T(l.c->a2)), c1(T(l.c->c1)), c2(T(l.c->c2)),
+        eps_root(T(l.o->eps_root)), eps(T(l.o->eps)), lam(T(l.c->lam_r)), shrink(T(l.c->shrink)), step(T(l.scale)) {}
 
   T direction(T m, T v) const { return c1 * m / (root(c2 * v + eps_root) + eps); }
 };
 
-// Whether a sum of float squares says what it should. Where it is smaller it may lack terms that became 0, and where it
-// is infinite the numbers need not be.
+// Whether a sum of float squares is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
+// finite numbers.
 inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
 
-// Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or where it is late the old.
+// Adds Σp² and Σr² of a block once more, with squares in float64. m and v are the new moments, or if late the old ones.
 template <class T, class S, bool Decayed, bool Late>
-__attribute__((noinline, cold)) void lamb_measure_wide(const LambNumbers<T>& k, const S* p, const S* g, const T* m,
+__attribute__((noinline, cold)) void lamb_measure_wide(const LambCoefficients<T>& k, const S* p, const S* g, const T* m,
                                                        const T* v, int64_t n, double* sums) {
   for (int64_t i = 0; i < n; i++) {
-    const T p_ = k.keep * get(p, i), g_ = Late ? get(g, i) : T(0);
+    const T p_ = k.shrink * get(p, i), g_ = Late ? get(g, i) : T(0);
     const T m_ = Late ? k.b1 * m[i] + k.a1 * g_ : m[i], v_ = Late ? k.b2 * v[i] + k.a2 * (g_ * g_) : v[i];
     const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
     sums[0] += double(p_) * double(p_);
@@ -46,26 +46,26 @@ bool zeros(const S* x, int64_t n) {
   return any == 0;
 }
 
-// Whether these sums of float squares are right. Those of zeros are: biases, padding and what gets no gradient have them.
+// Whether these sums of float squares are right. Sums of zeros are: biases, padding and tensors without gradients.
 template <class T, class S, bool Decayed, bool Late>
 bool lamb_is_measured(float pp, float rr, const S* p, const S* g, const T* m, int64_t n) {
   if ((pp != 0 && !fits(pp)) || (rr != 0 && !fits(rr)) || (Decayed && pp != 0 && rr == 0)) return false;
   return (pp != 0 || zeros(p, n)) && (rr != 0 || (zeros(m, n) && (!Late || zeros(g, n))));
 }
 
-template <class T, class S, bool Decayed, bool Late, bool Keeps>
-void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
-                  T* __restrict v, T* __restrict kept, int64_t n, double* sums) {
+template <class T, class S, bool Decayed, bool Late, bool Caches>
+void lamb_measure(const LambCoefficients<T> k, const S* __restrict p, const S* __restrict g, T* __restrict m,
+                  T* __restrict v, T* __restrict cached, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
     to = from + BLOCK < n ? from + BLOCK : n;
     T pp = 0, rr = 0;
 #pragma omp simd reduction(+ : pp, rr)
     for (int64_t i = from; i < to; i++) {
-      const T p_ = k.keep * get(p, i), g_ = get(g, i);
+      const T p_ = k.shrink * get(p, i), g_ = get(g, i);
       const T m_ = k.b1 * m[i] + k.a1 * g_, v_ = k.b2 * v[i] + k.a2 * (g_ * g_);
       const T u = k.direction(m_, v_), r = Decayed ? u + k.lam * p_ : u;
       if (!Late) m[i] = m_, v[i] = v_;
-      if (Keeps) kept[i] = r;
+      if (Caches) cached[i] = r;
       pp += p_ * p_;
       rr += r * r;
     }
@@ -80,17 +80,17 @@ void lamb_measure(const LambNumbers<T> k, const S* __restrict p, const S* __rest
 }
 
 template <class T, class S>
-void lamb_apply(const LambNumbers<T> k, S* __restrict p, const T* __restrict r, int64_t n) {
+void lamb_apply(const LambCoefficients<T> k, S* __restrict p, const T* __restrict r, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) put(p, i, T(k.keep * get(p, i) - k.step * r[i]));
+  for (int64_t i = 0; i < n; i++) put(p, i, T(k.shrink * get(p, i) - k.step * r[i]));
 }
 
 template <class T, class S, bool Decayed, bool Late>
-void lamb_apply_again(const LambNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
+void lamb_apply_again(const LambCoefficients<T> k, S* __restrict p, const S* __restrict g, T* __restrict m, T* __restrict v,
                       int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    T p_ = k.keep * get(p, i), m_ = m[i], v_ = v[i];
+    T p_ = k.shrink * get(p, i), m_ = m[i], v_ = v[i];
     if (Late) {
       const T g_ = get(g, i);
       m[i] = m_ = k.b1 * m_ + k.a1 * g_, v[i] = v_ = k.b2 * v_ + k.a2 * (g_ * g_);
@@ -104,7 +104,7 @@ inline const uint16_t* lamb_gradient(const Run<float>& run, const uint16_t*) { r
 template <class T>
 const T* lamb_gradient(const Run<T>& run, const T* p) {
   const T* g = run.gradient();
-  const T lam = T(run.layer.s->lam_g);
+  const T lam = T(run.layer.c->lam_g);
   if (lam == 0) return g;
   T* to = run.scratch.of[G];
   for (int64_t i = 0; i < run.n; i++) to[i] = g[i] + lam * p[i];
@@ -114,34 +114,34 @@ const T* lamb_gradient(const Run<T>& run, const T* p) {
 template <class T, class S, bool Decayed>
 auto lamb_measure_of(const Layer& layer) {
   if (layer.late) return lamb_measure<T, S, Decayed, true, false>;
-  return layer.keeps ? lamb_measure<T, S, Decayed, false, true> : lamb_measure<T, S, Decayed, false, false>;
+  return layer.caches ? lamb_measure<T, S, Decayed, false, true> : lamb_measure<T, S, Decayed, false, false>;
 }
 
 template <class T, class S>
-void measure_lamb(const Layer& layer, int64_t stripe, double* sums) {
+void measure_lamb(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
-  const auto body = layer.s->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
-  T* kept = (T*)layer.kept;
+  const LambCoefficients<T> k(layer);
+  const auto body = layer.c->lam_r != 0 ? lamb_measure_of<T, S, true>(layer) : lamb_measure_of<T, S, false>(layer);
+  T* cached = (T*)layer.cached;
   sums[0] = sums[1] = 0;
-  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
-    body(k, p, lamb_gradient(run, p), m, v, kept, n, sums);
+    body(k, p, lamb_gradient(run, p), m, v, cached, n, sums);
     if (!layer.late) run.write(S0), run.write(S1);
-    if (layer.keeps) kept += n;
+    if (layer.caches) cached += n;
   });
 }
 
 template <class T, class S>
-void apply_lamb_again(const Layer& layer, int64_t stripe) {
+void apply_lamb_again(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
-  const bool decayed = layer.s->lam_r != 0;
+  const LambCoefficients<T> k(layer);
+  const bool decayed = layer.c->lam_r != 0;
   const auto body = layer.late ? (decayed ? lamb_apply_again<T, S, true, true> : lamb_apply_again<T, S, false, true>)
                                : (decayed ? lamb_apply_again<T, S, true, false> : lamb_apply_again<T, S, false, false>);
-  for_runs(layer, stripe, longest(layer, 15), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 15), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     T *m = run.read(S0), *v = run.read(S1);
@@ -152,15 +152,15 @@ void apply_lamb_again(const Layer& layer, int64_t stripe) {
 }
 
 template <class T, class S>
-void apply_lamb(const Layer& layer, int64_t stripe) {
-  if (!layer.keeps) return apply_lamb_again<T, S>(layer, stripe);
+void apply_lamb(const Layer& layer, int64_t chunk) {
+  if (!layer.caches) return apply_lamb_again<T, S>(layer, chunk);
   Scratch<T> scratch;
-  const LambNumbers<T> k(layer);
-  const T* kept = (const T*)layer.kept;
-  for_runs(layer, stripe, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
+  const LambCoefficients<T> k(layer);
+  const T* cached = (const T*)layer.cached;
+  for_runs(layer, chunk, longest(layer, 1 << P), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
-    lamb_apply<T, S>(k, run.template weights<S>(), kept, n);
+    lamb_apply<T, S>(k, run.template weights<S>(), cached, n);
     run.template write_weights<S>();
-    kept += n;
+    cached += n;
   });
 }

@@ -6,12 +6,12 @@
 // without lr in u, and lr·b in its place, where lr_in_momentum is off.
 
 template <class T>
-struct LarsNumbers {
+struct LarsCoefficients {
   T lam, mu, u, damped, lr;
-  explicit LarsNumbers(const Layer& l)
-      : lam(T(l.s->lam_r)), mu(T(l.o->momentum)), u(T(l.scale)),
-        damped(T(l.s->t == 1 ? l.scale : l.scale * (1 - l.o->dampening))),
-        lr(l.o->lr_in_momentum ? T(1) : T(l.s->lr)) {}
+  explicit LarsCoefficients(const Layer& l)
+      : lam(T(l.c->lam_r)), mu(T(l.o->momentum)), u(T(l.scale)),
+        damped(T(l.c->t == 1 ? l.scale : l.scale * (1 - l.o->dampening))),
+        lr(l.o->lr_in_momentum ? T(1) : T(l.c->lr)) {}
 };
 
 template <class T, class S, bool Decayed>
@@ -28,7 +28,7 @@ void lars_measure(const T lam, const S* __restrict p, const S* __restrict g, int
 }
 
 template <class T, class S, bool Decayed, bool Momentum, bool Nesterov>
-void lars_apply(const LarsNumbers<T> k, S* __restrict p, const S* __restrict g, T* __restrict b, int64_t n) {
+void lars_apply(const LarsCoefficients<T> k, S* __restrict p, const S* __restrict g, T* __restrict b, int64_t n) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const T p_ = get(p, i), r = Decayed ? get(g, i) + k.lam * p_ : get(g, i);
@@ -39,12 +39,12 @@ void lars_apply(const LarsNumbers<T> k, S* __restrict p, const S* __restrict g, 
 }
 
 template <class T, class S>
-void measure_lars(const Layer& layer, int64_t stripe, double* sums) {
+void measure_lars(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  const T lam = T(layer.s->lam_x);
+  const T lam = T(layer.c->lam_x);
   const auto body = lam != 0 ? lars_measure<T, S, true> : lars_measure<T, S, false>;
   sums[0] = sums[1] = 0;
-  for_runs(layer, stripe, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     body(lam, run.template weights<S>(), run.template gradient_as<S>(), n, sums);
   });
@@ -57,12 +57,12 @@ auto lars_body(const Options& o) {
 }
 
 template <class T, class S>
-void apply_lars(const Layer& layer, int64_t stripe) {
+void apply_lars(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
-  const LarsNumbers<T> k(layer);
+  const LarsCoefficients<T> k(layer);
   const auto body = k.lam != 0 ? lars_body<T, S, true>(*layer.o) : lars_body<T, S, false>(*layer.o);
   const bool momentum = layer.o->momentum != 0;
-  for_runs(layer, stripe, longest(layer, 7), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest(layer, 7), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     T* b = momentum ? run.read(S0) : nullptr;

@@ -1,9 +1,9 @@
-// A stripe as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
+// A chunk as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
 
-inline constexpr int64_t CHUNK = 1024;  // numbers that are converted at once; four such arrays fit the first cache
+inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
 
-// LAMB's terms are added up in the dtype of the arithmetic over so many, and over those in float64: widening each takes
-// an eighth of the time of its loop where that does not wait for memory.
+// LAMB adds up this many terms in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
+// eighth of the loop's time where it does not wait for memory.
 inline constexpr int64_t BLOCK = 256;
 
 template <class T>
@@ -18,13 +18,13 @@ inline T at_least(T x, T low) { return x < low ? low : x; }
 template <class T>
 inline T at_most(T x, T high) { return x > high ? high : x; }
 
-// Calls f(offsets, n) for every run of the stripe along the innermost dimension, cut to at most `longest`.
+// Calls f(offsets, n) for every run of the chunk along the innermost dimension, cut to at most `longest`.
 template <class F>
-inline void for_runs(const Layer& layer, int64_t stripe, int64_t longest, F&& f) {
+inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) {
   const int inner = layer.dims - 1;
   int64_t begin[MAX_DIMS] = {}, end[MAX_DIMS] = {}, at[MAX_DIMS] = {}, off[OPERANDS] = {};
   for (int d = 0; d <= inner; d++) begin[d] = 0, end[d] = layer.size[d];
-  const int64_t from = stripe * layer.step, to = from + layer.step;
+  const int64_t from = chunk * layer.step, to = from + layer.step;
   begin[layer.split] = from;
   end[layer.split] = to < end[layer.split] ? to : end[layer.split];
   for (int d = 0; d <= inner; d++) {
@@ -54,7 +54,7 @@ inline void for_runs(const Layer& layer, int64_t stripe, int64_t longest, F&& f)
 
 template <class T>
 struct Scratch {
-  alignas(64) T of[ARRAYS][CHUNK];
+  alignas(64) T of[ARRAYS][SCRATCH];
 };
 
 // The arrays of a run: where they lie, or copies of them in scratch.
@@ -95,9 +95,9 @@ struct Run {
   }
 };
 
-// How long a run may be: without end where nothing has to be copied.
+// The longest run that may be taken at once: without limit where nothing has to be copied.
 inline int64_t longest(const Layer& layer, int arrays) {
   bool direct = !layer.prepared;
   for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
-  return direct ? INT64_MAX : CHUNK;
+  return direct ? INT64_MAX : SCRATCH;
 }

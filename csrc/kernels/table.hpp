@@ -18,39 +18,39 @@ namespace {
 #include "adafactor.hpp"
 
 template <class T, class S>
-void measure_by(const Layer& layer, int64_t stripe, double* sums) {
-  if (layer.o->method == LAMB) measure_lamb<T, S>(layer, stripe, sums);
-  else if (layer.o->method == LARS) measure_lars<T, S>(layer, stripe, sums);
-  else if (layer.f) measure_factored<T, S>(layer, stripe, sums);
-  else measure_whole<T>(layer, stripe, sums);
+void measure_by(const Layer& layer, int64_t chunk, double* sums) {
+  if (layer.o->method == LAMB) measure_lamb<T, S>(layer, chunk, sums);
+  else if (layer.o->method == LARS) measure_lars<T, S>(layer, chunk, sums);
+  else if (layer.f) measure_factored<T, S>(layer, chunk, sums);
+  else measure_unfactored<T>(layer, chunk, sums);
 }
 
 template <class T, class S>
-void measure_update_by(const Layer& layer, int64_t stripe, double* sums) {
-  if (layer.o->clamp) measure_update_with<T, S, true>(layer, stripe, sums);
-  else measure_update_with<T, S, false>(layer, stripe, sums);
+void measure_update_by(const Layer& layer, int64_t chunk, double* sums) {
+  if (layer.o->clamp) measure_update_with<T, S, true>(layer, chunk, sums);
+  else measure_update_with<T, S, false>(layer, chunk, sums);
 }
 
 template <class T, class S>
-void apply_by(const Layer& layer, int64_t stripe) {
-  if (layer.o->method == LAMB) apply_lamb<T, S>(layer, stripe);
-  else if (layer.o->method == LARS) apply_lars<T, S>(layer, stripe);
-  else if (layer.f) apply_factored<T, S>(layer, stripe);
-  else apply_whole<T>(layer, stripe);
+void apply_by(const Layer& layer, int64_t chunk) {
+  if (layer.o->method == LAMB) apply_lamb<T, S>(layer, chunk);
+  else if (layer.o->method == LARS) apply_lars<T, S>(layer, chunk);
+  else if (layer.f) apply_factored<T, S>(layer, chunk);
+  else apply_unfactored<T>(layer, chunk);
 }
 
 #ifdef LAYERWISE_LOW
-#define LAYERWISE_CALL(function, ...) return function<float, uint16_t>(layer, stripe __VA_OPT__(, ) __VA_ARGS__)
+#define LAYERWISE_CALL(function, ...) return function<float, uint16_t>(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
 #else
 #define LAYERWISE_CALL(function, ...)                                                     \
-  if (layer.wide) return function<double, double>(layer, stripe __VA_OPT__(, ) __VA_ARGS__); \
-  return function<float, float>(layer, stripe __VA_OPT__(, ) __VA_ARGS__)
+  if (layer.wide) return function<double, double>(layer, chunk __VA_OPT__(, ) __VA_ARGS__); \
+  return function<float, float>(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-void square(const Layer& layer, int64_t stripe, double* sums) { LAYERWISE_CALL(square_of, sums); }
-void measure(const Layer& layer, int64_t stripe, double* sums) { LAYERWISE_CALL(measure_by, sums); }
-void measure_update(const Layer& layer, int64_t stripe, double* sums) { LAYERWISE_CALL(measure_update_by, sums); }
-void apply(const Layer& layer, int64_t stripe) { LAYERWISE_CALL(apply_by); }
+void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(square_of, sums); }
+void measure(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(measure_by, sums); }
+void measure_update(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(measure_update_by, sums); }
+void apply(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(apply_by); }
 
 }  // namespace
 

@@ -43,7 +43,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 NUMPY = WORLDS[0]
 _native = native._native
 SETS = _native.instruction_sets() if _native is not None else []
-# Several stripes each, several tensors of one stripe, one that is cut along its columns, one of rank four.
+# Several chunks each, several tensors of one chunk, one that is cut along its columns, one of rank four.
 SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
 assert sum(map(prod, SHAPES)) > 2**19, "fewer elements are stepped by one thread alone"
 

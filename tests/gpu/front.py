@@ -30,8 +30,8 @@ def both(front, dtype=torch.float32, **options):
     """The optimizer on the engine, and the same on the rule."""
     ours, theirs = parameters(dtype), parameters(dtype)
     options = {**BUSY[front], **options}
-    apart = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
-    return (ours, front(ours, fused=True, **options)), (theirs, front(theirs, fused=False, **apart))
+    copied = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    return (ours, front(ours, fused=True, **options)), (theirs, front(theirs, fused=False, **copied))
 
 
 def alike(ours, theirs, tolerance=4e-6):

@@ -100,14 +100,14 @@ def test_what_is_brought_beside_a_number_is_one():
 @cases
 @pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
 def test_by_kernels(case, monkeypatch):
-    run = type(parts.add).run
+    run = type(parts.add_up).run
 
     def launched(self, *args, **kwargs):
         one_device(self.__name__, args, kwargs)
         if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
             run(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(parts.add), "run", launched)
+    monkeypatch.setattr(type(parts.add_up), "run", launched)
     monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
     with Apart():
         step(GpuEngine(None, SMALL), jobs_of(case))

@@ -14,7 +14,7 @@ from gpu.world import DEVICE, GPU, RULE, SMALL
 
 from layerwise import engines
 from layerwise.engines import Counter
-from layerwise.engines.gpu import OnDemand, candidate, engine, letter, why_not
+from layerwise.engines.gpu import OnDemand, candidate, engine, step_params, why_not
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
 from layerwise.errors import EngineError
@@ -46,7 +46,7 @@ def copies(jobs):
 def launches(monkeypatch):
     """The kernels launched, by name."""
     found = []
-    kind = type(parts.add)
+    kind = type(parts.add_up)
     run = kind.run
 
     def noted(self, *args, **kwargs):
@@ -177,11 +177,11 @@ def test_a_bound_of_one_tensor_is_none_of_anothers(case):
 
 
 @cases
-def test_letters_are_sent_when_they_say_something_new(case, monkeypatch):
+def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     jobs = jobs_of(case)
     ready, sent = prepared(jobs), []
-    send = letter.Letter._send
-    monkeypatch.setattr(letter.Letter, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
+    send = step_params.StepParams._send
+    monkeypatch.setattr(step_params.StepParams, "_send", lambda self, *args: (sent.append(1), send(self, *args)))
     counts = [torch.tensor(0, device=DEVICE) for _ in jobs]
     nows = [job.now._replace(t=Counter(count)) for job, count in zip(jobs, counts, strict=True)]
     for _ in range(3):

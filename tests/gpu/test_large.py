@@ -34,9 +34,9 @@ def repeated(seed, shape):
     """The same numbers over and over, so that the norms, but for their number, are those of a small tensor."""
     torch.manual_seed(seed)
     found, row = torch.empty(shape, dtype=torch.bfloat16, device="cuda"), torch.randn(PERIOD, device="cuda").bfloat16()
-    flat, whole = found.view(-1), found.numel() // PERIOD
-    flat[: whole * PERIOD].view(whole, PERIOD).copy_(row)
-    flat[whole * PERIOD :] = row[: found.numel() - whole * PERIOD]
+    flat, full = found.view(-1), found.numel() // PERIOD
+    flat[: full * PERIOD].view(full, PERIOD).copy_(row)
+    flat[full * PERIOD :] = row[: found.numel() - full * PERIOD]
     return found
 
 
@@ -55,7 +55,7 @@ def test_every_element_is_stepped_once(case, shape, small):
     h = case.hyper(lr=0.5)
     found = stepped(GpuEngine(None), job_of(case, h, shape))
     wanted = stepped(RULE, job_of(case, h, small))[:PERIOD]
-    whole = len(found) // PERIOD * PERIOD
-    for part in (*found[:whole].view(-1, PERIOD), found[whole:]):
+    full = len(found) // PERIOD * PERIOD
+    for part in (*found[:full].view(-1, PERIOD), found[full:]):
         expected = wanted[: len(part)].float()
         assert ((part.float() - expected).abs() <= 2 * 2.0**-7 * expected.abs() + 2.0**-10).all()

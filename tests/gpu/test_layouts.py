@@ -12,7 +12,7 @@ from engines.worlds import make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL
 
 from layerwise import engines
-from layerwise.engines.gpu import letter, prepared
+from layerwise.engines.gpu import prepared, step_params
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.errors import EngineError
 
@@ -66,7 +66,7 @@ def test_a_few_layouts_are_kept():
 def capturing(monkeypatch):
     """Begin a recording, or end it."""
     state = [False]
-    for module in (letter, prepared):
+    for module in (step_params, prepared):
         monkeypatch.setattr(module, "capturing", lambda device: state[0])
     return lambda on: state.__setitem__(0, on)
 

@@ -21,22 +21,23 @@ from layerwise.engines import Candidate
 from layerwise.engines.gpu import PROOF_VARIABLE, prepared, proof
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.proof import Proof, smaller
 from layerwise.errors import EngineError
 from layerwise.torch import Adafactor, Lamb, Lars, _engines
 
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-KIND = type(parts.add)
+KIND = type(parts.add_up)
 RUN = KIND.run
 KERNELS = {
-    Lamb: ["lamb.tell", "lamb.measure", "parts.settle", "lamb.apply"],
-    Lars: ["lars.tell", "lars.measure", "parts.settle", "lars.apply"],
+    Lamb: ["lamb.coefficients", "lamb.measure", "parts.answer", "lamb.apply"],
+    Lars: ["lars.coefficients", "lars.measure", "parts.answer", "lars.apply"],
     Adafactor: [
-        "adafactor.tell", "adafactor.measure", "adafactor.settle", "adafactor.apply", "planes.measure",
+        "adafactor.coefficients", "adafactor.measure", "adafactor.answer", "adafactor.apply", "planes.measure",
         "planes.squares", "planes.apply", "statistics.fold", "statistics.total", "statistics.renew",
     ],
 }  # fmt: skip
-CLIPPING = ["parts.square", "parts.add"]
+CLIPPING = ["parts.square", "parts.add_up"]
 
 
 def name_of(kernel):
@@ -118,9 +119,9 @@ def test_every_kernel_is_broken_above(monkeypatch, proof_of):
 def test_a_step_that_is_a_little_too_long_is_noticed(front, dtype, proof_of, broken):
     def longer(kernel, args, kwargs):
         RUN(kernel, *args, **kwargs)
-        next(x for x in args if isinstance(x, torch.Tensor) and x.shape[-1:] == (6,)).mul_(1.1)
+        next(x for x in args if isinstance(x, torch.Tensor) and x.shape[-1:] == (ANSWERS.value,)).mul_(1.1)
 
-    broken("adafactor.settle" if front is Adafactor else "parts.settle", longer)
+    broken("adafactor.answer" if front is Adafactor else "parts.answer", longer)
     with pytest.warns(RuntimeWarning, match="the weights of .* differ from the rule's by"):
         stepped(front, dtype=dtype)
 

@@ -118,7 +118,7 @@ def test_a_scheduler_moves_a_learning_rate_on_the_device(front):
 @fronts
 def test_a_step_launches_as_much_for_many_tensors(front, monkeypatch):
     launched = []
-    kind, run = type(parts.add), type(parts.add).run
+    kind, run = type(parts.add_up), type(parts.add_up).run
     monkeypatch.setattr(kind, "run", lambda self, *a, **k: (launched.append(self.__name__), run(self, *a, **k))[1])
     counts = []
     for n in (2, 9):

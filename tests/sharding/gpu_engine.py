@@ -37,14 +37,14 @@ def proven(broken: Sequence[int], *arguments: Any) -> Any:
     from layerwise.engines.gpu.kernels import parts
     from layerwise.engines.gpu.proof import Proof
 
-    run = type(parts.add).run
+    run = type(parts.add_up).run
 
     def nothing(self: Any, *args: Any, **kwargs: Any) -> Any:
         return None if self.__name__ == "apply" else run(self, *args, **kwargs)
 
     own = GpuEngine(RULE, SMALL, Proof(RULE))
     table = (Candidate("gpu", own), _engines.ENGINES[-1])
-    how = patch.object(type(parts.add), "run", nothing) if dist.get_rank() in broken else nullcontext()
+    how = patch.object(type(parts.add_up), "run", nothing) if dist.get_rank() in broken else nullcontext()
     with how, faithfully(), patch.object(_engines, "ENGINES", table), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -12,12 +12,12 @@ from typing import Any
 from layerwise.engines import Candidate, Engine, Job, Prepared
 
 NAME = "gpu"
-PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 lets the kernels step without showing before that they do it right
-OLDEST = "3.5"  # before it, kernels that take constants from functions could not be made
+PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
+OLDEST = "3.5"  # older versions cannot make kernels with constants from functions
 
 
 def candidate(otherwise: Engine) -> Candidate:
-    """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
+    """Return the row of a front's table. `otherwise` takes the jobs that this engine declines."""
     reason = why_not()
     if reason:
         return Candidate(NAME, None, reason)
@@ -25,7 +25,7 @@ def candidate(otherwise: Engine) -> Candidate:
 
 
 def why_not() -> str:
-    """Why there are no kernels here, or an empty string."""
+    """Return the reason why the kernels are unavailable, or an empty string."""
     missing = [name for name in ("torch", "triton") if not _there(name)]
     if missing:
         return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along"
@@ -36,12 +36,12 @@ def why_not() -> str:
 def _there(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ValueError:  # imported, in a way that says nothing of where from
+    except ValueError:  # imported without a spec
         return True
 
 
 def _version() -> str:
-    """Triton's, by whichever name it was installed; where that is not known, it is tried."""
+    """Return Triton's version, whichever of its packages is installed; an unknown one counts as new enough."""
     for name in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
         with suppress(PackageNotFoundError):
             return version(name)
@@ -53,9 +53,9 @@ def _numbers(found: str) -> tuple[int, ...]:
 
 
 class OnDemand:
-    """The engine, which is loaded when there is something on a GPU: importing Triton takes its time.
+    """The engine, loaded for the first job on a GPU, because importing Triton takes long.
 
-    `rule` is what its kernels are compared with before they step anything.
+    `rule` is the engine that its kernels are compared with before they step anything.
     """
 
     def __init__(self, otherwise: Engine | None, rule: Engine) -> None:

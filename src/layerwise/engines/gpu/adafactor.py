@@ -1,4 +1,4 @@
-"""Adafactor on the GPU: whole second moments as LAMB's, factored ones by their planes."""
+"""Adafactor on the GPU: second moments of the tensor's shape by chunks, factored ones by their planes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
 from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
-from layerwise.engines.gpu.factored import Cut, Factored, Pile, cut_of
+from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
+from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.planes import MOST, Apart, apart_of, plane_of
+from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
 
-NAMES = ("update_rms", "trust_ratio", "weight_rms")
-WARPS = 8  # for kernels with a tile in hand
+MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
+WARPS = 8  # for kernels that hold a tile
 
 
 class Adafactor(Method):
@@ -26,7 +27,7 @@ class Adafactor(Method):
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         self.tables = tables
         self.factored = Factored(tables, arrays)
-        self.whole = [group for group in tables.layers.groups if not group.kind.apart.factored]
+        self.unfactored = [group for group in tables.layers.groups if not group.kind.traits.factored]
         self._asks: Asks | None = None
 
     @classmethod
@@ -34,12 +35,14 @@ class Adafactor(Method):
         return job.state.exp_avg, job.state.exp_avg_sq
 
     @classmethod
-    def apart(cls, job: Job) -> Apart:
-        return apart_of(job)
+    def traits(cls, job: Job) -> Traits:
+        return traits_of(job)
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
-        return {name: i for i, name in enumerate(NAMES) if job.h.scale_parameter or name != "weight_rms"}
+        return {
+            name: column.value for name, column in MEASURED.items() if job.h.scale_parameter or name != "weight_rms"
+        }
 
     @classmethod
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
@@ -50,7 +53,7 @@ class Adafactor(Method):
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         if not job.h.factored:
             return super().compiled_for(job, arrays, sizes)
-        return tuple(a.dtype for a in arrays), cls.apart(job), cut_of(plane_of(job, arrays), arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(plane_of(job, arrays), arrays, sizes)
 
     @classmethod
     def pace(cls, h: Any) -> float:
@@ -66,85 +69,85 @@ class Adafactor(Method):
     def step(self, call: Call) -> None:
         others = call.others
         late = others is not None
-        call.tell(adafactor.tell)
+        call.coefficients(adafactor.coefficients)
         call.clip()
         self._measure(call, late)
         if others is not None:
-            self._settle(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
+            self._answer(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
             self._asks = self._asks or Asks(call, self.factored)
             self._asks.first(call, others)
-        self._renew(call, KEEP=not late, USE=True)
+        self._renew(call, STORE=not late, MAKE_FACTORS=True)
         tiled = self.factored.tiled
-        for group, cut in self.factored.groups:
-            self._tiled(call, planes.squares, group, cut, tiled, tiled.shape[1], CLAMP=group.kind.apart.clamps)
-        self._settle(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
+        for group, tiling in self.factored.groups:
+            self._tiled(call, planes.squares, group, tiling, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
+        self._answer(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
         if others is not None and self._asks is not None:
             self._asks.last(call, others)
-            self._settle(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
+            self._answer(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
         self._apply(call)
         if others is not None and self._asks is not None:
-            self._asks.again()  # where the factors are, which nobody needs any more
-            self._renew(call, KEEP=True, USE=False)
+            self._asks.again()  # over the factors, which are no longer needed
+            self._renew(call, STORE=True, MAKE_FACTORS=False)
 
     def _measure(self, call: Call, late: bool) -> None:
         tables, factored = self.tables, self.factored
-        for group in self.whole:
-            of = group.kind.apart
+        for group in self.unfactored:
+            of = group.kind.traits
             flags = {"SCALES": of.scales, "CLAMP": of.clamps, "LATE": late or _rounded(group)}
             call.each(adafactor.measure, [group], tables.partials, tables.partials.shape[1], **flags)
-        for group, cut in factored.groups:
-            self._tiled(call, planes.measure, group, cut, factored.tiled, SCALES=group.kind.apart.scales)
+        for group, tiling in factored.groups:
+            self._tiled(call, planes.measure, group, tiling, factored.tiled, SCALES=group.kind.traits.scales)
         self._fold(factored.of_sums)
-        for work in factored.of_rows:
-            statistics.total[(len(work.pairs),)](
-                factored.sides, work.pairs, BM=work.shape[0], BE=work.shape[1], num_warps=WARPS
+        for programs in factored.of_rows:
+            statistics.total[(len(programs.pairs),)](
+                factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
-    def _fold(self, piles: Sequence[Pile]) -> None:
-        for (pairs, (depth, length)), dtype in piles:
+    def _fold(self, folds: Sequence[Fold]) -> None:
+        for (pairs, (depth, length)), dtype in folds:
             statistics.fold[(len(pairs),)](
                 self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
-        for work in factored.of_all:
-            statistics.renew[(len(work.pairs),)](
-                factored.sides, work.pairs, self.tables.numbers, call.skip, SKIPS=call.skips,
-                BM=work.shape[0], BE=work.shape[1], num_warps=WARPS, **flags,
+        for programs in factored.of_all:
+            statistics.renew[(len(programs.pairs),)](
+                factored.sides, programs.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
+                BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
-    def _settle(self, call: Call, **flags: bool) -> None:
+    def _answer(self, call: Call, **flags: bool) -> None:
         tables, factored = self.tables, self.factored
-        adafactor.settle[(tables.layers.n,)](
-            tables.numbers, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
+        adafactor.answer[(tables.layers.n,)](
+            tables.coefficients, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
             tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,
         )  # fmt: skip
 
     def _apply(self, call: Call) -> None:
-        for group in self.whole:
-            of = group.kind.apart
+        for group in self.unfactored:
+            of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps, "LATE": call.others is not None or _rounded(group)}
             call.each(adafactor.apply, [group], self.tables.answers, **flags)
-        for group, cut in self.factored.groups:
-            of = group.kind.apart
+        for group, tiling in self.factored.groups:
+            of = group.kind.traits
             flags = {"MOMENTUM": of.momentum, "CLAMP": of.clamps}
-            self._tiled(call, planes.apply, group, cut, self.tables.answers, **flags)
+            self._tiled(call, planes.apply, group, tiling, self.tables.answers, **flags)
 
-    def _tiled(self, call: Call, kernel: Any, group: Group, cut: Cut, *args: Any, **flags: Any) -> None:
+    def _tiled(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
         """Launch a kernel on all tiles of a group."""
         tables, factored = self.tables, self.factored
-        m, down, across = cut.tile
+        m, down, across = tiling.tile
         kernel[(group.size,)](
-            tables.letter, tables.numbers, tables.pointers, tables.layers.table, factored.planes, group.chunks,
-            tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=cut.vector, BM=m, BL=down, BE=across,
+            tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
+            group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
+            SKIPS=call.skips, VECTOR=tiling.vector, BM=m, BL=down, BE=across,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 
 
 def _rounded(group: Group) -> bool:
-    """Whether V is rounded where it is stored, so that `apply` has to make it again."""
+    """Return whether V is rounded when it is stored, so that `apply` has to compute it again."""
     return group.kind.dtypes[3] is not group.kind.compute

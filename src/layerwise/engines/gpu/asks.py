@@ -1,4 +1,4 @@
-"""What Adafactor asks of others who hold parts of the tensors, and where the numbers are that are asked for."""
+"""Adafactor's requests to others who hold parts of the tensors, and the places of the partial sums."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from layerwise.drive import Others, Question
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.factored import Factored, Laid, Stretch
+from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
 from layerwise.rules.asks import Mean
 
 
 class Asks:
-    """The questions of both rounds. Everybody's numbers are in the order of the tensor, however it lies in memory."""
+    """The requests of both rounds. Partial sums are sent in the order of the tensor, however it lies in memory."""
 
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
@@ -25,7 +25,7 @@ class Asks:
         self._first: list[Question] = []
         self._last: list[Question] = []
         statistics: list[tuple[torch.dtype, np.ndarray]] = []
-        for j, laid in factored.laid.items():
+        for j, laid in factored.by_job.items():
             rows, cols = jobs[j].h.factored
             found = places_of(jobs[j], laid)
             for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
@@ -42,15 +42,15 @@ class Asks:
         self._all = torch.arange(len(places), device=self._device)
         self._told = torch.zeros(0)
         weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
-        whole = [j for j in range(len(jobs)) if j not in factored.laid]
-        self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *whole)]
-        self._last += [call.each_layer(j, Mean(None)) for j in factored.laid]
+        unfactored = [j for j in range(len(jobs)) if j not in factored.by_job]
+        self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *unfactored)]
+        self._last += [call.each_layer(j, Mean(None)) for j in factored.by_job]
 
         def of(some: Sequence[int], row: int) -> list[np.ndarray]:
             return [row * n + np.arange(layers.of(j).start, layers.of(j).stop) for j in some]
 
-        self._measured = self._on_device([*of(weights, 0), *of(whole, 1)])
-        self._updates = self._on_device(of([*factored.laid], 1))
+        self._measured = self._on_device([*of(weights, 0), *of(unfactored, 1)])
+        self._updates = self._on_device(of([*factored.by_job], 1))
 
     def _on_device(self, places: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
@@ -63,7 +63,7 @@ class Asks:
         self.again()
 
     def again(self) -> None:
-        """Put the answers where the statistics were."""
+        """Write the answers to the places of the statistics."""
         for store, of, places in self._statistics:
             store[places] = self._told[of].to(store.dtype)
 
@@ -72,8 +72,8 @@ class Asks:
             call.ask(others, self._last, (self._sums, self._updates))
 
 
-def places_of(job: Job, laid: Laid) -> list[tuple[torch.dtype, np.ndarray]]:
-    """Where the sums of rows and of columns are, and the totals of G and of R, in the order of the tensor."""
+def places_of(job: Job, laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
+    """Return the places of row sums, of column sums, and of the totals of G and R, in the order of the tensor."""
     rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
     matrices, lines, entries = map(list, laid.plane.dims)
     of_rows, of_cols = (lines, entries) if laid.plane.lines_are_rows else (entries, lines)
@@ -87,7 +87,7 @@ def places_of(job: Job, laid: Laid) -> list[tuple[torch.dtype, np.ndarray]]:
 
 
 def _places(job: Job, stretch: Stretch, walked: Sequence[int]) -> np.ndarray:
-    """The places of a stretch along which these dimensions are walked, the last one first."""
+    """Return the places in a stretch, walking along these dimensions, the last one fastest."""
     shape, step = job.p.shape, [0] * job.p.ndim
     for d, inner in _with_inner(walked):
         step[d] = prod(shape[i] for i in inner)

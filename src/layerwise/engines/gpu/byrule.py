@@ -13,7 +13,7 @@ from layerwise.rules.asks import Now
 
 
 class ByRule:
-    """Gives a prepared rule step counts as tensors, and counts the step itself, as the kernels would have."""
+    """A prepared rule that is given step counts as tensors, and counts the steps as the kernels would have."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -25,7 +25,7 @@ class ByRule:
             nows = [now._replace(t=next(these)) if isinstance(now.t, Counter) else now for now in nows]
         self._prepared.step(grads, nows, skip, others)
         if counts:
-            # As a list, because PyTorch may read a single tensor as a number, and wait for it.
+            # A list, because PyTorch may read a single tensor as a number, and wait for it.
             torch._foreach_add_(counts, 1 if skip is None else [(~skip).to(counts[0])] * len(counts))
 
     def stats(self) -> list[Stats]:

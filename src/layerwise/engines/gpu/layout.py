@@ -1,4 +1,4 @@
-"""Where the layers of a list of jobs lie, written into tables for the kernels."""
+"""Tables of where the layers of a list of jobs lie."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ P, G = at.P.value, at.G.value
 
 
 class Dim(NamedTuple):
-    """Dimensions that lie one behind the other with every operand, as one."""
+    """Dimensions that every operand walks through with one stride, as one."""
 
     size: int
     strides: Offsets
 
 
 class Way(NamedTuple):
-    """How to walk through one job: its layers' offsets, and the dimensions of each."""
+    """A walk through one job: the offsets of its layers, and the dimensions of each."""
 
     bases: list[Offsets]
     dims: list[Dim]
@@ -39,12 +39,12 @@ class Way(NamedTuple):
 
 
 def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
-    """p, g and the states of the tensor's shape; p stands for those that there are none of."""
+    """Return p, g and the states of the tensor's shape; p stands in for those that are missing."""
     return [job.p, g, *(job.p if state is None else state for state in states)]
 
 
 def way_of(job: Job, arrays: Sequence[Tensor]) -> Way:
-    """How to walk through arrays of the job's shape."""
+    """Return how to walk through arrays of the job's shape."""
     shape, strides = tuple(job.p.shape), list(zip(*(a.stride() for a in arrays), strict=True))
     blocks = [[tuple(i * s for s in strides[d]) for i in range(shape[d])] for d in job.block_dims]
     bases = [tuple(map(sum, zip((0,) * len(arrays), *one, strict=False))) for one in product(*blocks)]
@@ -55,7 +55,7 @@ def way_of(job: Job, arrays: Sequence[Tensor]) -> Way:
 
 
 def merged(dims: Sequence[Dim]) -> list[Dim]:
-    """As few dimensions as can be, the one whose elements of p are nearest to one another last."""
+    """Merge dimensions into as few as possible, the one with p's smallest stride last."""
     found: list[Dim] = []
     for dim in sorted((dim for dim in dims if dim.size != 1), key=lambda dim: -dim.strides[P]):
         if found and all(s == t * dim.size for s, t in zip(found[-1].strides, dim.strides, strict=True)):
@@ -65,18 +65,18 @@ def merged(dims: Sequence[Dim]) -> list[Dim]:
 
 
 def in_place_of(g: Tensor, p: Tensor) -> Tensor:
-    """The gradient, as p lies in memory."""
+    """Copy the gradient to p's layout in memory."""
     return torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of some layers when their kernels are compiled."""
+    """The constants that the kernels of some layers are compiled for."""
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     flat: bool
     aligned: bool
-    apart: Any = ()  # by what else a rule tells them apart
+    traits: Any = ()  # what else the rule's kernels are compiled for
 
     @property
     def compute(self) -> torch.dtype:
@@ -88,7 +88,7 @@ class Group(NamedTuple):
 
     kind: Kind
     jobs: np.ndarray
-    chunks: Tensor  # on the device: a layer and a number, for each
+    chunks: Tensor  # on the device: the layer of each, and its number there
     size: int
 
 
@@ -131,18 +131,18 @@ class Layers:
 
 
 def numbered(rows: Sequence[int] | np.ndarray, parts: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
-    """Each row of a table with the number of each of its parts: what programs are told."""
+    """Return a table of programs: each row's number with the number of each of its parts."""
     numbers = np.concatenate([np.arange(0), *(np.arange(n) for n in parts)])
     return torch.from_numpy(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32)).to(device)
 
 
 def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
-    """The row of a layer of this job; the dimensions that it does not have come first, with size 1."""
+    """Return the table row of a job's layers; dimensions that it lacks come first, with size 1."""
     row = np.zeros(at.LAYER.value, np.int64)
     row[at.JOB.value], row[at.COUNT.value] = j, way.size
     row[at.CHUNKS.value] = max(1, -(-way.size // chunk))
-    whole = job.p.shape if job.shape is None else job.shape
-    row[at.ENTRIES.value] = prod(n for d, n in enumerate(whole) if d not in job.block_dims)
+    full_shape = job.p.shape if job.shape is None else job.shape
+    row[at.ENTRIES.value] = prod(n for d, n in enumerate(full_shape) if d not in job.block_dims)
     missing = at.DIMS.value - len(way.dims)
     for d in range(at.DIMS.value):
         size, strides = (1, (0,)) if d < missing else way.dims[d - missing]
@@ -152,12 +152,12 @@ def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
     return row
 
 
-def kind_of(way: Way, arrays: Sequence[Tensor], apart: Any = ()) -> Kind:
-    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), apart)
+def kind_of(way: Way, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
+    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), traits)
 
 
 def aligned(arrays: Sequence[Tensor], bases: Sequence[Offsets]) -> bool:
-    """Whether layers begin where sixteen bytes can be moved at once."""
+    """Return whether all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
     return all(
         a.data_ptr() % 16 == 0 and all(base[k] * a.element_size() % 16 == 0 for base in bases)
         for k, a in enumerate(arrays)

@@ -1,4 +1,4 @@
-"""What the rules' methods have in common: which kernels a step takes, and in which order."""
+"""The interface of a rule's launches: the kernels that a step takes, in their order."""
 
 from __future__ import annotations
 
@@ -13,49 +13,49 @@ from layerwise.engines.gpu.layout import kind_of, way_of
 
 
 class Method:
-    """A rule's way through the kernels, made anew whenever the tables are."""
+    """A rule's launches, made for one set of tables."""
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         """`arrays` are the operands of each job."""
 
     @staticmethod
     def settings(h: Any) -> dict[Any, float]:
-        """The numbers that do not change from step to step."""
+        """Return the coefficients that do not change from step to step."""
         raise NotImplementedError
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:
-        """The two states of the parameter's shape, S0 and S1."""
+        """Return the two states of the parameter's shape, S0 and S1."""
         raise NotImplementedError
 
     @classmethod
-    def apart(cls, job: Job) -> Any:
-        """What tells kinds of layers apart besides their dtypes and layout."""
+    def traits(cls, job: Job) -> Any:
+        """Return what the kernels of this job are compiled for besides dtypes and layout."""
         raise NotImplementedError
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
-        """What the answers hold, by name."""
+        """Return the columns of the answers that are reported, by name."""
         raise NotImplementedError
 
     @classmethod
     def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
-        """In how many dimensions the job lies in memory."""
+        """Return the number of dimensions in which the job lies in memory."""
         return len(way_of(job, operands).dims)
 
     @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
-        """What of a job, whose operands these are, its kernels are compiled for."""
-        return kind_of(way_of(job, arrays), arrays, cls.apart(job))
+        """Return what the kernels of a job with these operands are compiled for."""
+        return kind_of(way_of(job, arrays), arrays, cls.traits(job))
 
     @classmethod
     def pace(cls, h: Any) -> float:
-        """A learning rate with which a step moves weights by about a quarter of their size."""
+        """Return a learning rate with which a step moves weights by about a quarter of their size."""
         return 0.25
 
     @classmethod
     def declined(cls, job: Job) -> str:
-        """Why this job in particular is not taken, or an empty string."""
+        """Return the reason why this job in particular is not taken, or an empty string."""
         return ""
 
     def step(self, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Where V is factored: layers as stacks of matrices, and the tiles that they are cut into."""
+"""Layers with a factored V as stacks of matrices, and the tiles that they are cut into."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Dim, Offsets, P, aligned, merged, way_of
 
-ROW_STATE, COL_STATE = at.OPERANDS.value, at.OPERANDS.value + 1  # operands that only planes have
-LENGTHS = (1, 4, 8, 16, 32, 64, 128)  # of the sides of tiles; beyond, one is as long as there is room for
+ROW_STATE, COL_STATE = at.OPERANDS.value, at.OPERANDS.value + 1  # further operands of planes
+LENGTHS = (1, 4, 8, 16, 32, 64, 128)  # of the sides of tiles; a longer side takes all the room that is left
 WIDEST_STACK = 16
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
 
-class Apart(NamedTuple):
-    """What tells kinds of layers apart."""
+class Traits(NamedTuple):
+    """Settings that Adafactor's kernels are compiled for."""
 
     factored: bool
     scales: bool  # by the weights' own size
@@ -28,13 +28,13 @@ class Apart(NamedTuple):
     clamps: bool
 
 
-def apart_of(job: Job) -> Apart:
+def traits_of(job: Job) -> Traits:
     h = job.h
-    return Apart(bool(h.factored), bool(h.scale_parameter), job.state.exp_avg is not None, h.eps_mode == "clamp")
+    return Traits(bool(h.factored), bool(h.scale_parameter), job.state.exp_avg is not None, h.eps_mode == "clamp")
 
 
 class Plane(NamedTuple):
-    """How the layers of one job lie: matrices of lines of entries."""
+    """The layout of one job's layers: matrices of lines of entries."""
 
     bases: list[Offsets]
     axes: tuple[list[Dim], list[Dim], list[Dim]]
@@ -52,7 +52,7 @@ def operands_of(job: Job, arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def plane_of(job: Job, arrays: Sequence[Tensor]) -> Plane:
-    """How the job lies, whose operands these are."""
+    """Return the plane of a job with these operands."""
     rows, cols = job.h.factored
     arrays = operands_of(job, arrays)
 
@@ -73,7 +73,7 @@ def plane_of(job: Job, arrays: Sequence[Tensor]) -> Plane:
 
 
 def tile_of(plane: Plane, size: int) -> tuple[int, int, int]:
-    """Matrices, lines and entries of a tile: powers of two, of which there are few, with this product."""
+    """Return the matrices, lines and entries of a tile: powers of two from a short list, with this product."""
     matrices, lines, entries = plane.sizes
     inner = plane.axes[0] and plane.axes[2] and plane.axes[0][-1].strides[P] < plane.axes[2][-1].strides[P]
     room = size // (_length(matrices, min(WIDEST_STACK, size)) if inner else 1)
@@ -87,7 +87,7 @@ def _length(n: int, most: int) -> int:
 
 
 def vector_of(plane: Plane, arrays: Sequence[Tensor]) -> int:
-    """How many elements can be moved at once, if gradients lie where they can; or 1."""
+    """Return how many elements can be moved at once if gradients are aligned, or 1."""
     n = 16 // min(a.element_size() for a in arrays)
     if any(len(axis) > 1 for axis in plane.axes) or not plane.axes[2] or not aligned(arrays, plane.bases):
         return 1

@@ -1,4 +1,4 @@
-"""Jobs of one device, stepped together: what is laid out once and kept, and what happens at a step."""
+"""A prepared step of the jobs on one device: the tables that it keeps, and its launches."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, operands, way_of
-from layerwise.engines.gpu.letter import Letter, capturing
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
+from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.errors import EngineError
 from layerwise.rules.adafactor import Adafactor as AdafactorHyper
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
-LAYOUTS = 4  # of gradients, that tables are kept for
+LAYOUTS = 4  # of gradients whose tables are kept
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
     "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."
 )
 
 
-class Laid:
+class LaidOut:
     """Tables that fit gradients of some dtypes, strides and alignment."""
 
     def __init__(self, tables: Tables, method: Method, copied: set[int], stream: Any) -> None:
         self.tables, self.method = tables, method
         self.copied = copied  # gradients that kernels cannot read as they lie
-        self.variants: set[Hashable] = set()  # in which this was stepped, and for which kernels are compiled
+        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         self._streams = {stream}
 
     def used_on(self, stream: Any) -> None:
-        """Keep the memory of all tables until this stream is done with it, if they are freed before."""
+        """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self._streams:
             self._streams.add(stream)
             for x in held_by(self.tables, self.method):
@@ -59,9 +59,9 @@ class Laid:
 
 
 class PreparedOnGpu:
-    """Jobs on one device, and the tables they are laid out in when their gradients are seen.
+    """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
 
-    Where the kernels fail their `proof` the rule steps: `otherwise`, or nobody if that is None.
+    If the kernels fail their `proof`, `otherwise` steps the jobs; if that is None, an error is raised.
     """
 
     notices = False
@@ -74,11 +74,11 @@ class PreparedOnGpu:
         self._device = self._params[0].device
         self._rule = METHODS[type(self._jobs[0].h)]
         self._states = [self._rule.states(job) for job in self._jobs]
-        self._letter = Letter(len(self._jobs), self._device)
+        self._step_params = StepParams(len(self._jobs), self._device)
         self._shared: Shared | None = None
-        self._layouts: dict[Hashable, Laid] = {}  # by what the gradients are like, the last taken at the end
+        self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
-        self._laid: Laid | None = None  # for these
+        self._laid: LaidOut | None = None  # for these
         self._nowhere: list[int] = []
         self._by_rule: ByRule | None = None
         self._recorded: list[Any] = []  # what CUDA graphs replay
@@ -87,7 +87,7 @@ class PreparedOnGpu:
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
     ) -> None:
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            skip = None if skip is None else skip.to(self._device)  # what one device has found is news to another
+            skip = None if skip is None else skip.to(self._device)  # another device may have found it
             if self._by_rule is None and not self._stepped(grads, nows, skip, others) and self._otherwise is not None:
                 self._by_rule = ByRule(self._otherwise.prepare(self._jobs))
             if self._by_rule is not None:
@@ -102,46 +102,46 @@ class PreparedOnGpu:
         if laid.copied:
             grads = self._readable(grads, laid.copied)
             places = _places(grads)
-        self._letter.write(nows)
-        call = Call(laid.tables, skip, self._letter.scaled, others)
+        self._step_params.write(nows)
+        call = Call(laid.tables, skip, self._step_params.scaled, others)
         if call.variant not in laid.variants and not self._first(laid, call, grads):
             return False
         if others is not None:
             others.told_how("the GPU engine")
-        self._letter.send(places)
+        self._step_params.send(places)
         laid.method.step(call)
         self._count(nows, skip)
         increment_version(self._params)  # autograd does not see what kernels write
         self._mark(laid, call)
         return True
 
-    def _first(self, laid: Laid, call: Call, grads: Sequence[Tensor]) -> bool:
-        """Whether kernels that are wanted for the first time may be used."""
+    def _first(self, laid: LaidOut, call: Call, grads: Sequence[Tensor]) -> bool:
+        """Return whether kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
         insists = self._otherwise is None
         return self._proof is None or self._proof.passed(self._jobs, grads, call, insists)
 
-    def _mark(self, laid: Laid, call: Call) -> None:
-        """Remember what the step has used, so that it is there for as long as it may be needed."""
+    def _mark(self, laid: LaidOut, call: Call) -> None:
+        """Keep what the step has used alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
             self._recorded.append(laid)
         elif stream is not None:
             laid.used_on(stream)
-            self._letter.used_on(stream)
+            self._step_params.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
-        """The gradients as kernels can read them."""
+        """Return the gradients, copied where the kernels cannot read them as they lie."""
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 
     def _takes(self, job: Job, g: Tensor, states: Sequence[Tensor | None]) -> bool:
         return bool(self._rule.dims(job, operands(job, g, states)) <= at.DIMS.value)
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> Laid:
-        """Tables that fit these gradients, of which a few are kept: gradients may come in turns."""
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
+        """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
         seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
         if self._laid is None or seen != self._seen:
             laid = self._layouts.pop(seen, None)
@@ -155,22 +155,22 @@ class PreparedOnGpu:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> Laid:
+    def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
         rule, jobs = self._rule, self._jobs
         each = enumerate(zip(jobs, grads, self._states, strict=True))
         copied = {i for i, one in each if not self._takes(*one)}
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
         ways = [way_of(job, own) for job, own in zip(jobs, arrays, strict=True)]
-        kinds = [kind_of(way, own, rule.apart(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
+        kinds = [kind_of(way, own, rule.traits(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
         layers = Layers(jobs, ways, kinds, self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, self._states, rule.settings, layers, self._letter.there, self._sizes, self._shared)
+        tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)
         self._nowhere = [j for j, way in enumerate(ways) if not way.bases]
-        return Laid(tables, rule(tables, arrays), copied, stream_of(self._device))
+        return LaidOut(tables, rule(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
-        """The steps of tensors without layers, of which no kernel knows."""
+        """Count the steps of tensors without layers, which no kernel sees."""
         for j in self._nowhere:
             t = nows[j].t
             if isinstance(t, Counter):
@@ -186,5 +186,5 @@ class PreparedOnGpu:
 
 
 def _places(grads: Sequence[Tensor]) -> Any:
-    """Where gradients lie."""
+    """Return the addresses of the gradients."""
     return np.fromiter(map(Tensor.data_ptr, grads), np.int64, len(grads))

@@ -1,8 +1,8 @@
-"""Whether kernels do on a device what the rule does there: shown on small tensors before they step anything of a model.
+"""The proof: before kernels step anything of a model on a device, small tensors show that they do what the rule does.
 
-A compiler, a driver or a device may be other than those the kernels were tested with, and wrong weights look like any
-others. So the first time that kernels of some kind are wanted on a device, small tensors like those at hand are
-stepped by them and by the rule. They are alike in all that kernels are compiled for, so hardly anything is compiled
+The compiler, the driver or the device may differ from those that the kernels were tested with, and wrong weights look
+like any others. So when kernels of some kind are first needed on a device, they and the rule step small tensors like
+those at hand. The small tensors are alike in everything that kernels are compiled for, so hardly anything is compiled
 for the proof alone.
 """
 
@@ -31,7 +31,7 @@ from layerwise.rules.asks import Now
 LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: more than one program takes of either
 WEIGHT_DECAY = 0.1
 STEPS = 2
-# Two roundings where a number is stored, and what two ways to the same sum may differ by.
+# Two roundings of stored numbers, and the difference that two ways to the same sum may make.
 STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
 
@@ -48,7 +48,7 @@ class Family(NamedTuple):
 
 
 class Proof:
-    """What has been shown in this process, by device. `rule` is what kernels are compared with."""
+    """The results of all proofs in this process, by device. `rule` is the engine that kernels are compared with."""
 
     def __init__(self, rule: Engine) -> None:
         self._rule = rule
@@ -57,7 +57,7 @@ class Proof:
         self._lock = RLock()
 
     def passed(self, jobs: Sequence[Job], grads: Sequence[Tensor], call: Call, insists: bool) -> bool:
-        """Whether kernels may step these jobs; where nobody else could, an error says why they may not."""
+        """Return whether kernels may step these jobs; raise an error where no other engine may."""
         if not wanted():
             return True
         device = jobs[0].p.device
@@ -74,7 +74,7 @@ class Proof:
         return False
 
     def _verdict(self, device: torch.device, kinds: Sequence[Kind], call: Call) -> tuple[Family | None, str, bool]:
-        """The first family that fails, why, and whether that was not known before."""
+        """Return the first family that fails, the reason, and whether the failure is new."""
         for kind in kinds:
             if why := self._failed.get((device, kind.family)):
                 return kind.family, why, False
@@ -88,7 +88,7 @@ class Proof:
         return None, "", False
 
     def _tried(self, kind: Kind, call: Call) -> str:
-        """What is wrong with kernels of this kind, or an empty string."""
+        """Return what is wrong with kernels of this kind, or an empty string."""
         try:
             return compared(self._rule, kind, call)
         except torch.cuda.OutOfMemoryError:
@@ -107,7 +107,7 @@ class Kind(NamedTuple):
 
 
 def wanted() -> bool:
-    """Whether the environment leaves the proof on."""
+    """Return whether the environment leaves the proof on."""
     said = os.environ.get(PROOF_VARIABLE) or "1"
     if said not in ("0", "1"):
         raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", said, "0 uses the GPU engine's kernels without a proof."))
@@ -115,7 +115,7 @@ def wanted() -> bool:
 
 
 def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator[Kind]:
-    """Jobs by what their kernels are compiled for. Where others hold parts, all are here to count, however much is."""
+    """Yield jobs by what their kernels are compiled for; every rank counts all jobs, also those it has no part of."""
     found: dict[Hashable, list[tuple[Job, Tensor]]] = {}
     for job, g in zip(jobs, grads, strict=True):
         if job.p.numel() or call.others is not None:
@@ -130,7 +130,7 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:
-    """What differs where the kernels and the rule step small tensors of this kind, or an empty string."""
+    """Return how the kernels and the rule differ on small tensors of this kind, or an empty string."""
     trial = Trial(rule, kind, call)
     for t in range(1, STEPS + 1):
         if differing := trial.step(t):
@@ -139,7 +139,7 @@ def compared(rule: Engine, kind: Kind, call: Call) -> str:
 
 
 class Trial:
-    """The same small jobs twice, one time for the kernels and one time for the rule."""
+    """The same small jobs twice, once for the kernels and once for the rule."""
 
     def __init__(self, rule: Engine, kind: Kind, call: Call) -> None:
         pairs = [_small(*each, call) for each in kind.jobs]
@@ -154,7 +154,7 @@ class Trial:
         self._others = None if call.others is None else Alone()
 
     def step(self, t: int) -> str:
-        """What differs after a step of both, the kernels' results being where the next one begins."""
+        """Return what differs after a step of both; the next step begins with the kernels' results."""
         before = [[x.clone() for x in _stored(job)] for job in self._ours]
         for g in self._grads:
             _filled(g, t)
@@ -168,7 +168,7 @@ class Trial:
         return "they count another step" if any(int(count) != t for count in self._counts) else ""
 
     def skipped(self) -> str:
-        """What is wrong with a step that is to be skipped."""
+        """Return what is wrong with a skipped step, or an empty string."""
         self._by_kernels(STEPS + 1, torch.ones((), dtype=torch.bool, device=self._grads[0].device))
         same = all(torch.equal(x, y) for x, y in self._pairs()) and all(int(n) == STEPS for n in self._counts)
         return "" if same else "they write in a step that is to be skipped"
@@ -190,7 +190,7 @@ def _rates(job: Job, call: Call) -> tuple[float, float, float]:
 
 
 class Alone:
-    """Others who hold nothing."""
+    """Others without any parts."""
 
     def told_how(self, how: str) -> None:
         pass
@@ -203,18 +203,17 @@ class Alone:
 
 
 def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
-    """A job like this one, and a gradient, with numbers that are the same everywhere."""
-    whole = tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape
-    shape, h = smaller(whole), job.h
+    """Return a small job like this one, and a gradient, with numbers that are the same on every rank."""
+    shape, h = smaller(tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape), job.h
     if call.tables.bounded:
         h = h.settled(max_grad_norm_per_tensor=h.max_grad_norm_per_tensor or 1.0)
     p = _filled(_lying_like(job.p, shape), 0)
-    state = type(job.state)(*(None if s is None else _lying_like(s, _kept(s, job.p, shape)) for s in job.state))
+    state = type(job.state)(*(None if s is None else _lying_like(s, _state_shape(s, job.p, shape)) for s in job.state))
     return Job(job.rule, h, p, state, job.block_dims), _lying_like(g, shape)
 
 
 def smaller(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape with long sides cut until it is small; what sixteen leaves of them stays, for alignment."""
+    """Cut long sides until the shape is small. Their remainders by sixteen stay, for the sake of alignment."""
     sides = [n if n < LONGEST + 16 else LONGEST + n % 16 for n in shape]
     while prod(sides) > LARGEST:
         d = max(range(len(sides)), key=sides.__getitem__)
@@ -223,13 +222,15 @@ def smaller(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _kept(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
-    """The state's shape where its parameter has this one: it has size 1 where the parameter was summed."""
-    return tuple(n if kept == whole else 1 for n, kept, whole in zip(shape, state.shape, p.shape, strict=True))
+def _state_shape(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a state's shape for a parameter of this one: it has size 1 where the parameter was summed."""
+    return tuple(
+        n if state_size == size else 1 for n, state_size, size in zip(shape, state.shape, p.shape, strict=True)
+    )
 
 
 def _lying_like(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of zeros that lies in memory as x does: the order of dimensions, whether there are gaps, alignment."""
+    """Return zeros with x's layout: the order of its dimensions, its gaps, its alignment."""
     gap = 1 if x.is_contiguous() or x.numel() < 2 or _is_dense(x) else 2
     strides, step = [0] * len(shape), gap
     for d in sorted(range(len(shape)), key=lambda d: (x.stride(d), -d)):
@@ -245,7 +246,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def _filled(x: Tensor, seed: int) -> Tensor:
-    """The tensor with numbers drawn here, where nobody's generators notice."""
+    """Fill a tensor with random numbers without using any of the program's generators."""
     once = x[tuple(slice(None) if stride else slice(1) for stride in x.stride())]  # of what is expanded
     once.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(once.shape))))
     return x
@@ -260,7 +261,7 @@ def _stored(job: Job) -> list[Tensor]:
 
 
 def _difference(own: Job, other: Job, before: Sequence[Tensor]) -> str:
-    """What of a job the kernels have made something else of than the rule."""
+    """Return how the kernels' job differs from the rule's, or an empty string."""
     names = ["the weights", *(name for name, x in zip(own.state._fields, own.state, strict=True) if x is not None)]
     computed = COMPUTED[torch.float64 if own.p.dtype is torch.float64 else torch.float32]
     for name, x, y, old in zip(names, _stored(own), _stored(other), before, strict=True):

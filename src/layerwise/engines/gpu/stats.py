@@ -1,4 +1,4 @@
-"""What a step measured on the device, as people ask for it."""
+"""Measurements of a step, from the device to named arrays."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from torch import Tensor
 
 
 class Measured:
-    """What a step measured, brought to the host when it is asked for."""
+    """A step's answers, copied to the host on first use."""
 
     def __init__(self, answers: Tensor) -> None:
         self._answers = answers
-        self._here: Any = None
+        self._on_host: Any = None
 
     @property
-    def here(self) -> Any:
-        if self._here is None:
-            self._here = self._answers.cpu().numpy()
-        return self._here
+    def on_host(self) -> Any:
+        if self._on_host is None:
+            self._on_host = self._answers.cpu().numpy()
+        return self._on_host
 
 
 class Named(Mapping[str, Any]):
-    """Of one job, by name: a number for each layer."""
+    """One job's measurements by name, a number for each layer."""
 
     def __init__(self, measured: Measured, layers: slice, columns: Mapping[str, int]) -> None:
         self._measured, self._layers, self._columns = measured, layers, columns
 
     def __getitem__(self, name: str) -> Any:
-        return np.array(self._measured.here[self._layers, self._columns[name]])
+        return np.array(self._measured.on_host[self._layers, self._columns[name]])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)

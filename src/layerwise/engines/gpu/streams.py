@@ -1,4 +1,4 @@
-"""Memory that one stream has got and another uses: it must not be given away before both are done with it."""
+"""Memory that one stream allocates and another uses, which must stay until both are done."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ OURS = "layerwise.engines.gpu."
 
 
 def stream_of(device: torch.device) -> Any:
-    """The stream on which the device's work is launched now; None where there are no streams."""
+    """Return the stream for the device's launches; None where there are no streams."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def held_by(*things: Any) -> list[Tensor]:
-    """All tensors that these objects of ours hold, but for those of jobs, which are not ours."""
+    """Return all tensors that these objects of the engine hold, except those of jobs."""
     found: dict[int, Tensor] = {}
     seen: set[int] = set()
     left = list(things)

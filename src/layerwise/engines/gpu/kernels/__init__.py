@@ -1,1 +1,1 @@
-"""Triton kernels: each rule's, cut where it yields, and what they share."""
+"""Triton kernels: those of each rule, cut where it yields, and those that rules share."""

@@ -1,10 +1,10 @@
-"""Adafactor (rules/adafactor.py), cut where the rule yields: what all layers share, and those that keep V whole.
+"""Adafactor (rules/adafactor.py), cut where the rule yields: all layers, and those whose V is not factored.
 
     V ← b2·V + a2·(g² + eps1);   u = g/√V
-    measure: Σp², Σu²          settle: alpha, clip
-    apply: e ← b1·e + scale·u;   p ← kept·p − after·e,   or without momentum  p ← kept·p − scale·u
+    measure: Σp², Σu²          answer: alpha, clip
+    apply: e ← b1·e + scale·u;   p ← shrink·p − after·e,   or without momentum  p ← shrink·p − scale·u
 
-planes.py has what is done where V is factored, up to the sums. As LAMB's, a LATE V is stored by `apply`.
+planes.py has the kernels for a factored V, up to the sums. With LATE `apply` stores V, as it stores LAMB's moments.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.parts import (
-    added,
-    added_up,
     array,
     at_least,
     at_most,
@@ -25,13 +23,15 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
-    heard,
+    now_of,
     place,
     read,
     ready,
     root,
     squared,
+    sum_of,
+    sum_of_layer,
+    value_of,
     wants,
     write,
 )
@@ -39,18 +39,21 @@ from layerwise.engines.gpu.kernels.tables import (
     AFTER,
     ANSWERS,
     BETA2,
+    COEFFICIENTS,
     ENTRIES,
     EPS,
     FIRST,
     JOB,
-    KEPT,
     LAM,
     LAYER,
-    NUMBERS,
+    OF_UPDATE,
+    OF_WEIGHTS,
     PLANE,
+    RATIO,
     S0,
     S1,
     SCALE,
+    SHRINK,
     SPECIFIC,
     TILES,
     TILES_FIRST,
@@ -68,15 +71,15 @@ ABSOLUTE, LR_SCALES, LR_CAPS = number(0.0), number(1.0), number(2.0)  # what REL
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
-    told = {
+    """Return the coefficients that do not change from step to step."""
+    fixed = {
         EPS: h.eps[0],
         EPS2: h.eps[1],
         EPS_ADDED: h.eps[0] if h.eps_mode == "add" else 0.0,
         B1: h.beta1 or 0.0,
         # Without momentum the step is an average of itself alone.
         LR_INSIDE: float(h.lr_in_momentum or h.beta1 is None),
-        EXPONENT: max(h.beta2_decay, -1e9),  # as good as −∞, but that its product with log 1 is a number
+        EXPONENT: max(h.beta2_decay, -1e9),  # in effect −∞, but its product with log 1 is a number
         CAP: inf if h.beta2_cap is None else h.beta2_cap,
         OFFSET: h.decay_offset,
         THRESHOLD: h.clip_threshold or inf,
@@ -86,35 +89,35 @@ def settings(h: Any) -> dict[int, float]:
         WARMUP: float(h.warmup_init),
         DECAY: {"lr": BY_LR, "step": BY_STEP, "none": BY_ITSELF}[h.decay_scale].value,
     }
-    return {key.value: value for key, value in told.items()}
+    return {key.value: value for key, value in fixed.items()}
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, _ = hear(letter, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
-    offset = tl.load(row + OFFSET, here, other=0.0)
+    mask = j < jobs
+    t, lr, _ = now_of(step_params, table, jobs, j, mask)
+    row = table + j * COEFFICIENTS
+    offset = tl.load(row + OFFSET, mask, other=0.0)
     shifted = tl.where(offset == 0, t, at_least(t - offset, 1.0))
-    b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, here, other=-1.0))
-    given = heard(letter, jobs, j, here, BETA2)  # nan where b2 follows t
+    b2 = 1 - tl.exp(tl.log(shifted) * tl.load(row + EXPONENT, mask, other=-1.0))
+    given = value_of(step_params, jobs, j, mask, BETA2)  # nan where b2 follows t
     b2 = tl.where(given == given, given, b2)
-    b2 = at_most(b2, tl.load(row + CAP, here, other=1.0))
-    tl.store(row + B2, b2, here)
-    tl.store(row + A2, 1 - b2, here)
-    relative, cap = tl.load(row + RELATIVE, here, other=0.0), tl.load(row + LR_CAP, here, other=1.0)
+    b2 = at_most(b2, tl.load(row + CAP, mask, other=1.0))
+    tl.store(row + B2, b2, mask)
+    tl.store(row + A2, 1 - b2, mask)
+    relative, cap = tl.load(row + RELATIVE, mask, other=0.0), tl.load(row + LR_CAP, mask, other=1.0)
     cap, factor = tl.where(relative == LR_CAPS, lr, cap), tl.where(relative == LR_CAPS, 1.0, lr)
     rho = at_most(1 / tl.sqrt(t), cap)
-    rho = tl.where(tl.load(row + WARMUP, here, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
-    tl.store(row + RHO, tl.where(relative == ABSOLUTE, lr, factor * rho), here)
-    tl.store(row + LR_DECAY, tl.where(relative == ABSOLUTE, lr, factor * cap), here)
+    rho = tl.where(tl.load(row + WARMUP, mask, other=0.0) != 0, at_most(rho, 1e-6 * t), rho)
+    tl.store(row + RHO, tl.where(relative == ABSOLUTE, lr, factor * rho), mask)
+    tl.store(row + LR_DECAY, tl.where(relative == ABSOLUTE, lr, factor * cap), mask)
 
 
 @triton.jit
-def numbers_of(told, COMPUTE: tl.constexpr):
-    b2, a2, eps_added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+def coefficients_of(own, COMPUTE: tl.constexpr):
+    b2, a2, eps_added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     return b2.to(COMPUTE), a2.to(COMPUTE), eps_added.to(COMPUTE), eps1.to(COMPUTE)
 
 
@@ -131,60 +134,59 @@ def update(g, V, k, CLAMP: tl.constexpr):
 
 
 @triton.jit
-def steps_of(numbers, job, answers, layer, COMPUTE: tl.constexpr):
-    """What an update is moved with."""
+def steps_of(coefficients, job, answers, layer, COMPUTE: tl.constexpr):
+    """Load the factors of a layer's step."""
     to = answers + layer * ANSWERS
-    scale, after, kept = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + KEPT)
-    return (
-        tl.load(numbers + job * NUMBERS + B1).to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), kept.to(COMPUTE)
-    )  # fmt: skip
+    scale, after, shrink = tl.load(to + SCALE), tl.load(to + AFTER), tl.load(to + SHRINK)
+    b1 = tl.load(coefficients + job * COEFFICIENTS + B1)
+    return b1.to(COMPUTE), scale.to(COMPUTE), after.to(COMPUTE), shrink.to(COMPUTE)
 
 
 @triton.jit
-def move(p_at, e_at, u, steps, here, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
-    """p, and e if there is one."""
-    b1, scale, after, kept = steps
+def move(p_at, e_at, u, steps, mask, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, FULL: tl.constexpr):
+    """Write p, and e with MOMENTUM."""
+    b1, scale, after, shrink = steps
     moved = scale * u
     if MOMENTUM:
-        e = b1 * read(e_at, here, COMPUTE, FULL) + moved
-        write(e_at, e, here, FULL)
+        e = b1 * read(e_at, mask, COMPUTE, FULL) + moved
+        write(e_at, e, mask, FULL)
         moved = after * e
-    write(p_at, kept * read(p_at, here, COMPUTE, FULL) - moved, here, FULL)
+    write(p_at, shrink * read(p_at, mask, COMPUTE, FULL) - moved, mask, FULL)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The new V, and Σp² and Σu² of each chunk."""
+    """Compute V, and Σp² and Σu² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, uu = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, uu_ = measure_at(
                 at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True
             )
             pp += pp_
             uu += uu_
-        if whole < n:
+        if full < n:
             pp_, uu_ = measure_at(
-                at, wanted, k, row, start, whole, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
+                at, wanted, k, row, start, full, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
             pp += pp_
             uu += uu_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(uu, 0))
+    tl.store(to + sums_stride, tl.sum(uu, 0))
 
 
 @triton.jit
@@ -193,93 +195,96 @@ def measure_at(
     LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    V = second_moment(g, read(V_at, here, COMPUTE, FULL), k)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    V = second_moment(g, read(V_at, mask, COMPUTE, FULL), k)
     if not LATE:
-        write(V_at, V, here, FULL)
+        write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # avoid 0/0 past the end
     u = update(g, V, k, CLAMP)
     pp = tl.zeros((BLOCK,), tl.float64)
     if SCALES:
-        p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
+        p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
         pp = squared(p)
     return pp, squared(u)
 
 
 @triton.jit(do_not_specialize=VARYING)
-def settle(
-    numbers, layers, plane_of, planes, partials, apart, tiled, tiles_apart, sums, answers, n, skip,
+def answer(
+    coefficients, layers, plane_of, planes, partials, sums_stride, tiled, tiles_stride, sums, answers, n, skip,
     FIRST_ROUND: tl.constexpr, LAST_ROUND: tl.constexpr, ANSWER: tl.constexpr, SKIPS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """The sums of each layer, and what the rule makes of them. Where V is factored, Σu² is of the last round."""
+    """Add up the sums of each layer, and make its answers. Where V is factored, Σu² is of the last round."""
     layer = tl.program_id(0)
     row, plane = layers + layer.to(tl.int64) * LAYER, tl.load(plane_of + layer)
     pp, uu = tl.load(sums + layer), tl.load(sums + n + layer)
     if plane < 0:
         if FIRST_ROUND:
-            pp, uu = added(row, partials, LANES), added(row, partials + apart, LANES)
+            pp, uu = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + sums_stride, LANES)
     else:
         left, parts = tiled + tl.load(planes + plane * PLANE + TILES_FIRST), tl.load(planes + plane * PLANE + TILES)
         if FIRST_ROUND:
-            pp = added_up(left, parts.to(tl.int32), LANES)
+            pp = sum_of(left, parts.to(tl.int32), LANES)
         if LAST_ROUND:
-            uu = added_up(left + tiles_apart, parts.to(tl.int32), LANES)
+            uu = sum_of(left + tiles_stride, parts.to(tl.int32), LANES)
     tl.store(sums + layer, pp)
     tl.store(sums + n + layer, uu)
-    if ANSWER and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        told = numbers + tl.load(row + JOB) * NUMBERS
-        answer(told, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
+    if ANSWER and goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
+        own = coefficients + tl.load(row + JOB) * COEFFICIENTS
+        answer_of(own, answers + layer * ANSWERS, tl.load(row + ENTRIES), pp, uu)
 
 
 @triton.jit
-def answer(told, to, entries, pp, uu):
+def answer_of(own, to, entries, pp, uu):
     n = at_least(entries.to(tl.float64), 1.0)
-    rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(told + THRESHOLD)
+    rms_p, rms, threshold = tl.sqrt(pp / n), tl.sqrt(uu / n), tl.load(own + THRESHOLD)
     clips = threshold != float("inf")
     clip = tl.where(clips, 1 / at_least(rms / tl.where(clips, threshold, 1.0), 1.0), 1.0)
-    scale = tl.where(tl.load(told + SCALED) != 0, at_least(rms_p, tl.load(told + EPS2)), 1.0)
-    alpha, inside = tl.load(told + RHO) * scale, tl.load(told + LR_INSIDE) != 0
-    decay = tl.load(told + DECAY)
-    by = tl.where(decay == BY_LR, tl.load(told + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
-    tl.store(to, rms)
-    tl.store(to + 1, scale * clip)
-    tl.store(to + 2, rms_p)
-    tl.store(to + SCALE, (1 - tl.load(told + B1)) * clip * tl.where(inside, alpha, 1.0))
+    scale = tl.where(tl.load(own + SCALED) != 0, at_least(rms_p, tl.load(own + EPS2)), 1.0)
+    alpha, inside = tl.load(own + RHO) * scale, tl.load(own + LR_INSIDE) != 0
+    decay = tl.load(own + DECAY)
+    by = tl.where(decay == BY_LR, tl.load(own + LR_DECAY), tl.where(decay == BY_STEP, alpha, 1.0))
+    tl.store(to + OF_UPDATE, rms)
+    tl.store(to + RATIO, scale * clip)
+    tl.store(to + OF_WEIGHTS, rms_p)
+    tl.store(to + SCALE, (1 - tl.load(own + B1)) * clip * tl.where(inside, alpha, 1.0))
     tl.store(to + AFTER, tl.where(inside, 1.0, alpha))
-    tl.store(to + KEPT, 1 - by * tl.load(told + LAM))
+    tl.store(to + SHRINK, 1 - by * tl.load(own + LAM))
 
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, e, and where it is late V, one chunk after the other from the end, where caches may still have them."""
+    """Write p, e, and if LATE V, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     e_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     at = p_at, g_at, e_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
-    wanted, k = wants(numbers, job, tl.load(clips + layer), COMPUTE), numbers_of(numbers + job * NUMBERS, COMPUTE)
-    steps = steps_of(numbers, job, answers, layer, COMPUTE)
+    wanted, k = (
+        wants(coefficients, job, tl.load(clips + layer), COMPUTE),
+        coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
+    )
+    steps = steps_of(coefficients, job, answers, layer, COMPUTE)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True)
-        if whole < n:
+        if full < n:
             apply_at(
-                at, wanted, k, steps, row, start, whole, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
+                at, wanted, k, steps, row, start, full, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
             )
-        count(letter, numbers, jobs, row, job, start)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit
@@ -288,15 +293,15 @@ def apply_at(
     LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, e_at, V_at = at
     V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    V = read(V_at, here, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    V = read(V_at, mask, COMPUTE, FULL)
     if LATE:
         V = second_moment(g, V, k)
-        write(V_at, V, here, FULL)
+        write(V_at, V, mask, FULL)
     if not FULL:
-        V = tl.where(here, V, 1.0)  # 0/0 where there is nothing
+        V = tl.where(mask, V, 1.0)  # avoid 0/0 past the end
     p_at += place(row, start, e, P, FLAT)
-    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, here, COMPUTE, MOMENTUM, FULL)
+    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, mask, COMPUTE, MOMENTUM, FULL)

@@ -1,11 +1,11 @@
 """LAMB (rules/lamb.py), cut where the rule yields.
 
-    m ← b1·m + a1·g;   v ← b2·v + a2·g²;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
-    measure: Σp², Σr²          settle: ratio          apply: p ← p − lr·ratio·r
+    m ← b1·m + a1·g;   v ← b2·v + a2·g²;   p ← shrink·p;   u = c1·m / (√(c2·v + eps_root) + eps);   r = u + lam·p
+    measure: Σp², Σr²          answer: ratio          apply: p ← p − lr·ratio·r
 
-`apply` makes r again, because a root and a quotient cost less than memory. Where a step is LATE, it makes the moments
-again as well, and is the one who stores them: because others complete the sums, because nothing is measured, or
-because r has to be of moments that have not been rounded.
+`apply` computes r again, because a root and a quotient cost less than memory. With LATE it also computes the moments
+again and stores them, which `measure` then leaves as they are: others complete the sums, or nothing is measured, or r
+has to be of moments that have not been rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
+    now_of,
     one_minus_power,
     place,
     read,
@@ -37,6 +37,7 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     ADAPT,
     ANSWERS,
+    COEFFICIENTS,
     DECAYED,
     EPS,
     FIRST,
@@ -46,7 +47,9 @@ from layerwise.engines.gpu.kernels.tables import (
     LOW,
     MIN_NORM,
     NEVER,
-    NUMBERS,
+    OF_UPDATE,
+    OF_WEIGHTS,
+    RATIO,
     S0,
     S1,
     SCALE,
@@ -60,13 +63,13 @@ from layerwise.engines.gpu.kernels.tables import (
 
 B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT, TRUST_EPS = (number(SPECIFIC + i) for i in range(7))
 LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 7 + i) for i in range(4))
-C1, C2, LAM_G, LAM_R, KEEP, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
+C1, C2, LAM_G, LAM_R, SHRINK, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
 UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
 IN_RATIO, DECOUPLED, IN_GRADIENT = number(0.0), number(1.0), number(2.0)
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
+    """Return the coefficients that do not change from step to step."""
     b1, b2 = h.betas
     return {
         B1.value: b1,
@@ -85,33 +88,33 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
-    c1 = one_minus_power(tl.load(row + LOG_B1, here, other=-1.0), t)
-    c2 = one_minus_power(tl.load(row + LOG_B2, here, other=-1.0), t)
-    correction, decay = tl.load(row + CORRECTION, here, other=0.0), tl.load(row + DECAY, here, other=0.0)
-    tl.store(row + C1, tl.where(correction == CORRECTED, 1 / c1, 1.0), here)
-    tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), here)
-    tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), here)
-    tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), here)
-    tl.store(row + KEEP, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), here)
-    tl.store(row + LAM_G, tl.load(row + L2, here, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), here)
+    mask = j < jobs
+    t, lr, lam = now_of(step_params, table, jobs, j, mask)
+    row = table + j * COEFFICIENTS
+    c1 = one_minus_power(tl.load(row + LOG_B1, mask, other=-1.0), t)
+    c2 = one_minus_power(tl.load(row + LOG_B2, mask, other=-1.0), t)
+    correction, decay = tl.load(row + CORRECTION, mask, other=0.0), tl.load(row + DECAY, mask, other=0.0)
+    tl.store(row + C1, tl.where(correction == CORRECTED, 1 / c1, 1.0), mask)
+    tl.store(row + C2, tl.where(correction == CORRECTED, 1 / c2, 1.0), mask)
+    tl.store(row + LR_APPLY, tl.where(correction == CORRECTED_LR, lr * (tl.sqrt(c2) / c1), lr), mask)
+    tl.store(row + LAM_R, tl.where(decay == IN_RATIO, lam, 0.0), mask)
+    tl.store(row + SHRINK, tl.where(decay == DECOUPLED, 1 - lr * lam, 1.0), mask)
+    tl.store(row + LAM_G, tl.load(row + L2, mask, other=0.0) + tl.where(decay == IN_GRADIENT, lam, 0.0), mask)
 
 
 @triton.jit
-def numbers_of(told, COMPUTE: tl.constexpr):
-    b1, a1, b2, a2 = tl.load(told + B1), tl.load(told + A1), tl.load(told + B2), tl.load(told + A2)
-    c1, c2, eps_root, eps = tl.load(told + C1), tl.load(told + C2), tl.load(told + EPS_ROOT), tl.load(told + EPS)
-    lam_g, lam_r, keep = tl.load(told + LAM_G), tl.load(told + LAM_R), tl.load(told + KEEP)
+def coefficients_of(own, COMPUTE: tl.constexpr):
+    b1, a1, b2, a2 = tl.load(own + B1), tl.load(own + A1), tl.load(own + B2), tl.load(own + A2)
+    c1, c2, eps_root, eps = tl.load(own + C1), tl.load(own + C2), tl.load(own + EPS_ROOT), tl.load(own + EPS)
+    lam_g, lam_r, shrink = tl.load(own + LAM_G), tl.load(own + LAM_R), tl.load(own + SHRINK)
     moments = b1.to(COMPUTE), a1.to(COMPUTE), b2.to(COMPUTE), a2.to(COMPUTE), lam_g.to(COMPUTE)
     return (
         moments,
         (c1.to(COMPUTE), c2.to(COMPUTE), eps_root.to(COMPUTE), eps.to(COMPUTE), lam_r.to(COMPUTE)),
-        keep.to(COMPUTE),
+        shrink.to(COMPUTE),
     )
 
 
@@ -124,20 +127,20 @@ def moments(p, g, m, v, k):
 
 @triton.jit
 def update(p, m, v, k):
-    """r, of p after a decay that comes first."""
+    """Return r, given p after decoupled decay."""
     c1, c2, eps_root, eps, lam_r = k
     return c1 * m / (root(c2 * v + eps_root) + eps) + lam_r * p
 
 
 @triton.jit
 def places(
-    letter, pointers, row, job, jobs, start,
+    step_params, pointers, row, job, jobs, start,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr,
     FLAT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Where p, g, m and v of a chunk begin."""
+    """Return where p, g, m and v of a chunk begin."""
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     m_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
     v_at = array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
     return p_at, g_at, m_at, v_at
@@ -145,30 +148,30 @@ def places(
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The new moments, and Σp² and Σr² of each chunk."""
+    """Compute the new moments, and Σp² and Σr² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, COMPUTE)
+    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, rr_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
             pp += pp_
             rr += rr_
-        if whole < n:
-            pp_, rr_ = measure_at(at, wanted, k, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+        if full < n:
+            pp_, rr_ = measure_at(at, wanted, k, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
             pp += pp_
             rr += rr_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(rr, 0))
+    tl.store(to + sums_stride, tl.sum(rr, 0))
 
 
 @triton.jit
@@ -177,60 +180,63 @@ def measure_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, m_at, v_at = at
-    of_moments, of_update, keep = k
+    of_moments, of_update, shrink = k
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at + place(row, start, e, P, FLAT), here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
-    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
     m, v = moments(p, g, m, v, of_moments)
     if not LATE:
-        write(m_at, m, here, FULL)
-        write(v_at, v, here, FULL)
-    p *= keep
+        write(m_at, m, mask, FULL)
+        write(v_at, v, mask, FULL)
+    p *= shrink
     r = update(p, m, v, of_update)
     if not FULL:
-        r = tl.where(here, r, 0.0)  # 0/0 where there is nothing
+        r = tl.where(mask, r, 0.0)  # avoid 0/0 past the end
     return squared(p), squared(r)
 
 
 @triton.jit
-def answer(told, to, pp, rr):
+def answer_of(own, to, pp, rr):
     norm_p, norm_r = tl.sqrt(pp), tl.sqrt(rr)
-    w, x = at_least(norm_p, tl.load(told + MIN_NORM)), at_least(norm_r, tl.load(told + MIN_NORM))
-    ratio = at_most(w, tl.load(told + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(told + TRUST_EPS))
-    ratio = at_most(at_least(ratio, tl.load(told + LOW)), tl.load(told + HIGH))
-    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
-    adapt = tl.load(told + ADAPT)
-    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(told + LAM) == 0)), 1.0, ratio)
-    tl.store(to, norm_p)
-    tl.store(to + 1, norm_r)
-    tl.store(to + 2, ratio)
-    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+    w, x = at_least(norm_p, tl.load(own + MIN_NORM)), at_least(norm_r, tl.load(own + MIN_NORM))
+    ratio = at_most(w, tl.load(own + MAX_WEIGHT)) / (tl.where(x == 0, 1.0, x) + tl.load(own + TRUST_EPS))
+    ratio = at_most(at_least(ratio, tl.load(own + LOW)), tl.load(own + HIGH))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
+    adapt = tl.load(own + ADAPT)
+    ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (tl.load(own + LAM) == 0)), 1.0, ratio)
+    tl.store(to + OF_WEIGHTS, norm_p)
+    tl.store(to + OF_UPDATE, norm_r)
+    tl.store(to + RATIO, ratio)
+    tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, and where it is late its moments, one chunk after the other from the end, where caches may still have them."""
+    """Write p, and if LATE the moments, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
-    at = places(letter, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k, step = numbers_of(numbers + job * NUMBERS, COMPUTE), tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE)
+    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k, step = (
+        coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
+        tl.load(answers + layer * ANSWERS + SCALE).to(COMPUTE),
+    )
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
-        if whole < n:
-            apply_at(at, wanted, k, step, row, start, whole, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
-        count(letter, numbers, jobs, row, job, start)
+        if full < n:
+            apply_at(at, wanted, k, step, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit
@@ -239,18 +245,18 @@ def apply_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, m_at, v_at = at
-    of_moments, of_update, keep = k
+    of_moments, of_update, shrink = k
     p_at += place(row, start, e, P, FLAT)
     m_at += place(row, start, e, S0, FLAT)
     v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at, here, COMPUTE, FULL)
-    m, v = read(m_at, here, COMPUTE, FULL), read(v_at, here, COMPUTE, FULL)
+    p = read(p_at, mask, COMPUTE, FULL)
+    m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
     if LATE:
-        g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
+        g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
         m, v = moments(p, g, m, v, of_moments)
-        write(m_at, m, here, FULL)
-        write(v_at, v, here, FULL)
-    p *= keep
-    write(p_at, p - step * update(p, m, v, of_update), here, FULL)
+        write(m_at, m, mask, FULL)
+        write(v_at, v, mask, FULL)
+    p *= shrink
+    write(p_at, p - step * update(p, m, v, of_update), mask, FULL)

@@ -1,6 +1,6 @@
 """LARS (rules/lars.py), cut where the rule yields.
 
-measure: Σp², Σx²  of x = g, or g + lam·p; g with what l2 adds to it          settle: ratio
+measure: Σp², Σx²  of x = g, or g + lam·p; g with what l2 adds to it          answer: ratio
 apply: u = (lr·)ratio·(g + lam·p);   b ← mu·b + u;   p ← p − b, or p − (u + mu·b)
 """
 
@@ -19,7 +19,7 @@ from layerwise.engines.gpu.kernels.parts import (
     count,
     goes,
     gradient,
-    hear,
+    now_of,
     place,
     read,
     ready,
@@ -30,6 +30,7 @@ from layerwise.engines.gpu.kernels.parts import (
 from layerwise.engines.gpu.kernels.tables import (
     ADAPT,
     ANSWERS,
+    COEFFICIENTS,
     DECAYED,
     EPS,
     FIRST,
@@ -40,7 +41,9 @@ from layerwise.engines.gpu.kernels.tables import (
     LR,
     MIN_NORM,
     NEVER,
-    NUMBERS,
+    OF_UPDATE,
+    OF_WEIGHTS,
+    RATIO,
     S0,
     SCALE,
     SPECIFIC,
@@ -56,7 +59,7 @@ LAM_X, LAM_R, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in ran
 
 
 def settings(h: Any) -> dict[int, float]:
-    """The numbers that do not change from step to step."""
+    """Return the coefficients that do not change from step to step."""
     return {
         MU.value: h.momentum,
         EPS.value: h.eps,
@@ -69,48 +72,48 @@ def settings(h: Any) -> dict[int, float]:
 
 
 @triton.jit(do_not_specialize=VARYING)
-def tell(letter, numbers, jobs, BLOCK: tl.constexpr):
-    """What the rule makes of `now` before anything is measured."""
+def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
+    """Fill in the coefficients of each job, which `now` and its settings give."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    here = j < jobs
-    t, lr, lam = hear(letter, numbers, jobs, j, here)
-    row = numbers + j * NUMBERS
-    inside = tl.load(row + LR_INSIDE, here, other=0.0) != 0
-    l2, decayed = tl.load(row + L2, here, other=0.0), tl.load(row + NORM_DECAYED, here, other=0.0)
-    tl.store(row + LAM_X, l2 + lam * decayed, here)
-    tl.store(row + LAM_R, l2 + lam, here)
-    tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, here, other=0.0)), here)
-    tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), here)
-    tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), here)
+    mask = j < jobs
+    t, lr, lam = now_of(step_params, table, jobs, j, mask)
+    row = table + j * COEFFICIENTS
+    inside = tl.load(row + LR_INSIDE, mask, other=0.0) != 0
+    l2, decayed = tl.load(row + L2, mask, other=0.0), tl.load(row + NORM_DECAYED, mask, other=0.0)
+    tl.store(row + LAM_X, l2 + lam * decayed, mask)
+    tl.store(row + LAM_R, l2 + lam, mask)
+    tl.store(row + DAMPED, tl.where(t == 1, 1.0, 1 - tl.load(row + DAMPENING, mask, other=0.0)), mask)
+    tl.store(row + LR_APPLY, tl.where(inside, lr, 1.0), mask)
+    tl.store(row + OUTSIDE, tl.where(inside, 1.0, lr), mask)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    letter, numbers, pointers, layers, chunks, clips, partials, apart, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Σp² and Σx² of each chunk."""
+    """Compute Σp² and Σx² of each chunk."""
     layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    lam = tl.load(numbers + job * NUMBERS + LAM_X).to(COMPUTE)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    lam = tl.load(coefficients + job * COEFFICIENTS + LAM_X).to(COMPUTE)
     pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, i, n, COMPUTE, READY, FLAT, BLOCK, True)
             pp += pp_
             xx += xx_
-        if whole < n:
-            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, whole, n, COMPUTE, READY, FLAT, BLOCK, False)
+        if full < n:
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, full, n, COMPUTE, READY, FLAT, BLOCK, False)
             pp += pp_
             xx += xx_
     to = partials + tl.load(row + FIRST) + start // CHUNK
     tl.store(to, tl.sum(pp, 0))
-    tl.store(to + apart, tl.sum(xx, 0))
+    tl.store(to + sums_stride, tl.sum(xx, 0))
 
 
 @triton.jit
@@ -125,25 +128,25 @@ def measure_at(
 
 
 @triton.jit
-def answer(told, to, pp, xx):
-    norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(told + MIN_NORM)
+def answer_of(own, to, pp, xx):
+    norm_p, norm_x, floor = tl.sqrt(pp), tl.sqrt(xx), tl.load(own + MIN_NORM)
     w, x = at_least(norm_p, floor), at_least(norm_x, floor)
-    lr, lam, decayed = tl.load(told + LR), tl.load(told + LAM), tl.load(told + NORM_DECAYED) != 0
-    d = tl.where(decayed, x, x + lam * w) + tl.load(told + EPS)
-    ratio = tl.load(told + ETA) * w / tl.where(x == 0, 1.0, d)
-    ratio = bounded(ratio, lr, tl.load(told + LOW), tl.load(told + HIGH))
-    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(told + ZERO_RATIO))
-    adapt = tl.load(told + ADAPT)
+    lr, lam, decayed = tl.load(own + LR), tl.load(own + LAM), tl.load(own + NORM_DECAYED) != 0
+    d = tl.where(decayed, x, x + lam * w) + tl.load(own + EPS)
+    ratio = tl.load(own + ETA) * w / tl.where(x == 0, 1.0, d)
+    ratio = bounded(ratio, lr, tl.load(own + LOW), tl.load(own + HIGH))
+    ratio = tl.where((w != 0) & (x != 0), ratio, tl.load(own + ZERO_RATIO))
+    adapt = tl.load(own + ADAPT)
     ratio = tl.where((adapt == NEVER) | ((adapt == DECAYED) & (lam == 0)), 1.0, ratio)
-    tl.store(to, norm_p)
-    tl.store(to + 1, norm_x)
-    tl.store(to + 2, ratio)
-    tl.store(to + SCALE, tl.load(told + LR_APPLY) * ratio)
+    tl.store(to + OF_WEIGHTS, norm_p)
+    tl.store(to + OF_UPDATE, norm_x)
+    tl.store(to + RATIO, ratio)
+    tl.store(to + SCALE, tl.load(own + LR_APPLY) * ratio)
 
 
 @triton.jit
 def bounded(ratio, lr, low, high):
-    """In units of lr, where there are bounds and an lr."""
+    """Bound the ratio in units of lr, if there are bounds and lr is not 0."""
     asked = ((low != float("-inf")) | (high != float("inf"))) & (lr != 0)
     within = at_most(at_least(ratio / tl.where(lr == 0, 1.0, lr), low), high)
     return tl.where(asked, within, ratio)
@@ -151,32 +154,32 @@ def bounded(ratio, lr, low, high):
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    letter, numbers, pointers, layers, chunks, clips, answers, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """b and p, one chunk after the other from the end, where caches may still have them."""
+    """Write b and p, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
     layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
     p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
     b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
-    at, wanted = (p_at, g_at, b_at), wants(numbers, job, tl.load(clips + layer), COMPUTE)
-    k = numbers_of(numbers + job * NUMBERS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
+    at, wanted = (p_at, g_at, b_at), wants(coefficients, job, tl.load(clips + layer), COMPUTE)
+    k = coefficients_of(coefficients + job * COEFFICIENTS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
     if goes(skip, SKIPS):
-        whole = n // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
             apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
-        if whole < n:
-            apply_at(at, wanted, k, row, start, whole, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
-        count(letter, numbers, jobs, row, job, start)
+        if full < n:
+            apply_at(at, wanted, k, row, start, full, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
+        count(step_params, coefficients, jobs, row, job, start)
 
 
 @triton.jit
-def numbers_of(told, scale, COMPUTE: tl.constexpr):
-    lam, mu, damped = tl.load(told + LAM_R), tl.load(told + MU), tl.load(told + DAMPED)
-    nesterov, outside = tl.load(told + NESTEROV), tl.load(told + OUTSIDE)
+def coefficients_of(own, scale, COMPUTE: tl.constexpr):
+    lam, mu, damped = tl.load(own + LAM_R), tl.load(own + MU), tl.load(own + DAMPED)
+    nesterov, outside = tl.load(own + NESTEROV), tl.load(own + OUTSIDE)
     return (
         lam.to(COMPUTE), scale.to(COMPUTE), mu.to(COMPUTE), damped.to(COMPUTE), nesterov != 0, outside.to(COMPUTE)
     )  # fmt: skip
@@ -188,16 +191,16 @@ def apply_at(
     FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    here = e < n
+    mask = e < n
     p_at, g_at, b_at = at
     lam, scale, mu, damped, nesterov, outside = k
     p_at += place(row, start, e, P, FLAT)
-    p = read(p_at, here, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), here, COMPUTE, FULL), wanted, here, READY)
+    p = read(p_at, mask, COMPUTE, FULL)
+    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
     u = scale * (g + lam * p)
     if MOMENTUM:
         b_at += place(row, start, e, S0, FLAT)
-        b = mu * read(b_at, here, COMPUTE, FULL) + damped * u
-        write(b_at, b, here, FULL)
+        b = mu * read(b_at, mask, COMPUTE, FULL) + damped * u
+        write(b_at, b, mask, FULL)
         u = tl.where(nesterov, u + mu * b, b)
-    write(p_at, p - outside * u, here, FULL)
+    write(p_at, p - outside * u, mask, FULL)

@@ -1,4 +1,4 @@
-"""What the rules' kernels share: reading tables and tensors, the gradient made ready, sums in a fixed order."""
+"""Device functions that the rules' kernels share: reading tables and tensors, preparing gradients, adding up."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from layerwise.engines.gpu.kernels.tables import (
     ANSWERS,
     BASE,
     CHUNKS,
+    COEFFICIENTS,
     COUNT,
     COUNTER,
     DIMS,
@@ -19,7 +20,6 @@ from layerwise.engines.gpu.kernels.tables import (
     GRAD_HIGH,
     GRAD_LOW,
     GRADIENT,
-    HEARD,
     INT64,
     JOB,
     KIND,
@@ -27,11 +27,14 @@ from layerwise.engines.gpu.kernels.tables import (
     LAYER,
     LEADS,
     LR,
-    NUMBERS,
     OPERANDS,
+    PROGRAM,
+    PROGRAM_PART,
+    PROGRAM_ROW,
     SIGN,
     SIZE,
     STRIDE,
+    VALUE,
     VARYING,
     G,
     T,
@@ -41,39 +44,39 @@ from layerwise.engines.gpu.kernels.tables import (
 
 
 @triton.jit
-def heard(letter, jobs, j, here, WHICH: tl.constexpr):
-    """What `now` holds of these jobs, in float64, wherever it lies."""
-    raw = tl.load(letter + (HEARD + WHICH) * jobs + j, here, other=0)
-    kind = tl.load(letter + (KIND + WHICH) * jobs + j, here, other=0)
+def value_of(step_params, jobs, j, mask, WHICH: tl.constexpr):
+    """Return a field of these jobs' `now` in float64, wherever it lies."""
+    raw = tl.load(step_params + (VALUE + WHICH) * jobs + j, mask, other=0)
+    kind = tl.load(step_params + (KIND + WHICH) * jobs + j, mask, other=0)
     x = raw.to(tl.float64, bitcast=True)
-    single = tl.load(raw.to(tl.pointer_type(tl.float32)), here & (kind == FLOAT32), other=0.0).to(tl.float64)
-    double = tl.load(raw.to(tl.pointer_type(tl.float64)), here & (kind == FLOAT64), other=0.0)
-    whole = tl.load(raw.to(tl.pointer_type(tl.int64)), here & ((kind == INT64) | (kind == COUNTER)), other=0)
+    single = tl.load(raw.to(tl.pointer_type(tl.float32)), mask & (kind == FLOAT32), other=0.0).to(tl.float64)
+    double = tl.load(raw.to(tl.pointer_type(tl.float64)), mask & (kind == FLOAT64), other=0.0)
+    integer = tl.load(raw.to(tl.pointer_type(tl.int64)), mask & ((kind == INT64) | (kind == COUNTER)), other=0)
     x = tl.where(kind == FLOAT32, single, tl.where(kind == FLOAT64, double, x))
-    x = tl.where((kind == INT64) | (kind == COUNTER), whole.to(tl.float64), x)
+    x = tl.where((kind == INT64) | (kind == COUNTER), integer.to(tl.float64), x)
     return tl.where(kind == COUNTER, x + 1, x)  # a counter has counted the steps before this one
 
 
 @triton.jit
-def hear(letter, numbers, jobs, j, here):
-    """Write down what was heard of these jobs."""
-    t, lr = heard(letter, jobs, j, here, T), heard(letter, jobs, j, here, LR)
-    lam, g_scale = heard(letter, jobs, j, here, LAM), heard(letter, jobs, j, here, G_SCALE)
-    t = tl.where(here, t, 1.0)  # a step with which all that is made of it is finite
-    row = numbers + j * NUMBERS
-    tl.store(row + T, t, here)
-    tl.store(row + LR, lr, here)
-    tl.store(row + LAM, lam, here)
-    tl.store(row + G_SCALE, g_scale, here)
+def now_of(step_params, coefficients, jobs, j, mask):
+    """Copy the fields of `now` to the coefficients of these jobs, and return t, lr and lam."""
+    t, lr = value_of(step_params, jobs, j, mask, T), value_of(step_params, jobs, j, mask, LR)
+    lam, g_scale = value_of(step_params, jobs, j, mask, LAM), value_of(step_params, jobs, j, mask, G_SCALE)
+    t = tl.where(mask, t, 1.0)  # past the last job, a count that keeps all coefficients finite
+    row = coefficients + j * COEFFICIENTS
+    tl.store(row + T, t, mask)
+    tl.store(row + LR, lr, mask)
+    tl.store(row + LAM, lam, mask)
+    tl.store(row + G_SCALE, g_scale, mask)
     return t, lr, lam
 
 
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
-    """The layer that chunk c belongs to, its row, its job, and the chunk's first element and number of elements."""
-    layer = tl.load(chunks + 2 * c)
+    """Return the layer of chunk c, its row, its job, and the chunk's first element and length."""
+    layer = tl.load(chunks + PROGRAM * c + PROGRAM_ROW)
     row = layers + layer.to(tl.int64) * LAYER
-    start = tl.load(chunks + 2 * c + 1).to(tl.int64) * CHUNK
+    start = tl.load(chunks + PROGRAM * c + PROGRAM_PART).to(tl.int64) * CHUNK
     n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
     return layer, row, tl.load(row + JOB), start, n
 
@@ -83,26 +86,26 @@ def array(
     pointers, row, job, start,
     WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Where the chunk of this operand begins; of a layer that does not lie in a row, where the layer does."""
+    """Return where the chunk of this operand begins; where a layer is not contiguous, where the layer begins."""
     return begins(tl.load(pointers + job * OPERANDS + WHICH), row, start, WHICH, DTYPE, FLAT, ALIGNED)
 
 
 @triton.jit
-def gradient(letter, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
-    return begins(tl.load(letter + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
+def gradient(step_params, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
+    return begins(tl.load(step_params + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
 
 
 @triton.jit
 def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
     base = tl.load(row + BASE + WHICH)
     at = address.to(tl.pointer_type(DTYPE)) + (base + start if FLAT else base)
-    # Here, because the compiler keeps such a hint with the operation that has made the pointer.
+    # The hint stands here because the compiler attaches it to the operation that makes the pointer.
     return tl.multiple_of(at, 16) if ALIGNED else at
 
 
 @triton.jit
 def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
-    """Where element i of the chunk is, counted from where its `array` begins."""
+    """Return the offset of element i of the chunk from what `array` returns."""
     if FLAT:
         at = i
     else:
@@ -117,39 +120,39 @@ def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
 
 
 @triton.jit
-def read(at, here, COMPUTE: tl.constexpr, FULL: tl.constexpr):
+def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr):
     if FULL:
         return tl.load(at).to(COMPUTE)
-    return tl.load(at, here, other=0.0).to(COMPUTE)
+    return tl.load(at, mask, other=0.0).to(COMPUTE)
 
 
 @triton.jit
-def write(at, x, here, FULL: tl.constexpr):
+def write(at, x, mask, FULL: tl.constexpr):
     if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
-        x = x.to(tl.float32)  # from where all know the way
+        x = x.to(tl.float32)  # float32 can be converted to every dtype of 16 bits
     if FULL:
         tl.store(at, x.to(at.dtype.scalar.element_ty))
     else:
-        tl.store(at, x.to(at.dtype.scalar.element_ty), here)
+        tl.store(at, x.to(at.dtype.scalar.element_ty), mask)
 
 
 @triton.jit
 def goes(skip, SKIPS: tl.constexpr):
-    """Whether the step is taken, which only the device may know."""
+    """Return whether the step is taken, which only the device may know."""
     if SKIPS:
         return tl.load(skip) == 0
     return True
 
 
 @triton.jit
-def count(letter, numbers, jobs, row, job, start):
-    """Count the step of this job, if its counts live here: whoever has its first chunk does."""
-    counts = (tl.load(letter + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
-    counter = tl.load(letter + (HEARD + T) * jobs + job).to(tl.pointer_type(tl.int64))
-    tl.store(counter, tl.load(numbers + job * NUMBERS + T).to(tl.int64), counts)
+def count(step_params, coefficients, jobs, row, job, start):
+    """Count the step of this job if its count lives on the device; the program of its first chunk does it."""
+    counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
+    counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
+    tl.store(counter, tl.load(coefficients + job * COEFFICIENTS + T).to(tl.int64), counts)
 
 
-# ---- arithmetic; in this order, so that nan stays nan
+# ---- arithmetic; comparisons in this order, so that nan stays nan
 
 
 @triton.jit
@@ -164,34 +167,34 @@ def at_most(x, high):
 
 @triton.jit
 def one_minus_power(log_b, t):
-    """1 − b^t, in float64."""
+    """Return 1 − b^t in float64."""
     return 1 - tl.exp(t * log_b)
 
 
 @triton.jit
-def wants(numbers, job, divisor, COMPUTE: tl.constexpr):
-    """What a gradient of this job is to be made of, before it is used."""
-    row = numbers + job * NUMBERS
+def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
+    """Load what the gradients of this job are scaled, clipped and divided by."""
+    row = coefficients + job * COEFFICIENTS
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
     low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
     return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
 
 
 @triton.jit
-def ready(g, wanted, here, READY: tl.constexpr):
-    """The gradient as it is to be used (rules/parts.py): g / g_scale, turned round, clipped by value and by norms.
+def ready(g, wanted, mask, READY: tl.constexpr):
+    """Return the gradient ready for use (rules/parts.py): g / g_scale, negated, clipped by value and by norms.
 
     Past the end of a layer it stays 0, which bounds above 0 would change.
     """
     if READY:
         scale, sign, low, high, divisor = wanted
-        return tl.where(here, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
+        return tl.where(mask, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
     return g
 
 
 @triton.jit
 def root(x):
-    """√x, also of float32 below its least normal number, which `tl.sqrt` takes for 0."""
+    """Return √x, also for float32 below its least normal number, of which `tl.sqrt` makes 0."""
     if x.dtype.scalar == tl.float32:
         return tl.sqrt_rn(x)
     return tl.sqrt(x)
@@ -202,20 +205,20 @@ def root(x):
 
 @triton.jit
 def squared(x):
-    """x² in float64, where the square of no float32 is 0 or infinite unless x is."""
+    """Return x² in float64, where the square of no float32 is 0 or infinite unless x is."""
     wide = x.to(tl.float64)
     return wide * wide
 
 
 @triton.jit
-def added(row, partials, LANES: tl.constexpr):
-    """The sum of what the layer's chunks have left."""
-    return added_up(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
+def sum_of_layer(row, partials, LANES: tl.constexpr):
+    """Add up the partial sums of a layer's chunks."""
+    return sum_of(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
 
 
 @triton.jit
-def added_up(partials, n, LANES: tl.constexpr):
-    """The sum of n numbers, always in the same order."""
+def sum_of(partials, n, LANES: tl.constexpr):
+    """Add up n numbers, always in the same order."""
     lanes = tl.arange(0, LANES)
     total = tl.zeros((LANES,), tl.float64)
     i = 0
@@ -226,47 +229,47 @@ def added_up(partials, n, LANES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=VARYING)
-def add(layers, partials, sums, LANES: tl.constexpr):
-    """The sum of each layer."""
+def add_up(layers, partials, sums, LANES: tl.constexpr):
+    """Add up the partial sums of each layer."""
     layer = tl.program_id(0)
-    tl.store(sums + layer, added(layers + layer.to(tl.int64) * LAYER, partials, LANES))
+    tl.store(sums + layer, sum_of_layer(layers + layer.to(tl.int64) * LAYER, partials, LANES))
 
 
 @triton.jit(do_not_specialize=VARYING)
-def settle(
-    numbers, layers, partials, sums, answers, n, apart, skip,
-    ANSWER: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+def answer(
+    coefficients, layers, partials, sums, answers, n, sums_stride, skip,
+    ANSWER_OF: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """The two sums of each layer, and what a rule's ANSWER makes of them when the LAST has been added."""
+    """Add up both sums of each layer, and in the LAST round make the rule's answers of them."""
     layer = tl.program_id(0)
     row = layers + layer.to(tl.int64) * LAYER
     if ADD:
-        pp, xx = added(row, partials, LANES), added(row, partials + apart, LANES)
+        pp, xx = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + sums_stride, LANES)
         tl.store(sums + layer, pp)
         tl.store(sums + n + layer, xx)
     else:
         pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
-    if LAST and goes(skip, SKIPS):  # else what was measured of the last step that was taken stands
-        ANSWER(numbers + tl.load(row + JOB) * NUMBERS, answers + layer * ANSWERS, pp, xx)
+    if LAST and goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
+        ANSWER_OF(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def square(
-    letter, numbers, pointers, layers, chunks, clips, partials, skip, jobs,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Σg² of each chunk, g made ready as far as it can be before its norm is known."""
+    """Compute Σg² of each chunk, with g ready but for the division by its norm."""
     _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = gradient(letter, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    wanted = wants(numbers, job, tl.full((), 1.0, tl.float64), COMPUTE)
+    at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
-    whole = n // BLOCK * BLOCK
-    for i in range(0, whole, BLOCK):
+    full = n // BLOCK * BLOCK
+    for i in range(0, full, BLOCK):
         gg += square_at(at, wanted, row, start, i, n, COMPUTE, FLAT, BLOCK, True)
-    if whole < n:
-        gg += square_at(at, wanted, row, start, whole, n, COMPUTE, FLAT, BLOCK, False)
+    if full < n:
+        gg += square_at(at, wanted, row, start, full, n, COMPUTE, FLAT, BLOCK, False)
     tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0))
 
 

@@ -1,7 +1,7 @@
-"""What planes.py keeps of its matrices: the sums that tiles leave, and R and C, which these make.
+"""Row and column statistics: adding up the strips that tiles leave, and making R, C and the factors of u.
 
-Strips are in the dtype of the arithmetic, and so is what there is one strip of; what is added up is in float64. What
-renew makes of the sums comes where their strips were.
+Strips are in the dtype of the arithmetic, and so is a sum that has only one; other sums are in float64. `renew` writes
+the factors over the strips.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from layerwise.engines.gpu.kernels.parts import at_least, goes
 from layerwise.engines.gpu.kernels.planes import along
 from layerwise.engines.gpu.kernels.tables import (
     BFLOAT16,
+    COEFFICIENTS,
     COLUMNS,
     EPS,
     FACTORS,
     FLOAT16,
     FLOAT32,
     FLOAT64,
-    NUMBERS,
     OF_ROWS,
     PILE,
     PILE_LENGTH,
     PILE_SUM,
+    PROGRAM,
+    PROGRAM_PART,
+    PROGRAM_ROW,
     ROWS,
     SIDE,
     SIDE_AXIS,
@@ -44,83 +47,83 @@ from layerwise.engines.gpu.kernels.tables import (
     number,
 )
 
-WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # in WIDE: which are in float64
+WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # bits of WIDE: which are in float64
 
 
 @triton.jit
-def fold(piles, work, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
-    """The sum of a pile's strips."""
+def fold(piles, programs, DTYPE: tl.constexpr, LENGTH: tl.constexpr, DEPTH: tl.constexpr):
+    """Add up the strips of a pile."""
     c = tl.program_id(0)
-    pile = piles + tl.load(work + 2 * c).to(tl.int64) * PILE
-    i = tl.load(work + 2 * c + 1).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
+    pile = piles + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PILE
+    i = tl.load(programs + PROGRAM * c + PROGRAM_PART).to(tl.int64) * LENGTH + tl.arange(0, LENGTH)
     n, strips = tl.load(pile + PILE_LENGTH), tl.load(pile + STRIPS).to(tl.int32)
     at = tl.load(pile + STRIPS_FIRST).to(tl.pointer_type(DTYPE))
     total = tl.zeros((DEPTH, LENGTH), tl.float64)
     for first in range(0, strips, DEPTH):
         strip = first + tl.arange(0, DEPTH)
-        here = (strip < strips)[:, None] & (i < n)[None, :]
-        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], here, other=0.0).to(tl.float64)
+        mask = (strip < strips)[:, None] & (i < n)[None, :]
+        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], mask, other=0.0).to(tl.float64)
     tl.store(tl.load(pile + PILE_SUM).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
 
 
 @triton.jit
-def fetch(address, kind, at, here, OTHER: tl.constexpr):
-    """A number of whichever dtype, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (kind == FLOAT32), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (kind == FLOAT64), other=OTHER)
-    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, here & (kind == BFLOAT16), other=OTHER)
-    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, here & (kind == FLOAT16), other=OTHER)
+def fetch(address, kind, at, mask, OTHER: tl.constexpr):
+    """Load numbers of any dtype, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == FLOAT32), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == FLOAT64), other=OTHER)
+    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == BFLOAT16), other=OTHER)
+    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == FLOAT16), other=OTHER)
     low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
     return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
 
 
 @triton.jit
-def put(address, kind, at, x, here):
-    """Store a number as whichever dtype. What is too large for a dtype is not converted to another than its own."""
+def put(address, kind, at, x, mask):
+    """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
     single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
     half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (kind == FLOAT32))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (kind == FLOAT64))
-    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), here & (kind == BFLOAT16))
-    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, here & (kind == FLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == FLOAT32))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == FLOAT64))
+    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == BFLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == FLOAT16))
 
 
 @triton.jit
-def recall(address, wide, at, here, OTHER: tl.constexpr):
-    """What `note` has noted, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, here & (wide == 0), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, here & (wide != 0), other=OTHER)
+def recall(address, wide, at, mask, OTHER: tl.constexpr):
+    """Load what `note` stored, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (wide == 0), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (wide != 0), other=OTHER)
     return tl.where(wide != 0, double, single.to(tl.float64))
 
 
 @triton.jit
-def note(address, wide, at, x, here):
+def note(address, wide, at, x, mask):
     single = tl.where(wide != 0, 0.0, x).to(tl.float32)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, here & (wide == 0))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, here & (wide != 0))
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (wide == 0))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (wide != 0))
 
 
 @triton.jit
-def part_of(sides, work, BM: tl.constexpr, BE: tl.constexpr):
-    """A side, the number of its strip that this program takes, and which matrices and statistics these are."""
+def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
+    """Return the side that this program takes, its strip, and its matrices and statistics."""
     c = tl.program_id(0)
-    side = sides + tl.load(work + 2 * c).to(tl.int64) * SIDE
-    number, n = tl.load(work + 2 * c + 1), tl.load(side + SIDE_ENTRIES).to(tl.int32)
+    side = sides + tl.load(programs + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * SIDE
+    number, n = tl.load(programs + PROGRAM * c + PROGRAM_PART), tl.load(side + SIDE_ENTRIES).to(tl.int32)
     across = tl.maximum(tl.cdiv(n, BE), 1)
     m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
     in_m = m < tl.load(side + SIDE_MATRICES)
-    here = in_m[:, None] & (i < n)[None, :]
+    mask = in_m[:, None] & (i < n)[None, :]
     stored = along(side + SIDE_MATRIX_AXIS, m, 0, 1)[:, None] + along(side + SIDE_AXIS, i, 0, 1)[None, :]
-    return side, number % across, m, in_m, here, m.to(tl.int64)[:, None] * n + i[None, :], stored
+    return side, number % across, m, in_m, mask, m.to(tl.int64)[:, None] * n + i[None, :], stored
 
 
 @triton.jit
-def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
-    """Of each matrix, the sum of its rows' sums, and of the R that there was."""
-    side, strip, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
+def total(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
+    """Compute, for each matrix, the sums of its row sums and of the old R."""
+    side, strip, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
     wide = tl.load(side + WIDE)
-    G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 0.0)
-    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, here, 0.0)
+    G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 0.0)
+    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, mask, 0.0)
     to, matrices = tl.load(side + TOTAL_STRIPS), tl.load(side + SIDE_MATRICES)
     first = 2 * strip * matrices + m
     note(to, wide & WIDE_TOTALS, first, tl.sum(G_rows, 1), in_m)
@@ -129,21 +132,21 @@ def total(sides, work, BM: tl.constexpr, BE: tl.constexpr):
 
 @triton.jit
 def renew(
-    sides, work, numbers, skip,
-    KEEP: tl.constexpr, USE: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
+    sides, programs, coefficients, skip,
+    STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
-    """R and C of this step: stored, or what u is made with, or both."""
-    side, _, m, in_m, here, at, stored = part_of(sides, work, BM, BE)
-    told = numbers + tl.load(side + SIDE_JOB) * NUMBERS
-    b2, a2, added, eps1 = tl.load(told + B2), tl.load(told + A2), tl.load(told + EPS_ADDED), tl.load(told + EPS)
+    """Compute R and C of this step, and store them, or make the factors of u, or both."""
+    side, _, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
+    own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
+    b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     wide = tl.load(side + WIDE)
-    sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, here, 1.0)
+    sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
-    x = b2 * fetch(address, kind, stored, here, 1.0) + a2 * (mean + added)
-    if USE:
+    x = b2 * fetch(address, kind, stored, mask, 1.0) + a2 * (mean + added)
+    if MAKE_FACTORS:
         clamps = added == 0
-        # By the recurrence that R obeys, and so known as soon as the sums are.
+        # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
         totals, known, of_totals = tl.load(side + TOTALS), in_m & of_rows, wide & WIDE_TOTALS
@@ -151,8 +154,8 @@ def renew(
         R_mean = recall(totals, of_totals, m + tl.load(side + SIDE_MATRICES), known, 1.0) / rows
         R_mean = b2 * R_mean + a2 * (G_mean + added)
         R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
-        root = tl.sqrt(tl.where(here, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
+        root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, here)
-    if KEEP:
-        put(address, kind, stored, x, here & goes(skip, SKIPS))
+        note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, mask)
+    if STORE:
+        put(address, kind, stored, x, mask & goes(skip, SKIPS))

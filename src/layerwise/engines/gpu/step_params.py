@@ -1,4 +1,4 @@
-"""What the host tells the device of each step: where gradients lie, and `now`. One copy, if anything has changed."""
+"""The step parameters: where gradients lie, and `now`, copied to the device once a step if anything has changed."""
 
 from __future__ import annotations
 
@@ -23,75 +23,75 @@ KINDS = {torch.float32: at.FLOAT32.value, torch.float64: at.FLOAT64.value, torch
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether what is launched is recorded to be replayed."""
+    """Return whether launches are being recorded for a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-class Letter:
-    """A table on the device, and what was last written into it."""
+class StepParams:
+    """The table of step parameters on the device, and its last contents."""
 
     def __init__(self, jobs: int, device: torch.device) -> None:
         self.device, self.jobs = device, jobs
-        self.there = torch.zeros((at.LETTER.value, jobs), dtype=torch.int64, device=device)
+        self.table = torch.zeros((at.STEP_PARAMS.value, jobs), dtype=torch.int64, device=device)
         self.scaled = False  # whether gradients have a scale
-        self._said = np.zeros((at.LETTER.value, jobs), np.int64)
-        self._nows: Sequence[Now] = ()  # what it says, kept so that it can be told by its identity
+        self._written = np.zeros((at.STEP_PARAMS.value, jobs), np.int64)
+        self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
         self._converted: list[Tensor] = []
-        self._spares: list[Any] = []
-        self._kept: list[Any] = []  # what a recorded copy reads when it is replayed
+        self._spares: list[Any] = []  # pinned pages, ready before a recording
+        self._recorded: list[Any] = []  # pages that a replayed copy reads
         self._unsent = False
 
     def write(self, nows: Sequence[Now]) -> None:
-        """Write down what the step is told, on the host alone."""
+        """Update the table on the host for these `nows`."""
         if capturing(self.device) and any(is_number(now.t) for now in nows):
             raise EngineError(
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
-        # What had to be converted may have got another value since.
+        # A tensor that had to be converted may hold another value by now.
         if self._converted or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._unsent = True
-            self._tell(nows)
+            self._write_nows(nows)
 
     def send(self, places: np.ndarray) -> None:
-        """Send it, where it says something new; `places` is where gradients lie."""
+        """Copy the table to the device if it has changed; `places` are the addresses of the gradients."""
         recorded = capturing(self.device)
-        # A graph has the copy in it, because by the time it is replayed another letter may have come; and who sends
-        # one after a recording cannot know whether that has been replayed.
-        if self._unsent or recorded or self._kept or not np.array_equal(places, self._said[at.GRADIENT.value]):
-            self._said[at.GRADIENT.value] = places
+        # A graph contains the copy, because other steps may have changed the table before it is replayed. After a
+        # recording every step copies, because nothing says whether a replay has changed the table since.
+        if self._unsent or recorded or self._recorded or not np.array_equal(places, self._written[at.GRADIENT.value]):
+            self._written[at.GRADIENT.value] = places
             self._send(recorded)
             self._unsent = False
 
     def used_on(self, stream: Any) -> None:
-        """Keep converted numbers until this stream is done with them, if they are freed before."""
+        """Keep the memory of converted numbers until this stream has used them."""
         for x in self._converted:
             x.record_stream(stream)
 
-    def _tell(self, nows: Sequence[Now]) -> None:
+    def _write_nows(self, nows: Sequence[Now]) -> None:
         self._converted = []
         alike = not any(map(is_not, nows, repeat(nows[0])))
         for field, column in enumerate(zip(*(nows[:1] if alike else nows), strict=True)):
-            row = slice(at.HEARD.value + field, None, at.KIND.value - at.HEARD.value)
-            self._said[row][:2] = self._column(column)
-        word, kind = self._said[at.HEARD.value + at.G_SCALE.value], self._said[at.KIND.value + at.G_SCALE.value]
-        self.scaled = bool(kind.any() or (word != self._word(1.0)[0]).any())
+            row = slice(at.VALUE.value + field, None, at.KIND.value - at.VALUE.value)
+            self._written[row][:2] = self._column(column)
+        value, kind = self._written[at.VALUE.value + at.G_SCALE.value], self._written[at.KIND.value + at.G_SCALE.value]
+        self.scaled = bool(kind.any() or (value != self._value(1.0)[0]).any())
         self._nows = nows
 
     def _column(self, column: Sequence[Any]) -> Any:
-        """What is said of one thing of all jobs, and which kind that is."""
+        """Return one field of `now` for all jobs, and the kind of each value."""
         first = column[0]
         if not any(map(is_not, column, repeat(first))):
-            return np.array(self._word(first))[:, None]
+            return np.array(self._value(first))[:, None]
         if all(type(x) is Counter for x in column):
             return [x.step.data_ptr() for x in column], [at.COUNTER.value] * len(column)
-        return list(zip(*map(self._word, column), strict=True))
+        return list(zip(*map(self._value, column), strict=True))
 
-    def _word(self, x: Any) -> tuple[int, int]:
+    def _value(self, x: Any) -> tuple[int, int]:
         if isinstance(x, Counter):
             return x.step.data_ptr(), at.COUNTER.value
         if x is None:
-            x = nan  # what follows the rule's own formula
+            x = nan  # the rule's own formula decides
         if not isinstance(x, Tensor):
             return int(np.float64(x).view(np.int64)), at.NUMBER.value
         if x.dtype not in KINDS or x.device != self.device:
@@ -100,16 +100,16 @@ class Letter:
         return x.data_ptr(), KINDS[x.dtype]
 
     def _send(self, recorded: bool) -> None:
-        # A page of its own for each letter: the copy is made while the host goes on. Memory for it is got ahead of a
-        # recording, during which it might not be had.
+        # Each copy has a page of its own, because the host goes on while it is made. Those for a recording are
+        # allocated before it, because allocating pinned memory may fail during one.
         page = self._spares.pop() if recorded and self._spares else self._page()
-        page.numpy()[...] = self._said
-        self.there.copy_(page, non_blocking=True)
+        page.numpy()[...] = self._written
+        self.table.copy_(page, non_blocking=True)
         if recorded:
-            self._kept.append((page, self._converted))
-        elif self._said[at.KIND.value].all():  # it may be recorded
+            self._recorded.append((page, self._converted))
+        elif self._written[at.KIND.value].all():  # no value is on the host, so the step may be recorded
             self._spares += [self._page() for _ in range(SPARES - len(self._spares))]
 
     def _page(self) -> Any:
-        shape = (at.LETTER.value, self.jobs)
+        shape = (at.STEP_PARAMS.value, self.jobs)
         return torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
