@@ -70,7 +70,7 @@ class Meeting:
         everybody = list(self._told)
         self._barrier.wait()
         self.rounds += i == 0
-        asked = [[(question.job, question.ask, question.dims) for question in told[0]] for told in everybody]
+        asked = [[(question.job, question.request, question.dims) for question in told[0]] for told in everybody]
         assert asked.count(asked[0]) == len(asked), "not everybody asks the same"
         return self._completed(everybody, i)
 
@@ -83,7 +83,7 @@ class Meeting:
             else spread[i][k]
             for k, question in enumerate(asked)
         ]
-        of_model = [k for k, question in enumerate(asked) if question.ask is ModelSum]
+        of_model = [k for k, question in enumerate(asked) if question.request is ModelSum]
         model_sum = sum(total[k] for k in of_model)
         joined = np.concatenate([model_sum if k in of_model else part for k, part in enumerate(total)] or [own])
         assert joined.shape == own.shape
@@ -95,7 +95,7 @@ class Seat:
     meeting: Meeting
     i: int
 
-    def told_how(self, how: str) -> None:
+    def announce(self, stepper: str) -> None:
         """The engines may differ here: what they ask is compared."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:
@@ -250,7 +250,7 @@ class Failing:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def told_how(self, how: str) -> None:
+    def announce(self, stepper: str) -> None:
         """That changes nothing about leaving."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:

@@ -107,7 +107,7 @@ class PreparedOnGpu:
         if call.variant not in laid.variants and not self._first(laid, call, grads):
             return False
         if others is not None:
-            others.told_how("the GPU engine")
+            others.announce("the GPU engine")
         self._letter.send(places)
         laid.method.step(call)
         self._count(nows, skip)
