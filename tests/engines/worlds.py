@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
 from layerwise.torch._namespace import Tensors
 
-needed = pytest.mark.skipif(native._native is None, reason="the extension is not built")
+needed = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")
 NAMES = ("float32", "float64", "bfloat16", "float16")
 NUMPY_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NAMES}
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -98,7 +98,7 @@ class World:
         return Stepping(self.engine_of_rule)
 
     def engine(self, insisting: bool = True) -> Any:
-        return Stepping(native.NativeEngine(None if insisting else self.engine_of_rule, None))
+        return Stepping(compiled.CompiledEngine(None if insisting else self.engine_of_rule, None))
 
 
 WORLDS = [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.engines import Candidate, Job, choose
-from layerwise.engines.native import candidate, signals_wait
+from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from layerwise import checks
-from layerwise.engines import Candidate, Engine, choose, gpu, native
+from layerwise.engines import Candidate, Engine, choose, gpu, compiled
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
 from layerwise.torch import _tensors
@@ -19,7 +19,7 @@ SLICE = 1 << 19
 STACK = 1 << 12
 RULE = RuleEngine(Tensors(), SLICE, STACK)
 GPU = gpu.candidate(RULE)
-CPU = native.candidate(GPU.engine or RULE, _tensors.written, GPU.insisting)
+CPU = compiled.candidate(GPU.engine or RULE, _tensors.written, GPU.insisting)
 ENGINES = (CPU, GPU, Candidate("rule", RULE))  # each leaves to the next what it does not take
 KERNELS = {"cpu": CPU, "cuda": GPU, "xpu": GPU}
 FUSED = "fused"

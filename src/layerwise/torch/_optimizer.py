@@ -13,7 +13,7 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
-from layerwise.engines.native import signals_wait
+from layerwise.engines.compiled import signals_wait
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,

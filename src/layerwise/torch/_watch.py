@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.torch._cuts import local
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -50,5 +50,5 @@ def _how(params: list[Tensor], grads: list[Tensor], states: States) -> list[list
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
     """The quickest watch that can be kept over these tensors."""
-    found: Watch | None = native.watch(params, grads, states)
+    found: Watch | None = compiled.watch(params, grads, states)
     return found or Marks(params, grads, states)

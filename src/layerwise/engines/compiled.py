@@ -38,9 +38,11 @@ def candidate(
 ) -> Candidate:
     """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
     if _native is None:
-        return Candidate("cpu", None, why_not())
+        return Candidate("compiled", None, why_not())
     heed_environment()
-    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(otherwise_insisting, written))
+    return Candidate(
+        "compiled", CompiledEngine(otherwise, written), insisting=CompiledEngine(otherwise_insisting, written)
+    )
 
 
 def heed_environment() -> None:
@@ -143,7 +145,7 @@ class Layouts:
         return Layouts, ()  # a copy of an optimizer lays out for itself
 
 
-class NativeEngine:
+class CompiledEngine:
     """Hands jobs to the extension, and to `otherwise` those it does not take; without one, it refuses them.
 
     `written` is told of parameters that were changed behind their library's back.
@@ -155,15 +157,15 @@ class NativeEngine:
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         if self.otherwise is not None and _all_elsewhere(jobs):
             return self.otherwise.prepare(jobs)
-        return PreparedNative(self, jobs, layouts)
+        return PreparedCompiled(self, jobs, layouts)
 
 
-class PreparedNative:
+class PreparedCompiled:
     """Jobs, and the batches they were laid out as, the first of which is made by the first step."""
 
     counts = False
 
-    def __init__(self, engine: NativeEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
+    def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
         self.notices = False

@@ -33,7 +33,7 @@ from engines.worlds import (
 
 import layerwise
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import EngineError, HyperparameterError
 from layerwise.numpy import Lamb
 from layerwise.rules import lamb
@@ -41,7 +41,7 @@ from layerwise.rules import lamb
 pytestmark = needed
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 NUMPY = WORLDS[0]
-_native = native._native
+_native = compiled._native
 SETS = _native.instruction_sets() if _native is not None else []
 # Several stripes each, several tensors of one stripe, one that is cut along its columns, one of rank four.
 SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
@@ -231,7 +231,7 @@ import layerwise
 from layerwise.numpy import Lamb
 
 def stepped():
-    draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="cpu")
+    draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="compiled")
     weights = {name: draw.normal(size=(450, 450)).astype(np.float32) for name in "abc"}
     for _ in range(3):
         optimizer.step_all(weights, {name: draw.normal(size=(450, 450)).astype(np.float32) for name in weights})
@@ -312,7 +312,7 @@ def test_layout_is_handed_on_while_it_holds(world, monkeypatch):
     case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     jobs = [mapped(job, world.array) for job in many(case, h)]
-    monkeypatch.setattr(native, "_native", Spy(made, real))
+    monkeypatch.setattr(compiled, "_native", Spy(made, real))
     engine.step(jobs)
     first = len(made)
     assert first
@@ -506,6 +506,6 @@ def test_the_front_takes_it():
     for opt, x in ((ours, w), (theirs, v)):
         opt.step("w", x, np.full_like(x, 0.5))
     np.testing.assert_allclose(w, v, rtol=1e-6)
-    assert isinstance(ours._slots["w"].measured[0], native.Measured)
-    assert not isinstance(theirs._slots["w"].measured[0], native.Measured)
+    assert isinstance(ours._slots["w"].measured[0], compiled.Measured)
+    assert not isinstance(theirs._slots["w"].measured[0], compiled.Measured)
     assert lamb is ours._rule
