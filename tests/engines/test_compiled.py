@@ -364,20 +364,39 @@ def test_arrays_that_were_replaced_are_not_written_to(world):
 
 @worlds
 def test_a_prepared_step_says_when_an_array_is_another(world):
-    """Once it has been taken; before, it is laid out anew, as NumPy's optimizers expect."""
     case, h = case_of("Lamb"), busy(case_of("Lamb"))
     [job] = [mapped(job, world.array) for job in many(case, h, shapes=[(40, 30)])]
     prepared = world.engine().prepare([job])
-    assert not prepared.notices
     prepared.step([job.g], [job.now])
-    assert prepared.notices
     before = bits([job])
     with pytest.raises(engines.Changed):
         prepared.step([job.g[:20]], [job.now])
+    with pytest.raises(engines.Changed):
+        prepared.step([job.g], [job.now], torch.tensor(False))
     assert bits([job]) == before
-    assert not prepared.notices
     prepared.step([again(job.g)], [job.now])
     assert bits([job]) != before
+
+
+@pytest.mark.parametrize("insisting", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
+@pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
+def test_a_prepared_step_says_when_an_array_is_not_where_it_was(insisting, which, change):
+    """At another address; or at the same one, but with the other sign, or with too little memory."""
+    job = mapped(make_job(case_of("Lamb"), busy(case_of("Lamb")), (40, 30), (), 0), lambda a: torch.from_numpy(a.copy()).clone())
+    prepared = (WORLDS[1].engine() if insisting else WORLDS[1].rule).prepare([job])
+    prepared.step([job.g], [job.now])
+    array = job.p if which == "p" else job.state.exp_avg_sq
+    kept, before, bytes_ = array.data, array.clone(), array.untyped_storage().nbytes()
+    if change == "shortened":
+        array.untyped_storage().resize_(bytes_ // 2)
+    else:
+        array.data = array.data.clone() if change == "moved" else torch._neg_view(array.data)
+    with pytest.raises(engines.Changed):
+        prepared.step([job.g], [job.now])
+    kept.untyped_storage().resize_(bytes_)
+    half = 600 if change == "shortened" else 1200
+    assert torch.equal(kept.view(-1)[:half], before.view(-1)[:half])
 
 
 @worlds
@@ -437,7 +456,7 @@ class Odd(torch.Tensor):
 
 def test_insisting_says_why_not():
     for job, reason in strange(case_of("Lamb"), busy(case_of("Lamb"))):
-        with pytest.raises(EngineError, match=f"fused engine does not take.*{reason}"):
+        with pytest.raises(EngineError, match=f"compiled engine does not take.*{reason}"):
             WORLDS[1].engine().step([job])
 
 

@@ -32,6 +32,7 @@ from hypothesis import strategies as st
 
 from layerwise import engines
 from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
 from layerwise.rules.asks import ModelSum
 
@@ -173,7 +174,7 @@ def test_parts_make_the_whole(case, world, fast, drawn):
     h = case.hyper(**well_posed(case.drawn(seed)))
     jobs = [make_job(case, h, shape, blocks, own, dtypes) for shape, blocks, _, dtypes, own in tensors]
     cuts = [cut for _, _, cut, _, _ in tensors]
-    engine = compiled.CompiledEngine(None) if fast else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     for t in range(1, STEPS + 1):
         jobs = [replace(job, now=now_of(h, t), g=new_gradient(job.p, t + 7, str(job.g.dtype))) for job in jobs]
         parts = [in_parts(job, cut, n) for job, cut in zip(jobs, cuts, strict=True)]
@@ -214,7 +215,7 @@ def test_alone_in_rounds_is_the_step(case, world, fast):
     h = case.hyper()
     jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,), (), (4, 3, 2)])]
     alone, parted = [copied(job) for job in jobs], [copied(job) for job in jobs]
-    engine = compiled.CompiledEngine(None) if fast else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     world.engine().step([mapped(job, world.array) for job in alone])
     cuts = [Cut(None)] * len(jobs)
     meeting = step_parts(engine, [parted], [job.p.shape for job in jobs], cuts, world.array)
@@ -233,7 +234,7 @@ def test_nothing_is_written_before_the_last_answer(case, world, fast, busy):
     jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,)])]
     before = bits(jobs)
     mine = [mapped(job, world.array) for job in jobs]
-    engine = compiled.CompiledEngine(None) if fast else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     prepared = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in mine])
     rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy
     for stop in range(rounds):
@@ -267,7 +268,7 @@ def test_somebody_is_met_even_where_nothing_is_asked(case, fast):
         pytest.skip("it always asks")
     h = case.hyper(adapt=False)
     job = make_job(case, h, (5, 3), (), 0)
-    engine = compiled.CompiledEngine(None) if fast else WORLDS[0].engine_of_rule
+    engine = compiled.CompiledEngine() if fast else WORLDS[0].engine_of_rule
     prepared = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)])
     before = bits([job])
     with pytest.raises(ZeroDivisionError):
@@ -277,6 +278,6 @@ def test_somebody_is_met_even_where_nothing_is_asked(case, fast):
 
 def test_a_whole_of_other_dimensions_is_refused():
     job = make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0)
-    prepared = compiled.CompiledEngine(None).prepare([engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
+    prepared = prepare((compiled.CompiledEngine(),), [engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
     with pytest.raises(EngineError, match="other dimensions"):
         prepared.step([job.g], [job.now], None, Failing(9))

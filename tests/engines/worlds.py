@@ -13,6 +13,7 @@ import torch
 
 from layerwise import engines
 from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
@@ -66,14 +67,14 @@ class Job:
 
 
 class Stepping:
-    """An engine that prepares every step, with what was laid out for the last one."""
+    """A table of engines that prepares every step, with what was laid out for the last one."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine, self._layouts = engine, None
+    def __init__(self, *engines: Any) -> None:
+        self._engines, self._layouts = engines, None
 
     def prepare(self, jobs: Any) -> Any:
         given = [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs]
-        return self._engine.prepare(given, self._layouts)
+        return prepare(self._engines, given, self._layouts)
 
     def step(self, jobs: Any) -> Any:
         prepared = self.prepare(jobs)
@@ -98,7 +99,7 @@ class World:
         return Stepping(self.engine_of_rule)
 
     def engine(self, insisting: bool = True) -> Any:
-        return Stepping(compiled.CompiledEngine(None if insisting else self.engine_of_rule, None))
+        return Stepping(compiled.CompiledEngine(), *([] if insisting else [self.engine_of_rule]))
 
 
 WORLDS = [

@@ -22,9 +22,9 @@ class Rounds:
         self._sums = native.Sum
         self._requests: list[list[TensorRequest]] = []  # of each round
 
-    def step(self, grads: list[Any], nows: list[Now], others: Others) -> bool:
-        """Carry out the jobs, unless they are not like those this was made for."""
-        if not self.batch.begin(self._jobs, grads, nows):
+    def step(self, grads: list[Any], nows: list[Now], places: Any, others: Others) -> bool:
+        """Carry out the jobs, unless they are not like those this was made for, or lie elsewhere than in `places`."""
+        if not self.batch.begin(self._jobs, grads, nows, places):
             return False
         try:
             self._measure(others)

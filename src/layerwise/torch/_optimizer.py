@@ -14,6 +14,7 @@ from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
+from layerwise.engines.distributor import prepare
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -26,7 +27,7 @@ from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._agreement import Skipped
 from layerwise.torch._answering import Answering
-from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
+from layerwise.torch._engines import FUSED, check_fused, engine_name, engines_of
 from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._model_group import as_model_group
 from layerwise.torch._names import Names
@@ -232,13 +233,13 @@ class Optimizer(Answering):
         return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
 
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
-        """Take the step, by another turn where the engine finds that this one holds no longer."""
+        """Take the step, by another turn where an engine finds that this one no longer holds."""
         given = here[1], skip, getattr(self, "grad_scale", None), skips
         try:
             turn.step(dues, *given)
         except Changed:
-            plans = list(self._planned(dues))  # with errors for what is wrong
-            if not turn.holds(grads_of(dues), self.state, at_once=False):
+            if not turn.follows(grads_of(dues), self.state):
+                plans = list(self._planned(dues))  # with errors for what is wrong
                 turn = self._prepare(dues, here, plans, skip is not None)
             turn.step(dues, *given)
         return turn
@@ -250,8 +251,11 @@ class Optimizer(Answering):
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = None if self._groups.differentiable else self._turns.get(key)
         at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
-        if turn is not None and turn.holds(grads, self.state, at_once) and turn.takes(dues):
-            return key, turn, ()
+        if turn is not None:
+            same = turn.has_settings(dues)
+            holds = turn.holds(grads, self.state, at_once and same) or turn.follows(grads, self.state)
+            if holds and (same or turn.takes(dues)):
+                return key, turn, ()
         return key, None, list(self._planned(dues))
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
@@ -289,8 +293,8 @@ class Optimizer(Answering):
                 _state.ready(self.state[p], p, plan, due.group["master_weights"], where)
                 if differentiable:
                     _state.apart(self.state[p])
-        engine = engine_of(self._engine, differentiable)
-        return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self.agreement())
+        prepared_by = partial(prepare, engines_of(self._engine, differentiable))
+        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._rule, self.agreement())
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
