@@ -14,6 +14,7 @@ from layerwise.torch._memory import has_address
 
 States = Mapping[Tensor, Mapping[str, Any]]
 
+
 def _bytes(x: Tensor) -> int:
     return x.untyped_storage().nbytes() if has_address(x) else 0
 
