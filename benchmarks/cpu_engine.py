@@ -90,7 +90,7 @@ def front(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step
 
 def engine(name: str, shapes: Shapes, dtype: torch.dtype = torch.float32) -> Step:
     """The engine alone, with the jobs that the front gives it."""
-    compiled: Any = next(row.engine for row in _engines.ENGINES if row.name == "cpu")
+    compiled: Any = next(row.engine for row in _engines.ENGINES if row.name == "compiled")
     params = tensors(shapes, dtype)
     opt = getattr(layerwise.torch, name)(params, **OPTIONS)
     with mock.patch.object(compiled, "prepare", side_effect=compiled.prepare) as prepare:

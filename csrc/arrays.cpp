@@ -32,7 +32,6 @@ bool look_at_numpy(PyArrayObject* a, View& v, bool writable) {
   if (!PyArray_ISNOTSWAPPED(a) || (writable && !PyArray_ISWRITEABLE(a))) return false;
   static_assert(sizeof(npy_intp) == sizeof(int64_t));
   v.address = PyArray_BYTES(a), v.dims = PyArray_NDIM(a), v.unit = 1, v.device = HOST;
-  v.tensor = false;
   v.shape = reinterpret_cast<const int64_t*>(PyArray_DIMS(a));
   v.stride = reinterpret_cast<const int64_t*>(PyArray_STRIDES(a));
   return true;
@@ -61,8 +60,10 @@ constexpr int DTYPES = 4, COUNT = 4;  // the place of the dtype of counts, behin
 PyTypeObject* torch_types[2];
 PyObject* torch_dtypes;
 const Exchange* exchange;
-PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type;
-PyObject* is_neg;  // the method of all tensors, which is asked of each gradient and need not be looked up
+TorchFunctions functions;
+Py_ssize_t tensor_place;  // in the Python object
+PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_cdata;
+PyObject *s_untyped_storage, *s_nbytes, *s_storage_offset, *s_is_neg;
 
 constexpr int64_t elsewhere(int64_t number) { return number == HOST ? -1 : number; }
 
@@ -72,9 +73,30 @@ struct Owned {
   ~Owned() { Py_XDECREF(o); }
 };
 
+const void* inside(PyObject* tensor) { return reinterpret_cast<const char*>(tensor) + tensor_place; }
+
 bool is_negated(PyObject* tensor) {
-  const Owned found{PyObject_CallOneArg(is_neg, tensor)};
+  if (functions.is_neg) return functions.is_neg(inside(tensor));
+  const Owned found{PyObject_CallMethodNoArgs(tensor, s_is_neg)};
   return found.o != Py_False;
+}
+
+// The number that a method returns, or −1.
+int64_t number_of(PyObject* object, PyObject* method) {
+  const Owned found{object ? PyObject_CallMethodNoArgs(object, method) : nullptr};
+  return found.o ? PyLong_AsLongLong(found.o) : -1;
+}
+
+// Bytes of a tensor's storage from where the tensor begins; negative where nothing is known of it.
+int64_t room(PyObject* tensor, int64_t unit) {
+  int64_t bytes = -1, offset = -1;
+  if (functions.is_neg) {
+    if (functions.storage_size(inside(tensor), &bytes) || functions.storage_offset(inside(tensor), &offset)) return -1;
+    return bytes - offset * unit;
+  }
+  const Owned storage{PyObject_CallMethodNoArgs(tensor, s_untyped_storage)};
+  bytes = number_of(storage.o, s_nbytes), offset = number_of(tensor, s_storage_offset);
+  return bytes < 0 || offset < 0 ? -1 : bytes - offset * unit;
 }
 
 bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
@@ -154,6 +176,13 @@ bool look_by_table(PyObject* x, View& v) {
   return true;
 }
 
+// Whether a single number is stored as it is, in this many bytes.
+bool is_itself(PyObject* x, int64_t bytes) {
+  const bool found = !is_negated(x) && room(x, bytes) >= bytes;
+  PyErr_Clear();
+  return found;
+}
+
 // The lowest address that this process has, or a page, below which no system lets it have any.
 uintptr_t lowest_address() {
   unsigned long first = 0;
@@ -176,13 +205,7 @@ bool is_empty(const int64_t* shape, int dims) {
   return false;
 }
 
-bool look_at_torch(PyObject* x, View& v) {
-  if (!(exchange ? look_by_table(x, v) : look_by_methods(x, v))) return false;
-  v.tensor = true;
-  return true;
-}
-
-bool is_there(const View& v) { return is_there(v.device, v.address) || is_empty(v.shape, v.dims); }
+bool look_at_torch(PyObject* x, View& v) { return exchange ? look_by_table(x, v) : look_by_methods(x, v); }
 
 }  // namespace
 
@@ -205,14 +228,57 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   s_data_ptr = PyUnicode_InternFromString("data_ptr"), s_stride = PyUnicode_InternFromString("stride");
   s_shape = PyUnicode_InternFromString("shape"), s_dtype = PyUnicode_InternFromString("dtype");
   s_device = PyUnicode_InternFromString("device"), s_type = PyUnicode_InternFromString("type");
-  is_neg = PyObject_GetAttrString(tensor, "is_neg");
+  s_untyped_storage = PyUnicode_InternFromString("untyped_storage"), s_nbytes = PyUnicode_InternFromString("nbytes");
+  s_storage_offset = PyUnicode_InternFromString("storage_offset"), s_is_neg = PyUnicode_InternFromString("is_neg");
+  s_cdata = PyUnicode_InternFromString("_cdata");
+  functions = {};
+}
+
+bool use_torch_functions(const TorchFunctions& given, PyObject* plain, PyObject* negated) {
+  functions = {};
+  tensor_place = 0;
+  const Owned cdata{PyObject_GetAttr(plain, s_cdata)};
+  void* const tensor = cdata.o ? PyLong_AsVoidPtr(cdata.o) : nullptr;
+  const Py_ssize_t end = Py_TYPE(plain)->tp_basicsize - Py_ssize_t(sizeof(void*));
+  for (Py_ssize_t at = sizeof(PyObject); tensor && !tensor_place && at <= end; at += sizeof(void*))
+    if (*reinterpret_cast<void**>(reinterpret_cast<char*>(plain) + at) == tensor) tensor_place = at;
+  PyErr_Clear();
+  if (!tensor_place || !given.is_neg || !given.storage_size || !given.storage_offset) return false;
+  for (PyObject* one : {plain, negated}) {
+    View v;
+    if (!is_tensor(one) || !look_at_torch(one, v)) return PyErr_Clear(), false;
+    const bool was_negated = is_negated(one);
+    const int64_t was_room = room(one, v.unit);
+    PyErr_Clear();
+    functions = given;
+    const bool alike = is_negated(one) == was_negated && room(one, v.unit) == was_room;
+    functions = {};
+    if (!alike) return false;
+  }
+  functions = given;
+  return true;
 }
 
 bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) == torch_types[1]; }
 
 bool in_memory(PyObject* x) {
   View v;
-  const bool found = is_tensor(x) && look_at_torch(x, v) && is_there(v) && !is_negated(x);
+  const bool found = is_tensor(x) && look_at_torch(x, v) && holds_numbers(x, v);
+  if (!found) PyErr_Clear();
+  return found;
+}
+
+int64_t extent(const View& v) {
+  if (is_empty(v.shape, v.dims)) return 0;
+  int64_t last = 0;
+  for (int d = 0; d < v.dims; d++) last += (v.shape[d] - 1) * v.stride[d];  // PyTorch's are never negative
+  return last * v.unit + size_of(v.dtype);
+}
+
+bool holds_numbers(PyObject* x, const View& v) {
+  if (PyArray_Check(x)) return true;
+  const bool found = !is_negated(x) && (is_empty(v.shape, v.dims) ||
+                                        (is_there(v.device, v.address) && room(x, v.unit) >= extent(v)));
   if (!found) PyErr_Clear();
   return found;
 }
@@ -228,21 +294,22 @@ bool find_count(PyObject* x, int64_t*& count) {
   const bool found = is_tensor(x) && (exchange ? count_by_table(x, place) : count_by_methods(x, place));
   if (!found) PyErr_Clear();
   count = reinterpret_cast<int64_t*>(place.address);
-  return found && place.device == HOST && is_there(place.device, place.address);
+  return found && place.device == HOST && is_there(place.device, place.address) && is_itself(x, sizeof(int64_t));
 }
 
 bool look_anywhere(PyObject* x, View& v) {
+  if (PyArray_Check(x)) return look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, false);
   const bool found = is_tensor(x) && look_at_torch(x, v);
   if (!found) PyErr_Clear();
   return found;
 }
 
 bool look(PyObject* x, View& v, bool writable) {
-  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST && is_there(v);
+  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST && holds_numbers(x, v);
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 
-Seen::Seen(const View& v) : address(v.address), dtype(v.dtype), dims(v.dims), few{} {
+Seen::Seen(const View& v) : dtype(v.dtype), dims(v.dims), few{} {
   if (dims > FEW) many.resize(size_t(2 * dims));
   int64_t* to = dims <= FEW ? few : many.data();
   for (int d = 0; d < dims; d++) to[2 * d] = v.shape[d], to[2 * d + 1] = v.stride[d] * v.unit;

@@ -18,7 +18,6 @@ struct View {
   const int64_t *shape, *stride;
   int64_t unit;  // bytes in which strides count
   int64_t device;
-  bool tensor;  // of PyTorch
   int64_t own[2][32];
 };
 
@@ -28,19 +27,38 @@ constexpr int64_t HOST = 0;
 // Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
 int open_numpy();
 
+// Functions of PyTorch's that Python's methods call, by their addresses; all are 0 where one is missing. A tensor is given
+// to them as the place of the pointer to it, which lies in the Python object.
+struct TorchFunctions {
+  bool (*is_neg)(const void* tensor) = nullptr;
+  int32_t (*storage_size)(const void* tensor, int64_t* bytes) = nullptr;
+  int32_t (*storage_offset)(const void* tensor, int64_t* elements) = nullptr;
+};
+
 // The exact types whose numbers lie where they say, their four dtypes and that of counts, and PyTorch's table of
 // functions or None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
 
+// Takes these functions in the place of methods from now on, if they say of a plain tensor and of one that is negated
+// when it is read what the methods say. false where they do not.
+bool use_torch_functions(const TorchFunctions& functions, PyObject* plain, PyObject* negated);
+
 // Whether the numbers of a tensor are those that its memory holds. They are not where a view is to be negated when it is
-// read, where a tensor of zeros has no memory, and where the memory was given back.
+// read, where a tensor of zeros has no memory, and where memory was given back, all of it or the end.
 bool in_memory(PyObject* tensor);
 
-// false, and no Python error, where an array is of another kind or dtype, or not in this machine's memory.
+// false, and no Python error, where an array is of another kind or dtype, or its numbers are not in this machine's memory.
 bool look(PyObject* array, View& view, bool writable);
 
-// The same of a tensor on any device; what lies elsewhere is not to be read.
-bool look_anywhere(PyObject* tensor, View& view);
+// Whether the memory in which an array was seen holds its numbers.
+bool holds_numbers(PyObject* array, const View& view);
+
+// The same of a tensor on any device, or of a NumPy array; what lies elsewhere is not to be read, and what lies here need
+// not be the numbers.
+bool look_anywhere(PyObject* array, View& view);
+
+// Bytes from the first element of a tensor to the end of the last; none where it is empty.
+int64_t extent(const View& view);
 
 // Of those exact types.
 bool is_tensor(PyObject* object);
@@ -54,11 +72,10 @@ struct Place {
 bool find(PyObject* tensor, Place& place);
 bool find_count(PyObject* tensor, int64_t*& count);
 
-// How an array lay when its batch was laid out. All in one place where there are few dimensions: with a thousand small
+// How an array lay in memory when its batch was laid out, wherever that was. All in one place where there are few dimensions: with a thousand small
 // tensors, it is memory that is not in the cache that a step waits for.
 struct Seen {
   static constexpr int FEW = 3;
-  const char* address;
   Dtype dtype;
   int dims;
   int64_t few[2 * FEW];        // shape and stride, in bytes, of each dimension

@@ -179,9 +179,10 @@ class Jobs {
     return taken;
   }
 
-  // Carries out the jobs, or returns false if they are not like those this was made for, having touched nothing.
-  bool step(Objects jobs, Objects grads, Objects nows) {
-    if (!begin(jobs, grads, nows)) return false;
+  // Carries out the jobs, or returns false if they are not like those this was made for, or if their weights and state do
+  // not lie in these places; nothing has been touched then.
+  bool step(Objects jobs, Objects grads, Objects nows, const Places& places) {
+    if (!begin(jobs, grads, nows, places)) return false;
     struct Release {
       Batch& b;
       ~Release() { b.busy.store(false); }
@@ -192,22 +193,14 @@ class Jobs {
   }
 
   // The same in rounds: from `begin` on the batch is taken, until `leave`.
-  bool begin(Objects jobs, Objects grads, Objects nows) {
-    if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
-    if (batch_->busy.exchange(true)) return false;
-    bool all = false;
-    try {
-      size_t i = 0;
-      Numbers numbers;
-      while (i < like_.size() && numbers.read(at(nows, i)) && fits(int(i), at(jobs, i), at(grads, i), numbers)) i++;
-      all = i == like_.size();
-      if (all) batch_->start();
-    } catch (...) {
-      batch_->busy.store(false);
-      throw;
-    }
-    batch_->busy.store(all);
-    return all;
+  bool begin(Objects jobs, Objects grads, Objects nows, const Places& places) {
+    return taken_if_like(jobs, grads, nows, places, true);
+  }
+  // Whether `step` would carry them out.
+  bool takes(Objects jobs, Objects grads, Objects nows, const Places& places) {
+    const bool found = taken_if_like(jobs, grads, nows, places, false);
+    if (found) batch_->busy.store(false);
+    return found;
   }
   bool measure() {
     const Unlocked others_may_run;
@@ -237,6 +230,26 @@ class Jobs {
   }
 
  private:
+  bool taken_if_like(Objects jobs, Objects grads, Objects nows, const Places& places, bool start) {
+    if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
+    if (batch_->busy.exchange(true)) return false;
+    bool all = false;
+    try {
+      size_t i = 0, place = 0;
+      Numbers numbers;
+      while (i < like_.size() && numbers.read(at(nows, i)) &&
+             fits(int(i), at(jobs, i), at(grads, i), numbers, places, place))
+        i++;
+      all = i == like_.size();
+      if (all && start) batch_->start();
+    } catch (...) {
+      batch_->busy.store(false);
+      throw;
+    }
+    batch_->busy.store(all);
+    return all;
+  }
+
   static PyObject* at(const Objects& list, size_t i) { return PyList_GET_ITEM(list.ptr(), Py_ssize_t(i)); }
 
   static bool see(PyObject* job, PyObject* g, PyObject* now, Like& like, layerwise::Tensor& tensor) {
@@ -275,24 +288,27 @@ class Jobs {
     return found;
   }
 
-  bool fits(int i, PyObject* job, PyObject* g, const Numbers& now) {
+  bool fits(int i, PyObject* job, PyObject* g, const Numbers& now, const Places& places, size_t& place) {
     const Like& like = like_[size_t(i)];
     if (!field(job, JOB_H).is(like.h)) return false;
     const nb::handle dims = field(job, JOB_BLOCK_DIMS), state = field(job, JOB_STATE);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
-    if (!same(i, like.arrays[0], field(job, JOB_P).ptr()) || !same(i, like.arrays[1], g)) return false;
+    const auto kept = [&](const auto& array, PyObject* found) {
+      if (!array.second) return found == Py_None;
+      return place < places.arrays() && same(i, array, found, places.address(place++));
+    };
+    if (!same(i, like.arrays[1], g, nullptr) || !kept(like.arrays[0], field(job, JOB_P).ptr())) return false;
     for (size_t k = 2; k < like.arrays.size(); k++)
-      if (!same(i, like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
+      if (!kept(like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
     batch_->now(i, now.of[0], now.of[1], now.of[2], now.of[3], now.of[4]);
     return true;
   }
 
-  bool same(int i, const std::pair<Role, std::optional<Seen>>& like, PyObject* array) {
-    if (!like.second) return array == Py_None;
+  // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
+  bool same(int i, const std::pair<Role, std::optional<Seen>>& like, PyObject* array, const char* place) {
     View view;
     if (!look(array, view, like.first != ROLE_G) || !like.second->matches(view)) return false;
-    // A weight or state of PyTorch that has moved may lie where another does: its front has to look again.
-    if (like.first != ROLE_G && view.tensor && like.second->address != view.address) return false;
+    if (like.first != ROLE_G && view.address != place) return false;
     batch_->place(i, like.first, view.address);
     return true;
   }
@@ -326,9 +342,18 @@ bool count(Objects tensors) {
   return true;
 }
 
-size_t address(nb::handle array) {
+bool reaches(nb::handle array) {
   View view;
-  return look(array.ptr(), view, false) ? reinterpret_cast<size_t>(view.address) : 0;
+  return look(array.ptr(), view, false);
+}
+
+bool use_torch(nb::typed<nb::tuple, size_t, size_t, size_t> addresses, nb::handle plain, nb::handle negated) {
+  TorchFunctions found;
+  const auto read = [&](size_t i, auto& function) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(nb::cast<size_t>(addresses[i]));
+  };
+  read(0, found.is_neg), read(1, found.storage_size), read(2, found.storage_offset);
+  return use_torch_functions(found, plain.ptr(), negated.ptr());
 }
 
 std::vector<std::string> instruction_sets() {
@@ -397,7 +422,10 @@ NB_MODULE(_native, m) {
       .value("R", SUM_R)
       .value("P", SUM_P)
       .value("UPDATE", SUM_UPDATE);
-  m.def("address", &address, nb::arg("array"), "Where an array lies, or 0 if the engine does not take it.");
+  m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
+        "Ask PyTorch's own functions, at these addresses, what memory holds: is_neg, and a storage's size and offset. "
+        "False, and methods are asked, where they say other things of a plain tensor and of one that is read negated.");
+  m.def("reaches", &reaches, nb::arg("array"), "Whether an array holds floating numbers in this machine's memory.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
         "Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.");
   m.def("counts", &counts, nb::arg("tensors"),
@@ -413,7 +441,22 @@ NB_MODULE(_native, m) {
              return self.same(params.ptr(), grads.ptr(), states.ptr(), who);
            },
            nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("who") = false,
-           "Whether all of it is as it was, or with `who` only the objects that the state is made of.");
+           "Whether all of it is as it was, or with `who` only the objects that the state is made of.")
+      .def("moved", [](Watch& self, Objects params, Objects grads, Dict states) {
+             return self.moved(params.ptr(), grads.ptr(), states.ptr());
+           },
+           nb::arg("params"), nb::arg("grads"), nb::arg("states"),
+           "Whether all of it is as it was but for its addresses, with no two tensors in the same memory.");
+  nb::class_<Places>(m, "Places", "The arrays of jobs when these were prepared, and gradients as they first came.")
+      .def("__init__", [](Places* self, Objects arrays) {
+             new (self) Places;
+             if (!self->see(arrays.ptr())) throw nb::value_error("an array of another kind");
+           },
+           nb::arg("arrays"))
+      .def("same", [](Places& self, Objects arrays) { return self.same(arrays.ptr()); }, nb::arg("arrays"),
+           "Whether all of them lie where and how they lay, and their memory holds their numbers as it did.")
+      .def("like", [](Places& self, Objects grads) { return self.like(grads.ptr()); }, nb::arg("grads"),
+           "Whether gradients are floating tensors on the devices and of the shapes of the first ones, wherever they lie.");
   nb::class_<Signals>(m, "Signals", "A context in which signals wait that Python would handle.")
       .def(nb::init<>())
       .def("__enter__", [](const Signals&) {
@@ -427,11 +470,14 @@ NB_MODULE(_native, m) {
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            nb::arg("options"), nb::arg("stops") = false)
-      .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
-           "Carry out jobs that are like those given at the start; False, with nothing done, if they are not.")
+      .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
+           "Carry out jobs that are like those given at the start and lie in these places; False, with nothing done, if "
+           "they are not.")
+      .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
+           "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),
            "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
-      .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
+      .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")

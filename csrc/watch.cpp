@@ -1,5 +1,7 @@
 #include "watch.hpp"
 
+#include <algorithm>
+
 #include "arrays.hpp"
 
 namespace layerwise {
@@ -11,20 +13,23 @@ int64_t word(const void* x) { return int64_t(reinterpret_cast<intptr_t>(x)); }
 
 int64_t kind(const View& v) { return int64_t(v.dims) << 8 | v.dtype; }
 
-bool add_parameter(PyObject* p, Numbers& how) {
+using Spans = std::vector<std::pair<int64_t, int64_t>>;
+
+bool add_array(PyObject* p, Numbers& how, Spans& where) {
   View v;
   if (!look_anywhere(p, v)) return false;
-  how.insert(how.end(), {word(Py_TYPE(p)), v.device, word(v.address), kind(v)});
+  where.emplace_back(word(v.address), extent(v));
+  how.insert(how.end(), {word(Py_TYPE(p)), v.device, kind(v), holds_numbers(p, v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   how.insert(how.end(), v.stride, v.stride + v.dims);
   return true;
 }
 
 // Where a gradient lies is looked at when it is used.
-bool add_gradient(PyObject* g, Numbers& how) {
+bool add_gradient(PyObject* g, Numbers& how, bool dtype = true) {
   View v;
-  if (!look_anywhere(g, v)) return false;
-  how.insert(how.end(), {v.device, kind(v)});
+  if (!look_anywhere(g, v) || !holds_numbers(g, v)) return false;
+  how.insert(how.end(), {v.device, dtype ? kind(v) : v.dims});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }
@@ -39,7 +44,7 @@ PyObject* value_of(PyObject* key, PyObject* dict, Py_ssize_t& place) {
   return nullptr;
 }
 
-bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
+bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how, Spans& where) {
   if (!state || !PyDict_Check(state)) return false;
   who.insert(who.end(), {word(state), PyDict_GET_SIZE(state)});
   PyObject *key, *value;
@@ -47,8 +52,10 @@ bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
     who.push_back(word(key)), who.push_back(word(value));
     if (only_who) continue;
-    if (!find(value, place)) return false;
-    how.push_back(place.device), how.push_back(word(place.address));
+    if (add_array(value, how, where)) continue;
+    if (!find(value, place)) return false;  // a count
+    int64_t* count;
+    how.insert(how.end(), {place.device, find_count(value, count)}), where.emplace_back(word(place.address), 1);
   }
   return true;
 }
@@ -57,17 +64,44 @@ bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how) {
 
 bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, bool who, Words& words) {
   const Py_ssize_t n = PyList_GET_SIZE(params);
-  words.who.clear(), words.how.clear();
+  words.who.clear(), words.how.clear(), words.where.clear();
   if (PyList_GET_SIZE(grads) != n) return false;
   places_.resize(size_t(n), -1);
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* p = PyList_GET_ITEM(params, i);
     Py_ssize_t& place = places_[size_t(i)];
     if (place < 0) place = i ? places_[size_t(i) - 1] : 0;
-    if (!add_state(value_of(p, states, place), who, words.who, words.how)) return false;
+    if (!add_state(value_of(p, states, place), who, words.who, words.how, words.where)) return false;
     if (who) continue;
-    if (!add_parameter(p, words.how) || !add_gradient(PyList_GET_ITEM(grads, i), words.how)) return false;
+    if (!add_array(p, words.how, words.where) || !add_gradient(PyList_GET_ITEM(grads, i), words.how)) return false;
   }
+  return true;
+}
+
+bool Watch::apart() {
+  Spans& spans = now_.where;
+  std::sort(spans.begin(), spans.end());
+  int64_t end = 0;
+  for (const auto& [begin, bytes] : spans) {
+    if (bytes && begin < end) return false;
+    end = std::max(end, begin + bytes);
+  }
+  return true;
+}
+
+bool Places::look_at(PyObject* arrays, Words& words) {
+  words.how.clear(), words.where.clear();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(arrays); i++)
+    if (!add_array(PyList_GET_ITEM(arrays, i), words.how, words.where)) return false;
+  return true;
+}
+
+bool Places::like(PyObject* grads) {
+  Numbers words;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grads); i++)
+    if (!add_gradient(PyList_GET_ITEM(grads, i), words, false)) return false;
+  if (grads_.empty()) grads_ = std::move(words);
+  else if (grads_ != words) return false;
   return true;
 }
 

@@ -18,6 +18,9 @@ from cases import CASES
 MODULES = (
     "layerwise.rules.parts",
     *(case.rule.__name__ for case in CASES),
+    "layerwise.drive.requests",
+    "layerwise.drive.whole",
+    "layerwise.drive.parts",
     "layerwise.drive",
     "layerwise.engines.rule",
 )
@@ -248,22 +251,25 @@ MUTANTS = [
         ),
     ),
     *_rows(
-        "drive",
+        "drive.requests",
         (
             "mean is a sum",
-            "if asked.ask in MEANS else total",
+            "if partial.request in MEANS else total",
             "if False else total",
             "reference vectors properties slices",
         ),
         (
             "mean by one dimension too few",
-            "for d in asked.dims)) if",
-            "for d in asked.dims[1:])) if",
+            "for d in partial.dims)) if",
+            "for d in partial.dims[1:])) if",
             "reference properties",
         ),
         ("sums forget the first term", "sum(terms[1:], terms[0])", "sum(terms[1:])", "reference slices"),
-        ("slices keep their sums to themselves", "if run.cut in slices[0].dims:", "if False:", "slices"),
-        ("slices are added along every dimension", "if run.cut in slices[0].dims:", "if len(parts) > 1:", "slices"),
+    ),
+    *_rows(
+        "drive.whole",
+        ("slices keep their sums to themselves", "if run.cut in partials[0].dims:", "if False:", "slices"),
+        ("slices are added along every dimension", "if run.cut in partials[0].dims:", "if len(totals) > 1:", "slices"),
     ),
     *_rows(
         "engines.rule",

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.numpy import Lamb
 
 CHILD = Path(__file__).with_name("interrupted.py")
 WAYS = [("numpy", way) for way in ("ordinary", "first", "rule")]
 WAYS += [("torch", way) for way in ("ordinary", "closure", "backward", "master", "rule", "sharded")]
-pytestmark = pytest.mark.skipif(native._native is None, reason="the extension is not built")
+pytestmark = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")
 
 
 @pytest.mark.heavy

@@ -157,7 +157,7 @@ def test_fused_is_refused_when_the_optimizer_is_made(monkeypatch):
     from layerwise.torch import _engines
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    gone = {"cpu": Candidate("cpu", None, "the extension is gone")}
+    gone = {"cpu": Candidate("compiled", None, "the extension is gone")}
     with monkeypatch.context() as without:
         without.setattr(_engines, "KERNELS", gone)
         with pytest.raises(EngineError, match=r"no kernels for w: the extension is gone\. Pass fused=None"):

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.cli.bench.shapes import Shapes, shrunk
 from layerwise.cli.bench.tensors import Tensors, of_shapes
-from layerwise.engines import Candidate, native
+from layerwise.engines import Candidate, compiled
 from layerwise.torch import _engines, _tensors
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
@@ -63,7 +63,7 @@ def _interpreted() -> str:
     row, said = _row(), "gpu, interpreted"
     if row.engine is None:
         said = f"cpu, in place of gpu: {row.declined}"
-        row = native.candidate(_engines.RULE, _tensors.written)
+        row = compiled.candidate(_engines.RULE, _tensors.written)
     _engines.ENGINES = (row, Candidate("rule", _engines.RULE))
     return said
 

@@ -9,7 +9,7 @@ from cases import case_of
 from engines.worlds import WORLDS, make_job, mapped, needed, now_of, numbers
 
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import EngineError
 
 pytestmark = needed
@@ -53,8 +53,8 @@ def stepped(prepared, jobs, grads, steps=2):
 def test_jobs_that_are_all_elsewhere_are_handed_over_at_once(kinds):
     otherwise = Recorded()
     jobs, _ = jobs_of(kinds)
-    prepared = native.NativeEngine(otherwise).prepare(jobs)
-    assert not isinstance(prepared, native.PreparedNative)
+    prepared = compiled.CompiledEngine(otherwise).prepare(jobs)
+    assert not isinstance(prepared, compiled.PreparedCompiled)
     assert [[p is job.p for p, job in zip(found, jobs, strict=True)] for found in otherwise.prepared] == [
         [True] * len(jobs)
     ]
@@ -63,8 +63,8 @@ def test_jobs_that_are_all_elsewhere_are_handed_over_at_once(kinds):
 @pytest.mark.parametrize("kinds", [["here"], ["here", "there"], ["there", "here"], ["empty"], []], ids=str)
 def test_others_are_not(kinds):
     otherwise = Recorded()
-    prepared = native.NativeEngine(otherwise).prepare(jobs_of(kinds)[0])
-    assert isinstance(prepared, native.PreparedNative)
+    prepared = compiled.CompiledEngine(otherwise).prepare(jobs_of(kinds)[0])
+    assert isinstance(prepared, compiled.PreparedCompiled)
     assert otherwise.prepared == []
 
 
@@ -75,9 +75,9 @@ def test_jobs_that_are_elsewhere_in_part_are_told_apart_once(kinds, bound, monke
     otherwise = Recorded()
     jobs, grads = jobs_of(kinds, h)
     asked = []
-    of = native._out_of_reach
-    monkeypatch.setattr(native, "_out_of_reach", lambda name, array: asked.append(name) or of(name, array))
-    prepared = native.NativeEngine(otherwise).prepare(jobs)
+    of = compiled._out_of_reach
+    monkeypatch.setattr(compiled, "_out_of_reach", lambda name, array: asked.append(name) or of(name, array))
+    prepared = compiled.CompiledEngine(otherwise).prepare(jobs)
     ours, stats = stepped(prepared, jobs, grads, 1)
     once = len(asked)
     ours, stats = stepped(prepared, jobs, grads, 3)
@@ -96,12 +96,12 @@ def test_jobs_that_are_elsewhere_in_part_are_told_apart_once(kinds, bound, monke
 
 def test_without_another_engine_it_says_why():
     jobs, grads = jobs_of(["here", "there"])
-    prepared = native.NativeEngine(None).prepare(jobs)
+    prepared = compiled.CompiledEngine(None).prepare(jobs)
     with pytest.raises(EngineError, match=r"the parameter is not an array .* \(Odd\)"):
         stepped(prepared, jobs, grads)
 
 
 def test_engines_of_today_count_no_steps():
     jobs, _ = jobs_of(["here"])
-    assert not native.NativeEngine(None).prepare(jobs).counts
+    assert not compiled.CompiledEngine(None).prepare(jobs).counts
     assert not WORLD.engine_of_rule.prepare(jobs).counts

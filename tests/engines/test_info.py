@@ -10,7 +10,7 @@ from engines.worlds import needed
 
 from layerwise import cli, threads
 from layerwise.cli import info
-from layerwise.engines import Candidate, choose, native
+from layerwise.engines import Candidate, choose, compiled
 from layerwise.errors import EngineError
 
 
@@ -21,28 +21,28 @@ def test_info(capsys, monkeypatch):
         cli.main()
     assert left.value.code == 0
     said = capsys.readouterr().out
-    assert native._native.compiler() in said
-    assert f"instructions {native._native.instruction_set()} (kernels for" in said
+    assert compiled._native.compiler() in said
+    assert f"instructions {compiled._native.instruction_set()} (kernels for" in said
     assert f"threads {threads.wanted_threads()} (of " in said
 
 
 def test_info_without_the_extension(monkeypatch):
     monkeypatch.setattr(info, "extension", lambda: None)
     monkeypatch.setattr(info, "why_not", lambda: "it was not built")
-    assert "  cpu      not available: it was not built" in list(info.lines(info.facts()))
+    assert "  compiled not available: it was not built" in list(info.lines(info.facts()))
 
 
 def test_without_the_extension_the_rule_serves(monkeypatch):
-    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(compiled, "_native", None)
     monkeypatch.setitem(sys.modules, "layerwise._native", None)
     monkeypatch.delattr("layerwise._native", raising=False)
-    row = native.candidate(Served())
+    row = compiled.candidate(Served())
     assert row.engine is None
     assert row.declined.startswith("the compiled extension cannot be imported (")
     table = (row, Candidate("rule", Served()))
-    assert choose(None, table) is table[1].engine
+    assert choose(None, table) == (table[1].engine,)
     with pytest.raises(EngineError, match="cannot be imported"):
-        choose("cpu", table)
+        choose("compiled", table)
 
 
 class Served:

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import ParameterError
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
@@ -31,7 +31,7 @@ def counted(monkeypatch):
     """How often a batch was laid out, and how often a parameter was planned."""
     found = {"batches": 0, "plans": 0}
 
-    class Batch(native._native.Batch):
+    class Batch(compiled._native.Batch):
         def __init__(self, *given, **more):
             found["batches"] += 1
             super().__init__(*given, **more)
@@ -44,8 +44,8 @@ def counted(monkeypatch):
         found["plans"] += 1
         return plan_of(*given)
 
-    _native, plan_of = native._native, _optimizer.plan_of
-    monkeypatch.setattr(native, "_native", Extension())
+    _native, plan_of = compiled._native, _optimizer.plan_of
+    monkeypatch.setattr(compiled, "_native", Extension())
     monkeypatch.setattr(_optimizer, "plan_of", planned)
     return found
 
@@ -205,7 +205,7 @@ def test_gradients_of_many_strides_are_not_all_remembered():
     for n in range(2, 12):
         opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
     [layouts] = opt._layouts.values()
-    assert len(layouts.batches) == native.LAYOUTS
+    assert len(layouts.batches) == compiled.LAYOUTS
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}], ids=str)

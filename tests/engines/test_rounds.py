@@ -31,7 +31,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
 from layerwise.rules.asks import ModelSum
 
@@ -70,7 +71,7 @@ class Meeting:
         everybody = list(self._told)
         self._barrier.wait()
         self.rounds += i == 0
-        asked = [[(question.job, question.ask, question.dims) for question in told[0]] for told in everybody]
+        asked = [[(question.job, question.request, question.dims) for question in told[0]] for told in everybody]
         assert asked.count(asked[0]) == len(asked), "not everybody asks the same"
         return self._completed(everybody, i)
 
@@ -83,7 +84,7 @@ class Meeting:
             else spread[i][k]
             for k, question in enumerate(asked)
         ]
-        of_model = [k for k, question in enumerate(asked) if question.ask is ModelSum]
+        of_model = [k for k, question in enumerate(asked) if question.request is ModelSum]
         model_sum = sum(total[k] for k in of_model)
         joined = np.concatenate([model_sum if k in of_model else part for k, part in enumerate(total)] or [own])
         assert joined.shape == own.shape
@@ -95,7 +96,7 @@ class Seat:
     meeting: Meeting
     i: int
 
-    def told_how(self, how: str) -> None:
+    def announce(self, stepper: str) -> None:
         """The engines may differ here: what they ask is compared."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:
@@ -165,15 +166,15 @@ def drawn_jobs(draw: Any) -> Any:
 
 @worlds
 @cases
-@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn_jobs())
-def test_parts_make_the_whole(case, world, compiled, drawn):
+def test_parts_make_the_whole(case, world, fast, drawn):
     seed, n, tensors = drawn
     h = case.hyper(**well_posed(case.drawn(seed)))
     jobs = [make_job(case, h, shape, blocks, own, dtypes) for shape, blocks, _, dtypes, own in tensors]
     cuts = [cut for _, _, cut, _, _ in tensors]
-    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     for t in range(1, STEPS + 1):
         jobs = [replace(job, now=now_of(h, t), g=new_gradient(job.p, t + 7, str(job.g.dtype))) for job in jobs]
         parts = [in_parts(job, cut, n) for job, cut in zip(jobs, cuts, strict=True)]
@@ -183,7 +184,7 @@ def test_parts_make_the_whole(case, world, compiled, drawn):
         # With a norm of all, the least exact of the tensors decides.
         eps = max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
         # NumPy adds up what does not lie in a row one after the other, in float32: 680 squares are 1e-6 off.
-        room = (8 if compiled else 32) * eps
+        room = (8 if fast else 32) * eps
         for own, part in zip(alone, parts, strict=True):
             check(own, part, room)
 
@@ -208,32 +209,32 @@ def joined_to(shape: Any, found: list[np.ndarray]) -> np.ndarray:
 
 @worlds
 @cases
-@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
-def test_alone_in_rounds_is_the_step(case, world, compiled):
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
+def test_alone_in_rounds_is_the_step(case, world, fast):
     """With nobody else there, stopping changes nothing, and the rounds are as few as the rule has."""
     h = case.hyper()
     jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,), (), (4, 3, 2)])]
     alone, parted = [copied(job) for job in jobs], [copied(job) for job in jobs]
-    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     world.engine().step([mapped(job, world.array) for job in alone])
     cuts = [Cut(None)] * len(jobs)
     meeting = step_parts(engine, [parted], [job.p.shape for job in jobs], cuts, world.array)
     assert meeting.rounds == (2 if case.name == "Adafactor" else 1)
-    if compiled:
+    if fast:
         assert bits(parted) == bits(alone)
 
 
 @worlds
 @cases
-@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 @pytest.mark.parametrize("busy", [False, True])
-def test_nothing_is_written_before_the_last_answer(case, world, compiled, busy):
+def test_nothing_is_written_before_the_last_answer(case, world, fast, busy):
     options = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0} if busy else {}
     h = case.hyper(**options)
     jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,)])]
     before = bits(jobs)
     mine = [mapped(job, world.array) for job in jobs]
-    engine = native.NativeEngine(None) if compiled else world.engine_of_rule
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     prepared = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in mine])
     rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy
     for stop in range(rounds):
@@ -250,7 +251,7 @@ class Failing:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def told_how(self, how: str) -> None:
+    def announce(self, stepper: str) -> None:
         """That changes nothing about leaving."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:
@@ -261,13 +262,13 @@ class Failing:
 
 
 @cases
-@pytest.mark.parametrize("compiled", [True, False], ids=["cpu", "rule"])
-def test_somebody_is_met_even_where_nothing_is_asked(case, compiled):
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
+def test_somebody_is_met_even_where_nothing_is_asked(case, fast):
     if case.name == "Adafactor":
         pytest.skip("it always asks")
     h = case.hyper(adapt=False)
     job = make_job(case, h, (5, 3), (), 0)
-    engine = native.NativeEngine(None) if compiled else WORLDS[0].engine_of_rule
+    engine = compiled.CompiledEngine() if fast else WORLDS[0].engine_of_rule
     prepared = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)])
     before = bits([job])
     with pytest.raises(ZeroDivisionError):
@@ -277,6 +278,6 @@ def test_somebody_is_met_even_where_nothing_is_asked(case, compiled):
 
 def test_a_whole_of_other_dimensions_is_refused():
     job = make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0)
-    prepared = native.NativeEngine(None).prepare([engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
+    prepared = prepare((compiled.CompiledEngine(),), [engines.Job(job.rule, job.h, job.p, job.state, (), (5,), 2)])
     with pytest.raises(EngineError, match="other dimensions"):
         prepared.step([job.g], [job.now], None, Failing(9))

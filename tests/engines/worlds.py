@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
 from layerwise.torch._namespace import Tensors
 
-needed = pytest.mark.skipif(native._native is None, reason="the extension is not built")
+needed = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")
 NAMES = ("float32", "float64", "bfloat16", "float16")
 NUMPY_DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in NAMES}
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -66,14 +67,14 @@ class Job:
 
 
 class Stepping:
-    """An engine that prepares every step, with what was laid out for the last one."""
+    """A table of engines that prepares every step, with what was laid out for the last one."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine, self._layouts = engine, None
+    def __init__(self, *engines: Any) -> None:
+        self._engines, self._layouts = engines, None
 
     def prepare(self, jobs: Any) -> Any:
         given = [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs]
-        return self._engine.prepare(given, self._layouts)
+        return prepare(self._engines, given, self._layouts)
 
     def step(self, jobs: Any) -> Any:
         prepared = self.prepare(jobs)
@@ -98,7 +99,7 @@ class World:
         return Stepping(self.engine_of_rule)
 
     def engine(self, insisting: bool = True) -> Any:
-        return Stepping(native.NativeEngine(None if insisting else self.engine_of_rule, None))
+        return Stepping(compiled.CompiledEngine(), *([] if insisting else [self.engine_of_rule]))
 
 
 WORLDS = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, close, same
 
-from layerwise.engines.native import _native
+from layerwise.engines.compiled import _native
 from layerwise.torch import Lamb
 from sharding import disagreements, runs
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, parameters, set_grads, twins, walk
 
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import GradientError, StateError
 from layerwise.torch import _state, _watch
 
@@ -291,15 +291,15 @@ DIFFERENCES = [
 @pytest.fixture(params=["marks", "table", "methods"])
 def watch(request, monkeypatch):
     """The extension reads tensors by PyTorch's table of C functions; older versions have none, and it asks them."""
-    if request.param != "marks" and native._native is None:
+    if request.param != "marks" and compiled._native is None:
         pytest.skip("the extension is not built")
     if request.param == "methods":
         with_table = torch.Tensor.__dlpack_c_exchange_api__
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        native.know_torch(torch)
+        compiled.know_torch(torch)
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", with_table)
-    yield _watch.Marks if request.param == "marks" else native.watch
-    native.know_torch(torch)
+    yield _watch.Marks if request.param == "marks" else compiled.watch
+    compiled.know_torch(torch)
 
 
 OF_WHO = (the_dict, an_entry, the_step, one_entry_more, one_entry_less, a_state_less)
@@ -344,7 +344,7 @@ def test_counts(watch):
 def test_what_the_extension_cannot_look_at_is_watched_all_the_same():
     params, grads, states = watched()
     params[0].__class__ = Sub
-    assert native.watch(params, grads, states) is None
+    assert compiled.watch(params, grads, states) is None
     watching = _watch.watch(params, grads, states)
     assert watching.same(params, grads, states)
     params[0].data = params[0].data.clone()

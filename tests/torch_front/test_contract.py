@@ -264,7 +264,7 @@ def test_options_are_keywords_of_torch(front, monkeypatch):
     for fused in (None, False, True):
         front([some()], lr=0.1, fused=fused)
     rule = _engines.ENGINES[-1]
-    monkeypatch.setattr(_engines, "ENGINES", (Candidate("cpu", None, "it was not built"), rule))
+    monkeypatch.setattr(_engines, "ENGINES", (Candidate("compiled", None, "it was not built"), rule))
     front([some()], lr=0.1)
     with pytest.raises(EngineError, match="not available: it was not built"):
         front([some()], lr=0.1, fused=True)

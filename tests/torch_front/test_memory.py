@@ -127,6 +127,78 @@ def test_a_parameter_that_becomes_one_is_refused(front, fused):
     assert everything(opt, {"odd": p}) == before
 
 
+def tensors_of(front, opt, p):
+    return {
+        "the parameter": p,
+        "the gradient": p.grad,
+        "state": opt.state[p][state_of(front)],
+        "the count": count(opt, p),
+    }
+
+
+def count(opt, p):
+    return opt.state[p]["step"]
+
+
+ERRORS = {"the parameter": ParameterError, "state": StateError, "the count": StateError}
+
+
+@fronts
+@engines
+@pytest.mark.parametrize("which", ERRORS)
+@pytest.mark.parametrize("blocks", [None, {"odd": 2}], ids=["whole", "blocks"])
+@pytest.mark.parametrize("skip_nonfinite", [False, True])
+def test_a_sign_that_changes_where_numbers_lie_is_seen(front, fused, which, blocks, skip_nonfinite):
+    p, other = nn.Parameter(numbers(1)), nn.Parameter(numbers(1))
+    opt = busy(front, [("other", other), ("odd", p)], fused=fused, blocks=blocks, skip_nonfinite=skip_nonfinite)
+    for seed in (2, 3):
+        p.grad, other.grad = numbers(seed), numbers(seed)
+        opt.step()
+    before = bits(other)
+    changed = tensors_of(front, opt, p)[which]
+    address = changed.data_ptr()
+    changed.data = torch._neg_view(changed.data)
+    assert changed.data_ptr() == address
+    with pytest.raises(ERRORS[which], match=r"negated|integer from 0"):
+        opt.step()
+    assert bits(other) == before
+
+
+@fronts
+@engines
+@pytest.mark.parametrize("blocks", [None, {"odd": 2}], ids=["whole", "blocks"])
+def test_a_gradient_whose_sign_changes_where_it_lies_is_used_as_it_is(front, fused, blocks):
+    params = [nn.Parameter(numbers(1)) for _ in range(2)]
+    opts = [busy(front, [("odd", p)], fused=fused, blocks=blocks) for p in params]
+    for p, opt in zip(params, opts, strict=True):
+        p.grad = numbers(2)
+        opt.step()
+    params[0].grad = -params[0].grad
+    params[1].grad.data = torch._neg_view(params[1].grad.data)
+    for opt in opts:
+        opt.step()
+    assert bits(params[0]) == bits(params[1])
+
+
+@fronts
+@engines
+@pytest.mark.parametrize("which", ["the parameter", "the gradient", "state", "the count"])
+@pytest.mark.parametrize("blocks", [None, {"short": 2}], ids=["whole", "blocks"])
+def test_storage_that_is_shortened_is_an_error(front, fused, which, blocks):
+    """PyTorch leaves what is left of it where it was."""
+    p, other = nn.Parameter(numbers(1)), nn.Parameter(numbers(1))
+    opt = busy(front, [("other", other), ("short", p)], fused=fused, blocks=blocks)
+    for seed in (2, 3):
+        p.grad, other.grad = numbers(seed), numbers(seed)
+        opt.step()
+    before = bits(other)
+    storage = tensors_of(front, opt, p)[which].untyped_storage()
+    storage.resize_(storage.nbytes() - 4)
+    with pytest.raises({**ERRORS, "the gradient": GradientError}[which], match="freed"):
+        opt.step()
+    assert bits(other) == before
+
+
 def state_of(front):
     return {Lamb: "exp_avg_sq", Lars: "momentum_buffer"}.get(front, "exp_avg")
 

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, told_on_device, twins, walk
 
-from layerwise.engines import Counter, native
+from layerwise.engines import Counter, compiled
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.torch import Lamb, _optimizer, _plan, _settings, _state, _tensors
 
@@ -91,7 +91,7 @@ VARIANTS = {
 def test_a_step_calls_as_often_for_many_tensors_as_for_few(options, counts, on_device, standing, monkeypatch):
     standing(counts)
     # As they are where the numbers are not in this machine's memory.
-    monkeypatch.setattr(_state.native, "count", lambda steps: False)
+    monkeypatch.setattr(_state.compiled, "count", lambda steps: False)
     if on_device:
         told_on_device(monkeypatch, False)
     dtypes = torch.float32, torch.bfloat16, torch.float16
@@ -433,11 +433,11 @@ def test_a_rate_loaded_into_memory_goes_back_to_the_device(meta):
 ELSEWHERE = """
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.torch import _watch
 
 _setup_privateuseone_for_python_backend("elsewhere")
-assert native._native is not None
+assert compiled._native is not None
 
 
 def made(device):
@@ -451,21 +451,21 @@ def watched(p, g, m):
 
 
 for table in (torch.Tensor.__dlpack_c_exchange_api__, None):
-    native._native.open_torch(torch.Tensor, torch.nn.Parameter, (torch.float32,) * 4 + (torch.int64,), table)
+    compiled._native.open_torch(torch.Tensor, torch.nn.Parameter, (torch.float32,) * 4 + (torch.int64,), table)
     params, grads, m = watched("elsewhere", "elsewhere", "elsewhere")
     states = {params[0]: {"m": m}}
     watching = _watch.watch(params, grads, states)
     assert not isinstance(watching, _watch.Marks)
     assert watching.same(params, grads, states)
     assert not watching.same(params, [made("cpu")], states)
-    assert native._native.address(params[0]) == 0
-    assert native._native.counts([m]) is None
-    assert native._native.count([m]) is False
+    assert compiled._native.address(params[0]) == 0
+    assert compiled._native.counts([m]) is None
+    assert compiled._native.count([m]) is False
 """
 
 
 def test_tensors_elsewhere_are_watched_by_the_extension():
-    if native._native is None:
+    if compiled._native is None:
         pytest.skip("the extension is not built")
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__") or not hasattr(torch._C, "_acc"):
         pytest.skip("this PyTorch has no device that could stand for another")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from layerwise.engines import gpu
-from layerwise.engines.native import VARIABLE as ISA_VARIABLE
-from layerwise.engines.native import heed_environment, why_not
+from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
+from layerwise.engines.compiled import heed_environment, why_not
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
@@ -40,7 +40,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "packages": {name: version_of(name) for name in PACKAGES},
         "processor": {"name": processor(), "available": available_processors()},
         "engines": {
-            "cpu": _cpu(),
+            "compiled": _compiled(),
             "gpu": _gpu(),
             "rule": {"available": True, "takes": "any array library: what no other engine takes"},
         },
@@ -61,21 +61,21 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     for name, listed in found.get("devices", {}).items():
         yield f"           {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"
-    yield from _cpu_lines(engines["cpu"], machine["available"])
+    yield from _compiled_lines(engines["compiled"], machine["available"])
     yield f"  gpu      {engines['gpu'].get('takes') or 'not available: ' + engines['gpu']['why']}"
     yield from _gpu_lines(engines["gpu"])
     yield f"  rule     {engines['rule']['takes']}"
 
 
-def _cpu_lines(cpu: dict[str, Any], there: int) -> Iterator[str]:
-    if not cpu["available"]:
-        yield f"  cpu      not available: {cpu['why']}"
+def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
+    if not found["available"]:
+        yield f"  compiled not available: {found['why']}"
         return
-    others = ", ".join(cpu["instruction_sets"])
-    yield f"  cpu      {cpu['takes']}"
-    yield f"           instructions {cpu['instructions']} (kernels for {others}){_said(ISA_VARIABLE)}"
-    yield f"           threads {cpu['threads']} (of {_many(there, 'processor')}){_said(THREADS_VARIABLE)}"
-    yield f"           compiled by {cpu['compiler']}"
+    others = ", ".join(found["instruction_sets"])
+    yield f"  compiled {found['takes']}"
+    yield f"           instructions {found['instructions']} (kernels for {others}){_said(ISA_VARIABLE)}"
+    yield f"           threads {found['threads']} (of {_many(there, 'processor')}){_said(THREADS_VARIABLE)}"
+    yield f"           compiled by {found['compiler']}"
 
 
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
     return "stepped without a proof" if os.environ.get(gpu.PROOF_VARIABLE) == "0" else "proven"
 
 
-def _cpu() -> dict[str, Any]:
+def _compiled() -> dict[str, Any]:
     native = extension()
     if native is None:
         return {"available": False, "why": why_not()}

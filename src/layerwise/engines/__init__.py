@@ -1,4 +1,4 @@
-"""Engines carry out steps. One table says which there are; `choose` says which is taken, and why not another."""
+"""Engines carry out steps. A front lists those there are in a table; `choose` says which of them may step a tensor."""
 
 from __future__ import annotations
 
@@ -28,9 +28,17 @@ class Job(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """In place of `Now.t`: where the steps before this one are counted, on the device. Who steps adds the one."""
+    """In place of `Now.t`: where the steps before this one are counted, on the device. The engine adds the one."""
 
     step: Array
+
+
+class Given(NamedTuple):
+    """A job's share of what differs from step to step."""
+
+    g: Array
+    now: Now
+    skip: Array | None = None  # known on the device alone
 
 
 Stats = Mapping[str, Array]
@@ -41,20 +49,26 @@ class Changed(Exception):
 
 
 class Prepared(Protocol):
-    """Jobs that are stepped together, with all that can be planned ahead."""
+    """Jobs that are stepped together, with all that can be planned ahead.
 
-    notices: bool
-    """Whether `step` looks at the arrays itself, and raises `Changed`."""
+    Every step looks at its arrays first. It raises `Changed`, with nothing touched, where a weight or a state has
+    another address, dtype, shape or stride than when it was prepared, where its memory no longer holds its numbers, and
+    where a gradient is one that this cannot step with. The front then checks everything and prepares again, once.
+    """
+
     counts: bool
     """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
     is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
 
     @property
     def layouts(self) -> Any:
-        """What has been planned, without any array: for the next `prepare` of jobs like these.
+        """The plan without any array, for the next `prepare` of jobs like these.
 
         None where this is not to be replaced for other numbers, as where a CUDA graph may replay it.
         """
+
+    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+        """Raise `Changed` where `step` would. Only steps of several engines need it: `step` looks by itself."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
@@ -66,12 +80,25 @@ class Prepared(Protocol):
         """
 
     def stats(self) -> list[Stats]:
-        """What was measured on the way of the last step, for each job."""
+        """Return what was measured on the way of the last step, for each job."""
 
 
 class Engine(Protocol):
+    @property
+    def name(self) -> str:
+        """The engine's name in sentences."""
+
+    def declines(self, job: Job, given: Given | None = None) -> str:
+        """Return why the engine does not take a job, or an empty string.
+
+        Before the first step nothing is known but the job; what it is `given` may be a reason as well.
+        """
+
+    def group(self, job: Job) -> Hashable:
+        """Return what has to be the same of jobs that are prepared together, such as the device."""
+
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
-        """Plan the step of these jobs, for as long as they stay what they are.
+        """Plan the step of these jobs, which the engine does not decline, for as long as they stay what they are.
 
         `layouts` are those of an earlier plan for jobs like these, which have other arrays now, or other numbers in
         their hyperparameters. What still holds of them is not planned again.
@@ -80,21 +107,28 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of a front's table: an engine, or the reason why it is not to be had."""
+    """A row of a front's table: an engine, or the reason why there is none."""
 
     name: str
     engine: Engine | None
     declined: str = ""
-    insisting: Engine | None = None  # raises where the engine would leave a job to another
+    insisting: Engine | None = None  # in place of the engine where no other may step in
 
 
-def choose(wanted: str | None, table: Sequence[Candidate]) -> Engine:
-    """The engine asked for, or the first of the table that is to be had."""
+def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]:
+    """Return the engines that may step, in order of preference: the one asked for, or all there are."""
     rows = [row for row in table if wanted is None or (isinstance(wanted, str) and wanted == row.name)]
     if not rows:
         names = ", ".join(f'"{row.name}"' for row in table)
         raise EngineError(f"`engine` must be None or one of {names}, but is {wanted!r}. None picks the fastest.")
-    for row in rows:
-        if row.engine is not None:
-            return row.engine if wanted is None else row.insisting or row.engine
-    raise EngineError(f"engine {wanted!r} is not available: {rows[0].declined}. engine=None picks one that is.")
+    return insisting(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
+
+
+def insisting(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
+    """Return the engines of these rows, none of which leaves a job to one outside of them."""
+    found = tuple(engine for row in rows if (engine := row.insisting or row.engine) is not None)
+    if not found:
+        raise EngineError(
+            f"engine {rows[0].name!r} is not available: {rows[0].declined}. engine=None picks one that is."
+        )
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from layerwise.drive import Ask, Others, Question, dims_of
+from layerwise.drive import Others, Request, TensorRequest, dims_of
 from layerwise.engines import Job
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.asks import Mean, ModelSum, Now, Squares
@@ -20,11 +20,11 @@ class Rounds:
         self._jobs = list(jobs)
         self.batch: Any = native.Batch(self._jobs, grads, nows, list(options), stops=True)
         self._sums = native.Sum
-        self._questions: list[list[Question]] = []  # of each round
+        self._requests: list[list[TensorRequest]] = []  # of each round
 
-    def step(self, grads: list[Any], nows: list[Now], others: Others) -> bool:
-        """Carry out the jobs, unless they are not like those this was made for."""
-        if not self.batch.begin(self._jobs, grads, nows):
+    def step(self, grads: list[Any], nows: list[Now], places: Any, others: Others) -> bool:
+        """Carry out the jobs, unless they are not like those this was made for, or lie elsewhere than in `places`."""
+        if not self.batch.begin(self._jobs, grads, nows, places):
             return False
         try:
             self._measure(others)
@@ -34,23 +34,23 @@ class Rounds:
         return True
 
     def _measure(self, others: Others) -> None:
-        others.told_how("the compiled engine")
+        others.announce("the compiled engine")
         more, number = self.batch.measure(), 0
         while True:
-            if number == len(self._questions):
-                self._questions.append([self._question(*ask) for ask in self.batch.asks()])
+            if number == len(self._requests):
+                self._requests.append([self._tensor_request(*each) for each in self.batch.asks()])
             sums = self.batch.sums()
-            sums[:] = others.add_up(self._questions[number], sums)
+            sums[:] = others.add_up(self._requests[number], sums)
             number += 1
             if not more or not self.batch.measure():
                 return
 
-    def _question(self, i: int, what: Any, length: int) -> Question:
+    def _tensor_request(self, i: int, what: Any, length: int) -> TensorRequest:
         job = self._jobs[i]
-        ask = self._ask(job.h, what)
-        return Question(i, type(ask), dims_of(ask, len(job.p.shape), job.block_dims), length)
+        request = self._request(job.h, what)
+        return TensorRequest(i, type(request), dims_of(request, len(job.p.shape), job.block_dims), length)
 
-    def _ask(self, h: Any, what: Any) -> Ask:
+    def _request(self, h: Any, what: Any) -> Request:
         """The rule's request for these sums."""
         sums = self._sums
         rows, cols = getattr(h, "factored", None) or ((), ())

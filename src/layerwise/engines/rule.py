@@ -7,7 +7,8 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
-from layerwise.engines import Job, Stats
+from layerwise.engines import Given, Job, Stats
+from layerwise.engines.places import Watched
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.parts import is_number, moved
 
@@ -53,13 +54,24 @@ class RuleEngine:
     bucket wait for one another with their new moments in hand; a bucket has `bucket_size` elements, if not one tensor.
     """
 
+    name = "the rule"
+
     def __init__(
         self, arrays: Arrays, slice_size: int | None = None, stack_size: int = 0, bucket_size: int = 1 << 27
     ) -> None:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
 
+    def declines(self, job: Job, given: Given | None = None) -> str:
+        """Return an empty string: the rule takes every job."""
+        return ""
+
+    def group(self, job: Job) -> Hashable:
+        """Return the same for all jobs."""
+        return None
+
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
+        """Plan the step of these jobs."""
         return PreparedRules(self, jobs)
 
 
@@ -81,18 +93,24 @@ class Task(NamedTuple):
 class PreparedRules:
     """Jobs in the order in which they are driven: those that can be stacked side by side."""
 
-    notices = counts = False
+    counts = False
     layouts = ()
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
-        self._engine, self._jobs = engine, jobs
+        self._engine, self._jobs, self._watched = engine, jobs, Watched(jobs)
         self._groups = _alike(engine, jobs, range(len(jobs)))
         self._together = any(job.h.asks_of_model for job in jobs)
         self._measured: list[tuple[tuple[int, ...], Stats]] = []
 
+    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+        """Raise `Changed` where an array is no longer what it was."""
+        self._watched.check(grads)
+
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
     ) -> None:
+        """Drive the rules of all jobs to their end."""
+        self._watched.check(grads)
         if others is not None:
             self._in_rounds(grads, nows, skip, others)
             return

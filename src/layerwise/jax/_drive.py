@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import MEANS, Ask, Run, asks_of, dims_of, local, summed
+from layerwise.drive import MEANS, Request, Run, dims_of, local, next_requests, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._recompute import Namespace, recomputed
 from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
@@ -79,7 +79,7 @@ def in_parts(tasks: Sequence[Task]) -> Iterator[Stepped]:
         asked: dict[int, Any] = {}
         for i, answer in answers.items():
             try:
-                asked[i] = asks_of(rules[i], answer)
+                asked[i] = next_requests(rules[i], answer)
             except StopIteration as end:
                 done[i] = end.value
         answers = _added_up(tasks, asked)
@@ -87,7 +87,9 @@ def in_parts(tasks: Sequence[Task]) -> Iterator[Stepped]:
 
 
 def _added_up(tasks: Sequence[Task], asked: dict[int, Any]) -> dict[int, Any]:
-    sums = {(i, k): summed(jnp, ask, _dims(tasks[i], ask)) for i, asks in asked.items() for k, ask in enumerate(asks)}
+    sums = {
+        (i, k): partial_sum(jnp, ask, _dims(tasks[i], ask)) for i, asks in asked.items() for k, ask in enumerate(asks)
+    }
     by_axes: dict[Axes, dict[Any, Any]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(_axes(tasks[i], asked[i][k]), {})[i, k] = value
@@ -101,7 +103,7 @@ def _added_up(tasks: Sequence[Task], asked: dict[int, Any]) -> dict[int, Any]:
     }
 
 
-def _dims(task: Task, ask: Ask) -> Shape:
+def _dims(task: Task, ask: Request) -> Shape:
     return dims_of(ask, len(task.shape), task.block_dims)
 
 
@@ -109,7 +111,7 @@ def _axes(task: Task, ask: Any) -> Axes:
     return tuple(sorted(set(task.cut.along(_dims(task, ask)))))
 
 
-def _mean(task: Task, ask: Ask, total: Any) -> Any:
+def _mean(task: Task, ask: Request, total: Any) -> Any:
     if not isinstance(ask, MEANS):
         return total
     return total / max(1, entries(task, _dims(task, ask)))

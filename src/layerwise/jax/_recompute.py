@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import asks_of
+from layerwise.drive import next_requests
 from layerwise.rules.asks import Asking, Stepped
 
 RUNS = 64  # more than a step of one tensor has
@@ -127,7 +127,7 @@ def recomputed(task: Any) -> Asking[Stepped]:
     told: list[Any] = []
     while True:
         try:
-            asks = asks_of(step, answer)
+            asks = next_requests(step, answer)
         except StopIteration as end:
             stepped: Stepped = end.value
             return stepped
@@ -143,7 +143,7 @@ def _run(task: Any, first: First, told: Sequence[Any], key: int) -> Any:
     hide = _Hide(task, key)
     hidden = replace(task, arrays=hide(task.arrays), now=hide(task.now), h=hide.options(task.h))
     rule = hidden.start(Again(first, hide))
-    asks = asks_of(rule, None)
+    asks = next_requests(rule, None)
     for answer in told:
-        asks = asks_of(rule, hide(tuple(answer)))
+        asks = next_requests(rule, hide(tuple(answer)))
     return asks

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from layerwise.engines import Candidate, Job, choose
-from layerwise.engines.native import candidate, signals_wait
+from layerwise.engines.compiled import candidate, signals_wait
+from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import (
     ContradictionError,
@@ -34,7 +35,7 @@ from layerwise.telemetry import summary
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
-ENGINES = (candidate(RULE), Candidate("rule", RULE))
+ENGINES = (candidate(), Candidate("rule", RULE))
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
@@ -138,7 +139,7 @@ class Optimizer(Settable):
         jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
         apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
         together = tuple(entries)
-        prepared = choose(self._options.engine, ENGINES).prepare(jobs, self._layouts.pop(together, None))
+        prepared = prepare(choose(self._options.engine, ENGINES), jobs, self._layouts.pop(together, None))
         with np.errstate(all="ignore"):
             prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
         measured = iter(prepared.stats())

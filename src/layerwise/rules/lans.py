@@ -7,8 +7,8 @@
     c = ĝ / (√(v / (1 − b2^t)) + eps) + lam·p
     p ← p − lr·(b1·(‖p‖ / ‖r‖)·r + (1 − b1)·(‖p‖ / ‖c‖)·c),  with zero_norm_ratio for a ratio with a norm of 0
 
-g is the gradient made ready: parts.py's `ready` unscales it, turns it round and clips its elements, if asked to. Clipping
-by norm would change nothing, and is no option.
+g is the gradient made ready: parts.py's `ready` unscales it, turns it round and clips its elements, if asked to.
+Clipping by norm would change nothing, and is no option.
 
 Departures, each an option:
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from layerwise import checks
-from layerwise.engines.native import signals_wait
+from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.torch import _cuts as cuts

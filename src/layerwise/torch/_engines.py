@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from layerwise import checks
-from layerwise.engines import Candidate, Engine, choose, gpu, native
+from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
 from layerwise.torch import _tensors
@@ -19,9 +19,9 @@ SLICE = 1 << 19
 STACK = 1 << 12
 RULE = RuleEngine(Tensors(), SLICE, STACK)
 GPU = gpu.candidate(RULE)
-CPU = native.candidate(GPU.engine or RULE, _tensors.written, GPU.insisting)
-ENGINES = (CPU, GPU, Candidate("rule", RULE))  # each leaves to the next what it does not take
-KERNELS = {"cpu": CPU, "cuda": GPU, "xpu": GPU}
+COMPILED = compiled.candidate(_tensors.written)
+ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
+KERNELS = {"cpu": COMPILED, "cuda": GPU, "xpu": GPU}
 FUSED = "fused"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
@@ -40,7 +40,7 @@ def engine_name(fused: Any) -> str | None:
     """The name of the engine that `fused` asks for, if there is one."""
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
     name: str | None = {None: None, True: FUSED, False: "rule"}[fused]
-    engine_of(name, differentiable=False)
+    engines_of(name, differentiable=False)
     return name
 
 
@@ -54,12 +54,8 @@ def check_fused(name: str, device: str) -> None:
     raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which takes what there is.")
 
 
-def engine_of(name: str | None, differentiable: bool) -> Engine:
-    """The engine of that name, or the fastest there is."""
+def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
+    """Return the engines that may step, in order of preference, where `fused` asks for those of this name."""
     if differentiable:
-        return DIFFERENTIABLE
-    if name != FUSED:
-        return choose(name, ENGINES)
-    kernels = [row for row in ENGINES if row.name != "rule"]
-    there = next((row for row in kernels if row.engine is not None), kernels[0])
-    return choose(there.name, ENGINES)
+        return (DIFFERENTIABLE,)
+    return insisting([row for row in ENGINES if row.name != "rule"]) if name == FUSED else choose(name, ENGINES)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError
 from layerwise.spans import Lying, shared
 from layerwise.torch._cuts import local
@@ -20,7 +20,7 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Tensor]:
     """Return the gradients with each one's numbers in its memory; the same list where they are there already."""
-    if native.in_memory(grads):
+    if compiled.in_memory(grads):
         return grads
     return [_readable(name, g) for name, g in zip(names(), grads, strict=True)]
 

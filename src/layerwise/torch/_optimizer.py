@@ -13,7 +13,8 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
-from layerwise.engines.native import signals_wait
+from layerwise.engines.compiled import signals_wait
+from layerwise.engines.distributor import prepare
 from layerwise.errors import (
     ContradictionError,
     HyperparameterError,
@@ -26,7 +27,7 @@ from layerwise.torch import _cuts as cuts
 from layerwise.torch import _loading, _schedule, _state, _tensors
 from layerwise.torch._agreement import Skipped
 from layerwise.torch._answering import Answering
-from layerwise.torch._engines import FUSED, check_fused, engine_name, engine_of
+from layerwise.torch._engines import FUSED, check_fused, engine_name, engines_of
 from layerwise.torch._memory import check_apart, readable
 from layerwise.torch._model_group import as_model_group
 from layerwise.torch._names import Names
@@ -64,6 +65,7 @@ class Optimizer(Answering):
         self._when_zeroed: list[Callable[[], None]] = []
         self._names = Names()
         self._begun_elsewhere = False
+        self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         if given["fused"] is True and given["differentiable"]:
@@ -89,6 +91,7 @@ class Optimizer(Answering):
             self._meet_nobody()
         self.__dict__.setdefault("_when_zeroed", [])
         self.__dict__.setdefault("_names", Names())
+        self._resolves = False
         self._axes = None
         for group in self.param_groups:
             for name, value in self.defaults.items():
@@ -187,9 +190,15 @@ class Optimizer(Answering):
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
-            dues, here = self._read(dues)
+            here = self._here(dues)
+            if self._resolves or self._might_skip():  # else engines look at gradients before anything is computed
+                dues, here = self._read(dues, here)
             params, grads = params_of(dues), grads_of(dues)
-            key, turn, plans = self._kept_turn(dues, params, grads)
+            key, turn = self._kept_turn(dues, params, grads)
+            plans: Sequence[Plan] = ()
+            if turn is None:
+                dues, here = self._read(dues, here)
+                plans = list(self._planned(dues))
             if turn is None and not self._are_members(params):  # somebody has changed a group's list
                 self._axes = None
                 self.step_due(dues)
@@ -219,12 +228,16 @@ class Optimizer(Answering):
                 # In place, so that a captured step counts on.
                 self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
-    def _read(self, dues: Sequence[Due]) -> tuple[Sequence[Due], Here]:
-        """What of parameters and gradients is here, with gradients whose memory holds their values."""
+    def _here(self, dues: Sequence[Due]) -> Here:
+        """Return what of parameters and gradients is here."""
         params, grads = params_of(dues), grads_of(dues)
-        here = cuts.here(params, grads) if self._wrapped else (params, grads)
+        return cuts.here(params, grads) if self._wrapped else (params, grads)
+
+    def _read(self, dues: Sequence[Due], here: Here) -> tuple[Sequence[Due], Here]:
+        """Return the same with gradients whose memory holds their numbers."""
         found = readable(here[1], partial(self._names_of, dues))
-        if found is not grads and not self._wrapped:
+        self._resolves = found is not here[1]
+        if self._resolves and not self._wrapped:
             dues = with_grads(dues, found)
         return dues, (here[0], found)
 
@@ -232,27 +245,28 @@ class Optimizer(Answering):
         return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
 
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
-        """Take the step, by another turn where the engine finds that this one holds no longer."""
-        given = here[1], skip, getattr(self, "grad_scale", None), skips
+        """Take the step, by another turn where an engine finds that this one no longer holds."""
+        given = skip, getattr(self, "grad_scale", None), skips
         try:
-            turn.step(dues, *given)
+            turn.step(dues, here[1], *given)
         except Changed:
-            plans = list(self._planned(dues))  # with errors for what is wrong
-            if not turn.holds(grads_of(dues), self.state, at_once=False):
+            dues, here = self._read(dues, here)
+            if not turn.follows(grads_of(dues), self.state):
+                plans = list(self._planned(dues))  # with errors for what is wrong
                 turn = self._prepare(dues, here, plans, skip is not None)
-            turn.step(dues, *given)
+            turn.step(dues, here[1], *given)
         return turn
 
-    def _kept_turn(
-        self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
-    ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
-        """The turn these parameters had before, if everything is as it was; if not, their plans, checked."""
+    def _kept_turn(self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]) -> tuple[bytes, Turn | None]:
+        """Return the turn that these parameters had before, if everything is as it was."""
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = None if self._groups.differentiable else self._turns.get(key)
-        at_once = not self._might_skip()  # else the gradients are computed with before the engine looks at them
-        if turn is not None and turn.holds(grads, self.state, at_once) and turn.takes(dues):
-            return key, turn, ()
-        return key, None, list(self._planned(dues))
+        if turn is None:
+            return key, None
+        same = turn.has_settings(dues)
+        at_once = same and not self._might_skip()  # else the gradients are computed with before the engine looks
+        holds = turn.holds(grads, self.state, at_once) or turn.follows(grads, self.state)
+        return key, turn if holds and (same or turn.takes(dues)) else None
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
@@ -289,8 +303,8 @@ class Optimizer(Answering):
                 _state.ready(self.state[p], p, plan, due.group["master_weights"], where)
                 if differentiable:
                     _state.apart(self.state[p])
-        engine = engine_of(self._engine, differentiable)
-        return Turn(dues, here, plans, self.state, on_device, engine.prepare, self._rule, self.agreement())
+        prepared_by = partial(prepare, engines_of(self._engine, differentiable))
+        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._rule, self.agreement())
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""

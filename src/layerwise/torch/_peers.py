@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from layerwise.drive import Question
+from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch._agreement import Agreement, Said, all_reduced
 from layerwise.torch._cuts import Axis
@@ -36,7 +36,7 @@ class Peers:
     def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, described
         self._rounds: list[Round] = []
-        self._how = ""
+        self._stepper = ""
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Another step, and what is known of it here."""
@@ -46,18 +46,18 @@ class Peers:
         self._number = 0
         self._said = Said(fingerprint, skips.now, lambda: {**words(), **skips.words()})
 
-    def told_how(self, how: str) -> None:
-        """Whoever steps otherwise asks at other times, and has to be found out before anybody waits for the rest."""
-        if how != self._how:
-            self._how, self._rounds = how, []
+    def announce(self, stepper: str) -> None:
+        """Find out a process that another engine steps, before others wait for sums that it requests at other times."""
+        if stepper != self._stepper:
+            self._stepper, self._rounds = stepper, []
         words = self._said.words
-        self._said = self._said._replace(words=lambda: {**words(), "what steps it": how})
+        self._said = self._said._replace(words=lambda: {**words(), "what steps it": stepper})
 
-    def add_up(self, questions: Sequence[Question], sums: Any) -> Any:
+    def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """The sums over all of the model, given those here."""
         sums = torch.as_tensor(sums)
-        if self._number == len(self._rounds) or self._rounds[self._number].questions != questions:
-            self._rounds[self._number :] = [self._round(questions, sums.device)]
+        if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
+            self._rounds[self._number :] = [self._round(requests, sums.device)]
         now = self._rounds[self._number]
         if self._number == 0:
             print_ = hashlib.sha256(now.layout + self._said.fingerprint).digest()
@@ -71,32 +71,32 @@ class Peers:
         self._number += 1
         return sums
 
-    def _round(self, questions: Sequence[Question], device: torch.device) -> Round:
+    def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         starts = [0]
-        for question in questions:
-            starts.append(starts[-1] + question.length)
+        for request in requests:
+            starts.append(starts[-1] + request.length)
 
-        def places(wanted: Callable[[Question], bool]) -> Tensor:
-            each = zip(questions, starts, starts[1:], strict=False)
-            found = [i for question, start, end in each if wanted(question) for i in range(start, end)]
+        def places(wanted: Callable[[TensorRequest], bool]) -> Tensor:
+            each = zip(requests, starts, starts[1:], strict=False)
+            found = [i for request, start, end in each if wanted(request) for i in range(start, end)]
             return torch.tensor(found, dtype=torch.long, device=device)
 
-        asked = [(q.job, q.ask.__name__, q.dims) for q in questions]  # how many numbers may differ: parts are uneven
+        asked = [(q.job, q.request.__name__, q.dims) for q in requests]  # how many numbers may differ: parts are uneven
         return Round(
-            list(questions),
+            list(requests),
             [places(partial(self._adds, axis)) for axis in self._agreement.axes],
-            places(lambda q: q.ask is ModelSum),
-            hashlib.sha256(f"{self._described} {self._how} {asked}".encode()).digest(),
+            places(lambda q: q.request is ModelSum),
+            hashlib.sha256(f"{self._described} {self._stepper} {asked}".encode()).digest(),
         )
 
-    def _adds(self, axis: Axis, question: Question) -> bool:
-        return any(other == axis and d in question.dims for other, d in self._jobs[question.job])
+    def _adds(self, axis: Axis, request: TensorRequest) -> bool:
+        return any(other == axis and d in request.dims for other, d in self._jobs[request.job])
 
 
 class Round(NamedTuple):
     """Where the sums of one round go."""
 
-    questions: list[Question]
+    requests: list[TensorRequest]
     places: list[Tensor]  # which of them are added up over each axis
     model: Tensor  # which make the model's sum
     layout: bytes

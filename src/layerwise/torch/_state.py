@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.engines import Changed, native
+from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
 from layerwise.torch._cuts import is_dtensor, local
 from layerwise.torch._memory import has_address, lying, resolved, unreadable
@@ -84,7 +84,7 @@ def apart(state: State) -> None:
 
 def counts(steps: list[Tensor]) -> list[int]:
     """How many steps each of these has counted."""
-    found = native.counts(steps)
+    found = compiled.counts(steps)
     if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
         raise Changed
     return [int(step.item()) for step in steps] if found is None else found
@@ -92,7 +92,7 @@ def counts(steps: list[Tensor]) -> list[int]:
 
 def count(steps: list[Tensor], skip: Tensor | None) -> None:
     """Count the step in each of these, unless it was skipped."""
-    if skip is None and native.count(steps):
+    if skip is None and compiled.count(steps):
         return
     for (some,) in alike(steps):
         # As a list, because PyTorch may read a single tensor as a number, and wait for it.

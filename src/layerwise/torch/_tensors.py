@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
-from layerwise.engines.native import know_torch
+from layerwise.engines.compiled import know_torch
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch._cuts import local
 from layerwise.torch._memory import is_fake, lying, unreadable

@@ -118,18 +118,28 @@ class Turn:
         ]
 
     def holds(self, grads: list[Tensor], states: States, at_once: bool) -> bool:
-        """Whether all tensors are as they were when this was prepared.
+        """Return whether all tensors are as they were when this was prepared.
 
-        Where the step follows `at_once`, what the engine finds out itself is left to it: it may raise `Changed`.
+        Where the step follows `at_once`, the engine looks at the tensors that it was given itself: it may raise
+        `Changed`. Only whether these are still the parameter's is compared here.
         """
-        who = at_once and self._itself and self._prepared.notices
-        return self._watch.same(self.params, grads, states, who)
+        return self._watch.same(self.params, grads, states, at_once and self._itself)
+
+    def follows(self, grads: list[Tensor], states: States) -> bool:
+        """Return whether the same tensors only lie elsewhere now, and step them there from now on."""
+        layouts = self._prepared.layouts
+        if layouts is None or not self._itself or not self._watch.moved(self.params, grads, states):
+            return False
+        self._watch, self._prepared = watch(self.params, grads, states), self._prepare(self._jobs, layouts)
+        return True
+
+    def has_settings(self, dues: Sequence[Due]) -> bool:
+        """Return whether the groups' settings are what they were."""
+        return _options(dues) == self._options
 
     def takes(self, dues: Sequence[Due]) -> bool:
-        """Whether the groups' settings are what they were; those that differ in numbers alone are taken over."""
+        """Return whether the groups' settings differ in numbers alone, which are taken over."""
         options = _options(dues)
-        if options == self._options:
-            return True
         layouts = self._prepared.layouts
         # With others, what is planned is part of what is agreed.
         if self._peers is not None or layouts is None or not _differ_in_numbers(options, self._options):
@@ -139,14 +149,13 @@ class Turn:
         each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
         fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
         self._jobs = [job._replace(h=h) for job, h in zip(self._jobs, fitted, strict=True)]
-        notices, self._prepared = self._prepared.notices, self._prepare(self._jobs, layouts)
-        self._prepared.notices = notices  # for those who ask `holds`, nothing has changed
+        self._prepared = self._prepare(self._jobs, layouts)
         return True
 
     def step(
         self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: Skips | None = None
     ) -> None:
-        """Carry it out, count it, and round master weights into their parameters.
+        """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
         `skip` is known on the device alone; peers are told by `skips`.
         """

@@ -8,22 +8,31 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.torch._cuts import local
+from layerwise.torch._memory import has_address
 
 States = Mapping[Tensor, Mapping[str, Any]]
 
+
+def _bytes(x: Tensor) -> int:
+    return x.untyped_storage().nbytes() if has_address(x) else 0
+
+
 # Compared at every step, so each is read by a function written in C.
-OF_PARAMETER = (type, attrgetter("shape"), attrgetter("dtype"), Tensor.data_ptr, Tensor.stride)
+OF_PARAMETER = (type, attrgetter("shape"), attrgetter("dtype"), Tensor.data_ptr, Tensor.stride, Tensor.is_neg, _bytes)
 OF_GRADIENT = (attrgetter("layout"), attrgetter("shape"), attrgetter("dtype"), attrgetter("device"))
-OF_STATE = (Tensor.data_ptr,)
+OF_STATE = (Tensor.data_ptr, Tensor.is_neg, _bytes)
 
 
 class Watch(Protocol):
     """What tensors were when they were checked: types, shapes, dtypes, places in memory; the gradients' may change."""
 
     def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
-        """Whether these are what they were; with `who`, only whether the state is made of the same objects."""
+        """Return whether these are what they were; with `who`, only whether the state is made of the same objects."""
+
+    def moved(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
+        """Return whether these are what they were but for their addresses, and in memory of their own."""
 
 
 class Marks:
@@ -34,6 +43,9 @@ class Marks:
 
     def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
         return self._who == _who(params, states) and (who or self._how == _how(params, grads, states))
+
+    def moved(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
+        return False  # all of it is checked
 
 
 def _who(params: list[Tensor], states: States) -> list[Any]:
@@ -50,5 +62,5 @@ def _how(params: list[Tensor], grads: list[Tensor], states: States) -> list[list
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
     """The quickest watch that can be kept over these tensors."""
-    found: Watch | None = native.watch(params, grads, states)
+    found: Watch | None = compiled.watch(params, grads, states)
     return found or Marks(params, grads, states)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
-from layerwise.engines import Candidate, Engine, Job, Prepared
+from layerwise.engines import Candidate, Engine, Given, Job, Prepared
 
 NAME = "gpu"
 PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
 OLDEST = "3.5"  # older versions cannot make kernels with constants from functions
 
 
-def candidate(otherwise: Engine) -> Candidate:
-    """Return the row of a front's table. `otherwise` takes the jobs that this engine declines."""
+def candidate(rule: Engine) -> Candidate:
+    """Return the row of a front's table. `rule` is compared with the kernels, and steps where they differ from it."""
     reason = why_not()
     if reason:
         return Candidate(NAME, None, reason)
-    return Candidate(NAME, OnDemand(otherwise, otherwise), insisting=OnDemand(None, otherwise))
+    return Candidate(NAME, OnDemand(rule, rule), insisting=OnDemand(None, rule))
 
 
 def why_not() -> str:
@@ -55,8 +55,10 @@ def _numbers(found: str) -> tuple[int, ...]:
 class OnDemand:
     """The engine, loaded for the first job on a GPU, because importing Triton takes long.
 
-    `rule` is the engine that its kernels are compared with before they step anything.
+    `rule` is what its kernels are compared with before they step anything, and `otherwise` steps where they fail.
     """
+
+    name = "the GPU engine"
 
     def __init__(self, otherwise: Engine | None, rule: Engine) -> None:
         self.otherwise, self.rule = otherwise, rule
@@ -68,7 +70,14 @@ class OnDemand:
 
         return GpuEngine(self.otherwise, proof=Proof(self.rule))
 
+    def declines(self, job: Job, given: Given | None = None) -> str:
+        if self.otherwise is not None and job.p.device.type == "cpu":
+            return "the parameter is not on a GPU"
+        return self._engine.declines(job, given)
+
+    def group(self, job: Job) -> Hashable:
+        device: Hashable = job.p.device
+        return device
+
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
-        if self.otherwise is not None and all(job.p.device.type == "cpu" for job in jobs):
-            return self.otherwise.prepare(jobs)
-        return self._engine.prepare(jobs)
+        return self._engine.prepare(jobs, layouts)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Others, Question
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
@@ -22,8 +22,8 @@ class Asks:
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
         self._sums, self._device = call.tables.sums.view(-1), factored.store.device
-        self._first: list[Question] = []
-        self._last: list[Question] = []
+        self._first: list[TensorRequest] = []
+        self._last: list[TensorRequest] = []
         statistics: list[tuple[torch.dtype, np.ndarray]] = []
         for j, laid in factored.by_job.items():
             rows, cols = jobs[j].h.factored

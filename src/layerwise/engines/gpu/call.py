@@ -12,7 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from layerwise.drive import Others, Question, dims_of
+from layerwise.drive import Others, TensorRequest, dims_of
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
@@ -83,7 +83,7 @@ class Tables:
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
         self.bounded = self.own is not None or self.model is not None
         self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
-        self.questions: dict[Any, list[Question]] = {}  # made so far, by request and count
+        self.questions: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
         """Return this bound for each layer, or None if no job has one."""
@@ -178,14 +178,14 @@ class Call:
         named = zip(("PARAM", "GRAD", "STATE0", "STATE1", "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
         return {name: OF_TORCH[dtype] for name, dtype in named}
 
-    def question(self, job: int, ask: Any, length: int) -> Question:
+    def question(self, job: int, ask: Any, length: int) -> TensorRequest:
         of = self.tables.jobs[job]
-        return Question(job, type(ask), dims_of(ask, of.p.ndim, of.block_dims), length)
+        return TensorRequest(job, type(ask), dims_of(ask, of.p.ndim, of.block_dims), length)
 
-    def each_layer(self, job: int, ask: Any) -> Question:
+    def each_layer(self, job: int, ask: Any) -> TensorRequest:
         return self.question(job, ask, len(self.tables.layers.ways[job].bases))
 
-    def ask(self, others: Others, questions: Sequence[Question], *asked: tuple[Tensor, Tensor]) -> None:
+    def ask(self, others: Others, questions: Sequence[TensorRequest], *asked: tuple[Tensor, Tensor]) -> None:
         """Have others add to the sums at these places, which are in the order of the requests."""
         told = others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
         for (sums, places), answers in zip(asked, told.split([len(places) for _, places in asked]), strict=True):

@@ -24,6 +24,7 @@ from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.streams import held_by, stream_of
+from layerwise.engines.places import Watched
 from layerwise.errors import EngineError
 from layerwise.rules.adafactor import Adafactor as AdafactorHyper
 from layerwise.rules.asks import Now
@@ -64,13 +65,12 @@ class PreparedOnGpu:
     If the kernels fail their `proof`, `otherwise` steps the jobs; if that is None, an error is raised.
     """
 
-    notices = False
     counts = True
     layouts = None  # a CUDA graph may replay them
 
     def __init__(self, jobs: Sequence[Job], otherwise: Engine | None, sizes: Sizes, proof: Proof | None) -> None:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof
-        self._params = [job.p for job in self._jobs]
+        self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
         self._device = self._params[0].device
         self._rule = METHODS[type(self._jobs[0].h)]
         self._states = [self._rule.states(job) for job in self._jobs]
@@ -83,9 +83,14 @@ class PreparedOnGpu:
         self._by_rule: ByRule | None = None
         self._recorded: list[Any] = []  # what CUDA graphs replay
 
+    def check(self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None) -> None:
+        """Raise `Changed` where an array is no longer what it was."""
+        self._watched.check(grads)
+
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
     ) -> None:
+        self._watched.check(grads)
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
             skip = None if skip is None else skip.to(self._device)  # another device may have found it
             if self._by_rule is None and not self._stepped(grads, nows, skip, others) and self._otherwise is not None:
@@ -107,7 +112,7 @@ class PreparedOnGpu:
         if call.variant not in laid.variants and not self._first(laid, call, grads):
             return False
         if others is not None:
-            others.told_how("the GPU engine")
+            others.announce("the GPU engine")
         self._step_params.send(places)
         laid.method.step(call)
         self._count(nows, skip)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Question
+from layerwise.drive import TensorRequest
 from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
@@ -192,10 +192,10 @@ def _rates(job: Job, call: Call) -> tuple[float, float, float]:
 class Alone:
     """Others without any parts."""
 
-    def told_how(self, how: str) -> None:
+    def announce(self, stepper: str) -> None:
         pass
 
-    def add_up(self, questions: Sequence[Question], sums: Tensor) -> Tensor:
+    def add_up(self, questions: Sequence[TensorRequest], sums: Tensor) -> Tensor:
         return sums
 
 

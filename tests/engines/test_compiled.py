@@ -33,7 +33,7 @@ from engines.worlds import (
 
 import layerwise
 from layerwise import engines
-from layerwise.engines import native
+from layerwise.engines import compiled
 from layerwise.errors import EngineError, HyperparameterError
 from layerwise.numpy import Lamb
 from layerwise.rules import lamb
@@ -41,7 +41,7 @@ from layerwise.rules import lamb
 pytestmark = needed
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 NUMPY = WORLDS[0]
-_native = native._native
+_native = compiled._native
 SETS = _native.instruction_sets() if _native is not None else []
 # Several chunks each, several tensors of one chunk, one that is cut along its columns, one of rank four.
 SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
@@ -231,7 +231,7 @@ import layerwise
 from layerwise.numpy import Lamb
 
 def stepped():
-    draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="cpu")
+    draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="compiled")
     weights = {name: draw.normal(size=(450, 450)).astype(np.float32) for name in "abc"}
     for _ in range(3):
         optimizer.step_all(weights, {name: draw.normal(size=(450, 450)).astype(np.float32) for name in weights})
@@ -312,7 +312,7 @@ def test_layout_is_handed_on_while_it_holds(world, monkeypatch):
     case, h = case_of("Lamb"), busy(case_of("Lamb"))
     engine = world.engine()
     jobs = [mapped(job, world.array) for job in many(case, h)]
-    monkeypatch.setattr(native, "_native", Spy(made, real))
+    monkeypatch.setattr(compiled, "_native", Spy(made, real))
     engine.step(jobs)
     first = len(made)
     assert first
@@ -364,20 +364,40 @@ def test_arrays_that_were_replaced_are_not_written_to(world):
 
 @worlds
 def test_a_prepared_step_says_when_an_array_is_another(world):
-    """Once it has been taken; before, it is laid out anew, as NumPy's optimizers expect."""
     case, h = case_of("Lamb"), busy(case_of("Lamb"))
     [job] = [mapped(job, world.array) for job in many(case, h, shapes=[(40, 30)])]
     prepared = world.engine().prepare([job])
-    assert not prepared.notices
     prepared.step([job.g], [job.now])
-    assert prepared.notices
     before = bits([job])
     with pytest.raises(engines.Changed):
         prepared.step([job.g[:20]], [job.now])
+    with pytest.raises(engines.Changed):
+        prepared.step([job.g], [job.now], torch.tensor(False))
     assert bits([job]) == before
-    assert not prepared.notices
     prepared.step([again(job.g)], [job.now])
     assert bits([job]) != before
+
+
+@pytest.mark.parametrize("insisting", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
+@pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
+def test_a_prepared_step_says_when_an_array_is_not_where_it_was(insisting, which, change):
+    """At another address; or at the same one, but with the other sign, or with too little memory."""
+    lamb = case_of("Lamb")
+    job = mapped(make_job(lamb, busy(lamb), (40, 30), (), 0), lambda a: torch.from_numpy(a.copy()).clone())
+    prepared = (WORLDS[1].engine() if insisting else WORLDS[1].rule).prepare([job])
+    prepared.step([job.g], [job.now])
+    array = job.p if which == "p" else job.state.exp_avg_sq
+    kept, before, bytes_ = array.data, array.clone(), array.untyped_storage().nbytes()
+    if change == "shortened":
+        array.untyped_storage().resize_(bytes_ // 2)
+    else:
+        array.data = array.data.clone() if change == "moved" else torch._neg_view(array.data)
+    with pytest.raises(engines.Changed):
+        prepared.step([job.g], [job.now])
+    kept.untyped_storage().resize_(bytes_)
+    half = 600 if change == "shortened" else 1200
+    assert torch.equal(kept.view(-1)[:half], before.view(-1)[:half])
 
 
 @worlds
@@ -437,7 +457,7 @@ class Odd(torch.Tensor):
 
 def test_insisting_says_why_not():
     for job, reason in strange(case_of("Lamb"), busy(case_of("Lamb"))):
-        with pytest.raises(EngineError, match=f"fused engine does not take.*{reason}"):
+        with pytest.raises(EngineError, match=f"compiled engine does not take.*{reason}"):
             WORLDS[1].engine().step([job])
 
 
@@ -506,6 +526,6 @@ def test_the_front_takes_it():
     for opt, x in ((ours, w), (theirs, v)):
         opt.step("w", x, np.full_like(x, 0.5))
     np.testing.assert_allclose(w, v, rtol=1e-6)
-    assert isinstance(ours._slots["w"].measured[0], native.Measured)
-    assert not isinstance(theirs._slots["w"].measured[0], native.Measured)
+    assert isinstance(ours._slots["w"].measured[0], compiled.Measured)
+    assert not isinstance(theirs._slots["w"].measured[0], compiled.Measured)
     assert lamb is ours._rule

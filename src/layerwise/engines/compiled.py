@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from operator import is_not
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from layerwise.drive import Others
-from layerwise.engines import Candidate, Changed, Engine, Job, Prepared, Stats
+from layerwise.engines import Candidate, Changed, Given, Job, Stats
 from layerwise.engines.options import options_of
+from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.adafactor import Adafactor
@@ -23,7 +28,14 @@ RATIO = ("weight_norm", "update_norm", "trust_ratio")
 UPDATE = ("update_rms", "trust_ratio", "weight_rms")
 LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
 VARIABLE = "LAYERWISE_ISA"
-CHANGED = "the jobs changed while they were laid out. Step from one thread at a time."
+TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
+# Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
+# PyTorch's stable interface; the first is `bool at::native::is_neg(const at::Tensor&)`.
+TORCH_FUNCTIONS = (
+    "_ZN2at6native6is_negERKNS_6TensorE",
+    "aoti_torch_get_storage_size",
+    "aoti_torch_get_storage_offset",
+)
 
 _native: Any = extension()
 
@@ -31,16 +43,12 @@ signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None els
 """While this is entered, signals whose handlers Python would call wait: what is written and what is counted are one."""
 
 
-def candidate(
-    otherwise: Engine,
-    written: Callable[[Sequence[Any]], None] | None = None,
-    otherwise_insisting: Engine | None = None,
-) -> Candidate:
-    """The row of a front's table. `otherwise` takes the jobs that this engine does not."""
+def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
+    """Return the row of a front's table."""
     if _native is None:
-        return Candidate("cpu", None, why_not())
+        return Candidate("compiled", None, why_not())
     heed_environment()
-    return Candidate("cpu", NativeEngine(otherwise, written), insisting=NativeEngine(otherwise_insisting, written))
+    return Candidate("compiled", CompiledEngine(written))
 
 
 def heed_environment() -> None:
@@ -67,6 +75,17 @@ def know_torch(torch: Any) -> None:
         dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         _native.open_torch(torch.Tensor, torch.nn.Parameter, dtypes, exchange)
+        plain = torch.zeros(2)
+        _native.use_torch_functions(_addresses(torch), plain[1:], torch._neg_view(plain)[1:])
+
+
+def _addresses(torch: Any) -> tuple[int, ...]:
+    """Return where PyTorch's own functions lie; zeros where it has no such functions, or they are not found."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / TORCH_LIBRARY.get(sys.platform, "none")))
+        return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in TORCH_FUNCTIONS)
+    except (OSError, AttributeError):
+        return (0,) * len(TORCH_FUNCTIONS)
 
 
 def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]) -> Any:
@@ -123,7 +142,6 @@ class Layouts:
     def __init__(self, hs: Sequence[Any] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
-        self.parts: dict[tuple[bool, ...], Layouts] = {}
 
     def fitted(self, hs: Sequence[Any]) -> Layouts:
         """The same for these hyperparameters, as far as they differ in numbers alone."""
@@ -143,107 +161,104 @@ class Layouts:
         return Layouts, ()  # a copy of an optimizer lays out for itself
 
 
-class NativeEngine:
-    """Hands jobs to the extension, and to `otherwise` those it does not take; without one, it refuses them.
+class CompiledEngine:
+    """Hands jobs to the extension. `written` is given parameters that were changed behind their library's back."""
 
-    `written` is told of parameters that were changed behind their library's back.
-    """
+    name = "the compiled engine"
 
-    def __init__(self, otherwise: Engine | None, written: Callable[[Sequence[Any]], None] | None = None) -> None:
-        self.otherwise, self.written = otherwise, written
+    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None) -> None:
+        self.written = written
 
-    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
-        if self.otherwise is not None and _all_elsewhere(jobs):
-            return self.otherwise.prepare(jobs)
-        return PreparedNative(self, jobs, layouts)
+    def declines(self, job: Job, given: Given | None = None) -> str:
+        """Return why the extension does not take a job, or an empty string."""
+        if given is not None and given.skip is not None:
+            return "whether to step is known only on the device"
+        arrays = [("the parameter", job.p), *_named_state(job)]
+        for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
+            if why := _out_of_reach(name, array):
+                return why
+        try:
+            options = [options_of(_native, job.h)]
+            if given is not None:
+                _native.Batch([job], [given.g], [given.now], options)
+        except ValueError as problem:
+            return str(problem)
+        return ""
+
+    def group(self, job: Job) -> Hashable:
+        """Return the same for all jobs: one call steps them."""
+        return None
+
+    def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedCompiled:
+        """Plan the step of these jobs."""
+        return PreparedCompiled(self, jobs, layouts)
 
 
-class PreparedNative:
+class PreparedCompiled:
     """Jobs, and the batches they were laid out as, the first of which is made by the first step."""
 
     counts = False
 
-    def __init__(self, engine: NativeEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
+    def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
-        self.notices = False
+        self._arrays, self._places = arrays_of(self._jobs), places_of(self._jobs)
+        self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self._layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
         self._rounds: Rounds | None = None
-        self._elsewhere: list[str] | None = None  # why the extension will never take each of them, or nothing
-        self._parts: dict[tuple[bool, ...], tuple[Prepared, Prepared]] = {}
-        # What the last step was measured by. Nothing here refers to this object: arrays go when nobody wants them.
+        # Of the last step. Nothing here refers to this object: arrays go when nobody wants them.
         self._batch: Any = None
-        self._in_parts: tuple[bool, ...] | None = None
 
     @property
     def layouts(self) -> Any:
-        """None where another engine has a part in it that hands nothing on."""
-        return None if any(theirs.layouts is None for theirs, _ in self._parts.values()) else self._layouts
+        """The batches."""
+        return self._layouts
+
+    def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
+        """Raise `Changed` where `step` would."""
+        given = self._jobs, list(grads), list(nows), self._places
+        if not (skip is None and self._known and any(batch.takes(*given) for batch in self._layouts.batches)):
+            self._lay_out(*given[1:3], skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
+        """Carry out the jobs in one call, or in rounds where there are others."""
         given = list(grads), list(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
-            return
-        if not self._jobs:
-            return
-        if skip is None and self._stepped(*given):
-            return
-        if self.notices:
-            self.notices = False
-            raise Changed
-        refused = self._lay_out(*given) if skip is None else self._refused(*given, skip)
-        if any(refused):
-            self._in_part(*given, skip, refused)
-        elif not self._stepped(*given):
-            raise EngineError(CHANGED)
+        elif self._jobs and not (skip is None and self._known and self._stepped(*given)):
+            self._lay_out(*given, skip)
+            if not self._stepped(*given):
+                raise Changed
 
     def stats(self) -> list[Stats]:
-        if self._in_parts is not None:
-            return _joined(self._in_parts, *self._parts[self._in_parts])
+        """Return what was measured on the way of the last step, for each job."""
         if self._batch is None:
             return []
         return [Measured(self._batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
 
-    def _lay_out(self, grads: list[Any], nows: list[Now]) -> list[str]:
-        """Make a batch of the jobs, or say why the extension does not take each of them."""
-        if self._elsewhere is not None and any(self._elsewhere):
-            return self._elsewhere
+    def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
+        """Make a batch of the jobs, or find that they, or gradients, are no longer what the extension takes."""
+        self._layouts.used(self._made(grads, nows, skip, lambda *given: _native.Batch(*given)))
+
+    def _made(self, grads: list[Any], nows: list[Now], skip: Any, make: Callable[..., Any]) -> Any:
+        if skip is not None or not self._known or not self._places.same(self._arrays):
+            raise Changed
         try:
-            self._layouts.used(_native.Batch(self._jobs, grads, nows, _options_of([job.h for job in self._jobs])))
+            return make(self._jobs, grads, nows, _options_of([job.h for job in self._jobs]))
         except ValueError:
-            return self._refused(grads, nows, None)
-        return []
+            raise Changed from None
 
     def _in_rounds(self, grads: list[Any], nows: list[Now], skip: Any, others: Others) -> None:
-        given = grads, nows, others
-        if skip is None and self._rounds is not None and self._rounds.step(*given):
-            self._was_stepped(self._rounds.batch)
-            return
-        refused = self._refused(grads, nows, skip)
-        if any(refused):
-            self._in_part(grads, nows, skip, refused, others)
-            return
-        options = _options_of([job.h for job in self._jobs])
-        self._rounds = Rounds(_native, self._jobs, grads, nows, options)
-        if not self._rounds.step(*given):
-            raise EngineError(CHANGED)
+        given = grads, nows, self._places, others
+        if skip is not None or self._rounds is None or not self._rounds.step(*given):
+            self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
+            if not self._rounds.step(*given):
+                raise Changed
         self._was_stepped(self._rounds.batch)
-
-    def _refused(self, grads: list[Any], nows: list[Now], skip: Any) -> list[str]:
-        """Why the extension does not take each of the jobs; an empty string where it does."""
-        if skip is not None:
-            return ["whether to step is known only on the device"] * len(self._jobs)
-        if self._elsewhere is None:
-            self._elsewhere = [_out_of_reach("the parameter", p) for p in self._params]
-        if any(self._elsewhere):  # whether it takes the others is asked when they are prepared by themselves
-            return self._elsewhere
-        return [_refusal(*each) for each in zip(self._jobs, grads, nows, strict=True)]
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
         for batch in self._layouts.batches:
-            if batch.step(self._jobs, grads, nows):
-                self.notices = True
+            if batch.step(self._jobs, grads, nows, self._places):
                 self._layouts.used(batch)
                 self._was_stepped(batch)
                 return True
@@ -252,54 +267,11 @@ class PreparedNative:
     def _was_stepped(self, batch: Any) -> None:
         if self._engine.written is not None:
             self._engine.written(self._params)
-        self._batch, self._in_parts = batch, None
-
-    def _in_part(
-        self, grads: list[Any], nows: list[Now], skip: Any, refused: list[str], others: Others | None = None
-    ) -> None:
-        """Leave what the extension does not take to the other engine; all of it where tensors wait for one another."""
-        if self._engine.otherwise is None:
-            reason = next(filter(None, refused))
-            raise EngineError(f"the fused engine does not take these tensors: {reason}. Leave the choice of engine.")
-        together = others is not None or any(job.h.asks_of_model for job in self._jobs)
-        theirs = tuple(together or bool(no) for no in refused)
-        if theirs not in self._parts:
-            refusal = next(filter(None, refused))
-            sides = ([job for job, no in zip(self._jobs, theirs, strict=True) if no is side] for side in (True, False))
-            layouts = self._layouts.parts.get(theirs)
-            try:
-                otherwise, ours = (
-                    self._engine.otherwise.prepare(next(sides)),
-                    self._engine.prepare(next(sides), layouts),
-                )
-            except EngineError as problem:
-                raise EngineError(f"{problem} The compiled engine does not take them either: {refusal}.") from None
-            self._parts = {theirs: (otherwise, ours)}
-        # Ours first, because it may find that something has `Changed`, when nothing must have been touched.
-        for side, prepared in zip((False, True), reversed(self._parts[theirs]), strict=True):
-            places = [i for i, no in enumerate(theirs) if no is side]
-            if places:
-                prepared.step([grads[i] for i in places], [nows[i] for i in places], skip, others)
-        self._batch, self._in_parts = None, theirs
-        self._layouts.parts = {theirs: self._parts[theirs][1].layouts}
-
-
-def _joined(theirs: Sequence[bool], otherwise: Prepared, ours: Prepared) -> list[Stats]:
-    measured = iter(otherwise.stats()), iter(ours.stats())
-    return [next(measured[0 if no else 1]) for no in theirs]
-
-
-def _all_elsewhere(jobs: Sequence[Job]) -> bool:
-    found = False
-    for job in jobs:
-        if _native.address(job.p):
-            return False
-        found = found or 0 not in job.p.shape  # whoever holds nothing steps as those do who hold something
-    return found
+        self._batch = batch
 
 
 def _out_of_reach(name: str, array: Any) -> str:
-    if _native.address(array) or 0 in array.shape:
+    if _native.reaches(array):
         return ""
     return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
 
@@ -311,18 +283,6 @@ def _options_of(hs: Sequence[Any]) -> list[Any]:
         if id(h) not in made:
             made[id(h)] = options_of(_native, h)
     return [made[id(h)] for h in hs]
-
-
-def _refusal(job: Job, g: Any, now: Now) -> str:
-    """Why the extension does not take this job, or an empty string."""
-    for name, array in (("the gradient", g), *_named_state(job)):
-        if why := _out_of_reach(name, array):
-            return why
-    try:
-        _native.Batch([job], [g], [now], [options_of(_native, job.h)])
-    except ValueError as problem:
-        return str(problem)
-    return ""
 
 
 def _named_state(job: Job) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,31 @@
+"""Drivers answer a rule's requests: `local` where tensors are whole, `in_rounds` where others hold parts of them."""
+
+from layerwise.drive.parts import Others, TensorRequest, in_rounds
+from layerwise.drive.requests import (
+    MEANS,
+    Answer,
+    PartialSum,
+    Request,
+    Run,
+    beside,
+    dims_of,
+    next_requests,
+    partial_sum,
+)
+from layerwise.drive.whole import local
+
+__all__ = [
+    "MEANS",
+    "Answer",
+    "Others",
+    "PartialSum",
+    "Request",
+    "Run",
+    "TensorRequest",
+    "beside",
+    "dims_of",
+    "in_rounds",
+    "local",
+    "next_requests",
+    "partial_sum",
+]

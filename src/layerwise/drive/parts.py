@@ -1,0 +1,138 @@
+"""The driver in rounds: others hold parts of the tensors, and all partial sums of a round are completed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from layerwise.drive.requests import (
+    Answer,
+    Dims,
+    PartialSum,
+    Request,
+    Run,
+    answer_of,
+    next_requests,
+    partial_sums,
+    sum_of_squares,
+)
+from layerwise.rules.asks import Array, ModelSum
+
+Runs = Mapping[Dims, Run]  # by their jobs
+
+
+class TensorRequest(NamedTuple):
+    """A request of one job, which all who hold parts of its tensor complete."""
+
+    job: int
+    request: type[Request]
+    dims: Dims
+    length: int  # how many numbers its total has
+
+
+class Others(Protocol):
+    """All processes that step the same model and hold other parts of it."""
+
+    def announce(self, stepper: str) -> None:
+        """Take note before a step's first sums of what carries it out, and so how its rounds follow one another.
+
+        That has to be the same for all.
+        """
+
+    def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
+        """Return totals over all of the model, given the partial sums here, one after the other in float64.
+
+        The given array may be used up. Raise where the step is not to be taken. All come here at least once before
+        they write anything, if only with no requests.
+        """
+
+
+def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iterator[Any]:
+    """Drive rules side by side, one bucket after the other, and yield what they return, each of one whole slice.
+
+    All requests of a round are answered at once. Every rule requests nothing, `()`, before it writes anything, and is
+    answered when no rule of its bucket has a request left.
+    """
+    others.announce(f"the rule, {[sum(len(run.jobs) for run in bucket) for bucket in buckets]} at a time")
+    runs = [run for bucket in buckets for run in bucket]
+    model_sums = _model_sums(xp, {run.jobs: run for run in runs if run.together}, others)
+    for k, bucket in enumerate(buckets):
+        named = {run.jobs: run for run in bucket}
+        waiting = {jobs: _advance(xp, run, model_sums.get(jobs)) for jobs, run in named.items()}
+        if k == 0 and not model_sums and not any(waiting.values()):
+            others.add_up((), xp.asarray([], dtype=xp.float64))
+        while any(waiting.values()):
+            partials = {jobs: sums for jobs, sums in waiting.items() if sums}
+            answers = _completed(xp, named, partials, others)
+            waiting |= {jobs: _advance(xp, named[jobs], answer) for jobs, answer in answers.items()}
+        for run in bucket:
+            yield _result(run)
+
+
+def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
+    """Return the model's sum for each of these rules, which are left waiting for it."""
+    waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
+    while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
+        answers = _completed(xp, runs, partials, others)
+        waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
+    return _completed(xp, runs, waiting, others) if waiting else {}
+
+
+def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]:
+    """Take a rule to its next requests, and sum what is here of them."""
+    requests = next_requests(run.rules[0], answer)
+    if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
+        dims = tuple(range(len(run.shape) - 1))
+        return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
+    return partial_sums(xp, run, requests)
+
+
+def _result(run: Run) -> Any:
+    """Let a rule write, now that it has all its answers, and return what it returns."""
+    try:
+        next_requests(run.rules[0], ())
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a rule made a request after it had been told to write")
+
+
+def _completed(
+    xp: Any, runs: Runs, partials: Mapping[Dims, Sequence[PartialSum]], others: Others
+) -> dict[Dims, Answer]:
+    """Return the answers to these requests, of whose totals the others hold parts."""
+    places, rows = [], []
+    for jobs, sums in partials.items():
+        for k, one in enumerate(sums):
+            for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
+                places.append((jobs[i], k))
+                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row)), row))
+    # In an order that is the same for all, however each of them has stacked what is here.
+    order = sorted(range(len(places)), key=places.__getitem__)
+    totals, at = others.add_up([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order])), 0
+    found = {}
+    for i in order:
+        found[places[i]] = totals[at : at + rows[i][0].length]
+        at += rows[i][0].length
+    return {
+        jobs: tuple(_answer(xp, runs[jobs], one, [found[job, k] for job in jobs]) for k, one in enumerate(sums))
+        for jobs, sums in partials.items()
+    }
+
+
+def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
+    """Return the numbers of each job, in the order of its dimensions."""
+    numbers = xp.asarray(sums, dtype=xp.float64)
+    if jobs == 1:
+        return [xp.reshape(numbers, (-1,))]
+    stacked = xp.reshape(numbers, (-1, jobs))
+    return [stacked[:, i] for i in range(jobs)]
+
+
+def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
+    """Return the answer that a run receives, given the total of each of its jobs."""
+    if partial.request is ModelSum and len(totals) > 1:
+        return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
+    if isinstance(partial.sum, (int, float)):
+        return answer_of(run, partial, totals[0].item())
+    total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
+    return answer_of(run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))

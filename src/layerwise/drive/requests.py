@@ -1,0 +1,100 @@
+"""A rule's requests, the partial sums of them that a slice has, and the answer that is made of a total."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares
+from layerwise.rules.parts import square
+
+Dims = tuple[int, ...]
+Request = Mean | Squares | MeanSquare | ModelSum
+Requests = tuple[Request, ...]
+Answer = tuple[Array, ...]
+MEANS = (Mean, MeanSquare)
+
+
+class Run(NamedTuple):
+    """Rules on their way through one tensor: one for the whole of it, or one for each slice along a dimension."""
+
+    rules: tuple[Asking[Any], ...]
+    shape: Dims  # of the whole tensor
+    block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
+    together: bool = False  # whether the rules will request a sum over the whole model: h.asks_of_model
+    cut: int | None = None  # the dimension along which the tensor is sliced
+    jobs: Dims = (0,)  # the jobs whose tensor it is: several are stacked along the last dimension
+
+
+class PartialSum(NamedTuple):
+    """A slice's share of a request's total, summed at once so that the terms are not held any longer."""
+
+    request: type[Request]
+    dims: Dims
+    sum: Array
+
+
+def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
+    """Take a rule to its next requests. State it wants kept is left with it."""
+    requests = rule.send(answer)
+    while isinstance(requests, Keep):
+        requests = rule.send(requests.state)
+    return requests
+
+
+def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
+    """Return the dimensions of the tensor that a request runs over."""
+    if isinstance(request, ModelSum):
+        return tuple(range(ndim))
+    named: Dims | None = getattr(request, "dims", None)
+    return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
+
+
+def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
+    """Sum the terms of a request that are here over these dimensions."""
+    if isinstance(request, Mean):
+        return _summed(xp, request.terms, dims)
+    squares = sum_of_squares(xp, request.terms, dims)
+    # Tensors of any number of dimensions add to it.
+    return xp.reshape(squares, ()) if isinstance(request, ModelSum) else squares
+
+
+def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...]:
+    """Sum the terms of a slice's requests."""
+    found = []
+    for request in requests:
+        dims = dims_of(request, len(run.shape), run.block_dims)
+        here = partial_sum(xp, request, dims)
+        found.append(PartialSum(type(request), dims, _number(xp, here) if len(dims) == len(run.shape) else here))
+    return tuple(found)
+
+
+def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
+    """Sum the squares of the terms over these dimensions, in the library's own way where it has one."""
+    return xp.squares(terms, dims) if hasattr(xp, "squares") else _summed(xp, square(terms), dims)
+
+
+def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
+    # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
+    return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
+
+
+def _number(xp: Any, x: Array) -> Scalar:
+    """Return one number as a plain one where the library has it at hand: arithmetic on it is then cheap."""
+    return xp.as_number(x) if hasattr(xp, "as_number") else x
+
+
+def added(terms: Sequence[Array]) -> Array:
+    """Add up arrays of one shape."""
+    return sum(terms[1:], terms[0])
+
+
+def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
+    """Return the answer to a request whose total over all slices this is."""
+    return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
+
+
+def beside(xp: Any, x: Array, like: Array) -> Array:
+    """Return `x` on the device of `like`, where a library has several."""
+    return xp.beside(x, like) if hasattr(xp, "beside") else x

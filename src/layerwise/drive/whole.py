@@ -1,0 +1,70 @@
+"""The local driver: the whole of each tensor is here, in one piece or in slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from layerwise.drive.requests import Answer, PartialSum, Run, added, answer_of, beside, next_requests, partial_sums
+from layerwise.rules.asks import Array, Asking, ModelSum
+
+
+class Done(NamedTuple):
+    """A rule's return value."""
+
+    value: Any
+
+
+def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
+    """Drive the rules to their end, one tensor after the other, and yield its slices' results as soon as it is done.
+
+    Only a sum over the whole model makes tensors wait for one another, and they wait holding a prepared gradient
+    and nothing more; so what is in memory besides is the work on one tensor.
+    """
+    terms = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
+    parts = [part for each in terms.values() for part in each]
+    model_sum = added([beside(xp, part, parts[0]) for part in parts]) if parts else None
+    for run in runs:
+        own = (beside(xp, model_sum, terms[id(run)][0]),) if run.together else None
+        yield _to_the_end(xp, run, [own] * len(run.rules))
+
+
+def _to_model_sum(xp: Any, run: Run) -> list[Array]:
+    """Take the slices of a tensor to where they request the model's sum, and return their terms of it."""
+    answers: Sequence[Answer | None] = [None] * len(run.rules)
+    while True:
+        slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
+        if slices[0][0].request is ModelSum:
+            return [sums[0].sum for sums in slices]
+        answers = _answers(run, slices)
+
+
+def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[Any, ...]:
+    while True:
+        slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
+        if isinstance(slices[0], Done):
+            return tuple(done.value for done in slices)
+        answers = _answers(run, slices)
+
+
+def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[PartialSum, ...] | Done:
+    """Take one slice to its next requests, or to its end."""
+    try:
+        requests = next_requests(rule, answer)
+    except StopIteration as end:
+        return Done(end.value)
+    return partial_sums(xp, run, requests)
+
+
+def _answers(run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> list[Answer]:
+    """Return each slice's answers, one for each of its requests."""
+    requests = [_answers_to_one(run, partials) for partials in zip(*slices, strict=True)]
+    return list(zip(*requests, strict=True)) if requests else [()] * len(slices)
+
+
+def _answers_to_one(run: Run, partials: Sequence[PartialSum]) -> list[Array]:
+    """Return the answers to one request: made of the total of all slices, where it runs along the cut dimension."""
+    totals = [partial.sum for partial in partials]
+    if run.cut in partials[0].dims:
+        totals = [added(totals)] * len(totals)
+    return [answer_of(run, partials[0], total) for total in totals]

@@ -1,0 +1,185 @@
+"""The distributor: which engine of a table steps which tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from layerwise.drive import Others
+from layerwise.engines import Changed, Engine, Given, Job, Prepared, Stats
+from layerwise.errors import EngineError
+from layerwise.rules.asks import Array, Now
+
+CHANGED = "the jobs changed while they were laid out. Step from one thread at a time."
+SEVERAL = "tensors that have to be stepped together are of several devices"
+
+
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Distributed:
+    """Plan the step of these jobs by the engines of a table, which are in order of preference.
+
+    Each job goes to the first engine that does not decline it. Where tensors wait for one another, because of a sum
+    over all of them or because others hold parts of them, the first engine that takes all steps all.
+    """
+    return Distributed(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
+
+
+class Share(NamedTuple):
+    """The jobs, by their places, that one prepared step carries out."""
+
+    engine: int  # by its place in the table
+    places: tuple[int, ...]
+    prepared: Prepared
+
+
+class Layouts:
+    """The engines' layouts, by the engine and the places of the jobs."""
+
+    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], Any] | None = None) -> None:
+        self.by_share = by_share or {}
+
+    def all_by_first(self, jobs: int) -> bool:
+        """Whether the first engine of the table had all of so many jobs."""
+        return [*self.by_share] == [(0, tuple(range(jobs)))]
+
+
+class Distributed:
+    """Jobs with the shares that engines have of them."""
+
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
+        self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
+        self._coupled = any(job.h.asks_of_model for job in self._jobs)
+        self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
+        self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
+        self._new = True  # until a step was taken: what is wrong before is no change
+        if layouts.all_by_first(len(self._jobs)):
+            self._known[self._coupled] = self._shared([0] * len(self._jobs))
+        self._last = self._shares(self._coupled)
+        self.counts = len(self._last) == 1 and self._last[0].prepared.counts
+
+    @property
+    def layouts(self) -> Any:
+        """The shares' layouts, or None where one is not to be replaced."""
+        found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
+        return None if any(layouts is None for layouts in found.values()) else Layouts(found)
+
+    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
+        """Raise `Changed` where a share would."""
+        for share in self._shares(self._coupled):
+            share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
+
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
+        """Carry out the jobs, each by its engine."""
+        together = self._coupled or others is not None
+        if self._undecided:
+            self._decide_again(grads, nows, skip)
+        try:
+            self._step(self._shares(together), grads, nows, skip, others)
+        except Changed:
+            if not self._new:
+                raise
+            given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
+            self._known[together] = self._distributed(together, given)
+            try:
+                self._step(self._known[together], grads, nows, skip, others)
+            except Changed:
+                raise EngineError(CHANGED) from None
+        self._new, self._last = False, self._shares(together)
+
+    def _step(
+        self,
+        shares: Sequence[Share],
+        grads: Sequence[Array],
+        nows: Sequence[Now],
+        skip: Array | None,
+        others: Others | None,
+    ) -> None:
+        if len(shares) == 1:
+            shares[0].prepared.step(grads, nows, skip, others)
+            return
+        # Before the first of them writes anything.
+        for share in shares:
+            share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
+        for share in shares:
+            share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
+
+    def stats(self) -> list[Stats]:
+        """Return what was measured on the way of the last step, for each job."""
+        if len(self._last) == 1:
+            return self._last[0].prepared.stats()
+        found: list[Stats] = [{}] * len(self._jobs)
+        for share in self._last:
+            for i, stats in zip(share.places, share.prepared.stats(), strict=False):
+                found[i] = stats
+        return found
+
+    # ---- who takes what
+
+    def _shares(self, together: bool) -> list[Share]:
+        if together not in self._known:
+            # One share is one share, whether its tensors wait for one another or not.
+            other = self._known.get(not together, ())
+            self._known[together] = list(other) if len(other) == 1 else self._distributed(together)
+        return self._known[together]
+
+    def _distributed(self, together: bool, given: Sequence[Given | None] | None = None) -> list[Share]:
+        each = given or [None] * len(self._jobs)
+        self._undecided = []
+        return self._shared(self._taken_together(each) if together else self._taken(each))
+
+    def _taken(self, given: Sequence[Given | None]) -> list[int]:
+        """Return which engine takes each job."""
+        found = []
+        for i, one in enumerate(given):
+            reasons: list[str] = []
+            for engine in self._engines:
+                if not (why := self._declined(engine, i, one)):
+                    break
+                reasons.append(why)
+            if len(reasons) == len(self._engines):
+                raise self._refusal(reasons)
+            found.append(len(reasons))
+        return found
+
+    def _taken_together(self, given: Sequence[Given | None]) -> list[int]:
+        """The same where one engine has to take all of them."""
+        reasons: list[str] = []
+        for engine in self._engines:
+            why = next((why for i, one in enumerate(given) if (why := self._declined(engine, i, one))), "")
+            several = len({engine.group(job) for job in self._jobs}) > 1
+            if not why and not several:
+                return [len(reasons)] * len(self._jobs)
+            reasons.append(why or SEVERAL)
+        raise self._refusal(reasons)
+
+    def _declined(self, engine: Engine, i: int, given: Given | None) -> str:
+        why = engine.declines(self._jobs[i], given)
+        if why and given is not None and not engine.declines(self._jobs[i]):
+            self._undecided.append((i, engine))
+        return why
+
+    def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
+        """Ask the engines again that declined a job for the gradient or the numbers of an earlier step."""
+        if any(not engine.declines(self._jobs[i], Given(grads[i], nows[i], skip)) for i, engine in self._undecided):
+            self._known, self._undecided, self._new = {}, [], True
+
+    def _refusal(self, reasons: Sequence[str]) -> EngineError:
+        each = zip(self._engines, reasons, strict=True)
+        said = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
+        return EngineError(f"{said}. Leave the choice of engine.")
+
+    def _shared(self, takers: Sequence[int]) -> list[Share]:
+        groups: dict[tuple[int, Hashable], list[int]] = {}
+        for i, taker in enumerate(takers):
+            groups.setdefault((taker, self._engines[taker].group(self._jobs[i])), []).append(i)
+        shares = []
+        for (taker, _), places in groups.items() or {(0, None): []}.items():
+            layouts = self._layouts.by_share.get((taker, tuple(places)))
+            prepared = self._engines[taker].prepare([self._jobs[i] for i in places], layouts)
+            shares.append(Share(taker, tuple(places), prepared))
+        return shares
+
+
+def _at(places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    return [values[i] for i in places]

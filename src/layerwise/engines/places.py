@@ -1,0 +1,70 @@
+"""Whether arrays are what they were when their step was prepared, for engines that do not see it as they read them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from layerwise.engines import Changed, Job
+from layerwise.threads import extension
+
+_native: Any = extension()
+
+
+def arrays_of(jobs: Sequence[Job]) -> list[Any]:
+    """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
+    return [array for job in jobs for array in (job.p, *job.state) if array is not None]
+
+
+def places_of(jobs: Sequence[Job]) -> Any:
+    """Return the quickest account that can be kept of where the arrays of jobs lie, and how."""
+    arrays = arrays_of(jobs)
+    try:
+        return Marks(arrays) if _native is None else _native.Places(arrays)
+    except ValueError:
+        return Marks(arrays)
+
+
+class Watched:
+    """The arrays of jobs, and where they were when these were prepared."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._arrays, self._places = arrays_of(jobs), places_of(jobs)
+        self._gradients: Any = None  # an account of the first ones
+
+    def check(self, grads: Sequence[Any]) -> None:
+        """Raise `Changed` where an array has changed, or a gradient is of another kind than the first one was."""
+        grads = list(grads)
+        if self._gradients is None:
+            self._gradients = next(one for one in (self._places, Marks([])) if one.like(grads))
+        if not (self._places.same(self._arrays) and self._gradients.like(grads)):
+            raise Changed
+
+
+class Marks:
+    """The same account of arrays of any library, asked for one by one."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = [_mark(array) for array in arrays]
+        self._grads: list[Hashable] | None = None
+
+    def same(self, arrays: Sequence[Any]) -> bool:
+        """Return whether all of them lie where and how they lay."""
+        return self._arrays == [_mark(array) for array in arrays]
+
+    def like(self, grads: Sequence[Any]) -> bool:
+        """Return whether gradients are of the kinds that the first ones were of."""
+        found = [_kind(g) for g in grads]
+        self._grads = self._grads or found
+        return self._grads == found
+
+
+def _mark(x: Any) -> Hashable:
+    if hasattr(x, "data_ptr"):  # a tensor of PyTorch
+        return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg()
+    face = x.__array_interface__
+    return type(x), face["data"], x.shape, x.dtype, x.strides
+
+
+def _kind(g: Any) -> Hashable:
+    return type(g), getattr(g, "layout", None), g.shape, g.dtype, getattr(g, "device", None)
