@@ -11,7 +11,6 @@ from sharding.models import TOLERANCE, Irregular, close, named
 from layerwise.torch import Adafactor, Lamb, Lars
 from sharding import counting, runs
 
-pytestmark = pytest.mark.heavy
 ROUNDS = {Lamb: 1, Lars: 1, Adafactor: 2}
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}

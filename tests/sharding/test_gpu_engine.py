@@ -11,7 +11,6 @@ from sharding import gpu_engine, runs
 
 pytest.importorskip("triton", reason="kernels need Triton")
 pytestmark = [
-    pytest.mark.heavy,
     pytest.mark.skipif(torch.cuda.is_available(), reason="the ranks have their tensors in the machine's memory"),
 ]
 fronts = pytest.mark.parametrize("front", FRONTS)
