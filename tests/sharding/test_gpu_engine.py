@@ -16,10 +16,17 @@ pytestmark = [
 fronts = pytest.mark.parametrize("front", FRONTS)
 
 
+TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("layout", "options"), [("fsdp on 3", {}), ("two-dimensional", {"max_grad_norm": 0.5})], ids=str
+    ("front", "layout", "options"),
+    [
+        *((front, "fsdp on 3", {}) for front in FRONTS),
+        (FRONTS[0], *TWO_DIMENSIONAL),
+        *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in FRONTS[1:]),
+    ],
 )
-@fronts
 def test_layouts(ranks, front, layout, options):
     world = runs.layout_of(layout)[0]
     given = {**options, "fused": True}
