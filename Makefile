@@ -1,7 +1,6 @@
 # Everything happens in .venv, which is made when it is missing. Each target installs what it needs and no more.
 #   make PYTHON=python3.12            another interpreter
 #   make CONSTRAINTS=/dev/null        newest versions instead of the pinned ones
-#   make test EXTRAS=dev              without the packages that only the parity tests use
 #   make test WORKERS=0               in one process, as a debugger needs it
 
 PYTHON ?= python3
@@ -9,7 +8,6 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 PIP ?= $(PY) -m pip --disable-pip-version-check
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= dev,parity
 PYTEST_ARGS ?=
 WORKERS ?= logical
 BENCH_ARGS ?=
@@ -24,14 +22,15 @@ INSTALL = $(PIP) install -qq -c $(CONSTRAINTS) --no-build-isolation
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-quick test-gpu check bench bench-gpu docs site site-serve stub generate sanitize clean help
+.PHONY: setup demo test test-all test-gpu check bench bench-gpu docs site site-serve stub generate sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make setup        everything for development, and the pre-commit hooks"
-	@echo "make demo         what the optimizers are for, shown on real data in two minutes, with a report"
-	@echo "make test         all tests;  make test-quick leaves out the slow ones"
+	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
+	@echo "make test         every test that a change of the library needs, in five minutes on two cores"
+	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make check        lint, format, types, and what is generated"
 	@echo "make docs         run the examples in docstrings and documentation"
@@ -40,19 +39,20 @@ help:
 	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make generate     fronts, and tables of the pages, from what the rules declare"
-	@echo "make stub         write the extension's stub anew;  make clean removes everything built"
+	@echo "make stub         write the extension's stub again;  make clean removes everything built"
 
-setup: $(VENV)/.dev $(VENV)/.package
+setup: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pre_commit install
 
 demo: $(VENV)/.demo $(VENV)/.package
 	@$(PY) -m layerwise demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev $(VENV)/.package
-	@$(PYTEST) $(PYTEST_ARGS)
+	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
-test-quick: $(VENV)/.dev $(VENV)/.package
-	@$(PYTEST) -m "not heavy" $(PYTEST_ARGS)
+# With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
+test-all: $(VENV)/.parity $(VENV)/.package
+	@CI=1 $(PYTEST) $(PYTEST_ARGS)
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
 test-gpu:
@@ -67,7 +67,7 @@ check: $(VENV)/.dev $(VENV)/.package
 	@$(PY) tools/generate.py --check
 	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
 
-docs: $(VENV)/.dev $(VENV)/.package
+docs: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pytest --doctest-modules --pyargs layerwise $(DOCS_TESTS) $(PYTEST_ARGS)
 
 # Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
@@ -77,7 +77,7 @@ site: $(VENV)/.docs
 site-serve: $(VENV)/.docs
 	@$(MKDOCS) serve
 
-bench: $(VENV)/.dev $(VENV)/.package
+bench: $(VENV)/.parity $(VENV)/.package
 	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
@@ -86,7 +86,7 @@ bench: $(VENV)/.dev $(VENV)/.package
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
 
-bench-gpu: $(VENV)/.dev $(VENV)/.package
+bench-gpu: $(VENV)/.parity $(VENV)/.package
 	@$(PY) benchmarks/gpu.py $(BENCH_ARGS)
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
@@ -118,7 +118,7 @@ clean:
 write-stub = $(PY) -m nanobind.stubgen -q -m layerwise._native -o $(1) && \
   $(PY) -m ruff check -q --fix --select I $(1) && $(PY) -m ruff format -q $(1)
 
-# Stamps. The first three install packages, the last the library itself, anew whenever its sources have changed.
+# Stamps. The first of them install packages, the last the library itself, again whenever its sources have changed.
 
 $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "layerwise needs Python 3.10 or newer: make PYTHON=...")'
@@ -135,9 +135,14 @@ $(VENV)/.demo: $(NEEDS)
 	@touch $@ $(VENV)/.package
 
 $(VENV)/.dev: $(NEEDS)
-	@echo "Installing layerwise[$(EXTRAS)] into $(VENV); the first time takes some minutes"
-	@$(INSTALL) '.[$(EXTRAS)]'
+	@echo "Installing layerwise[dev] into $(VENV); the first time takes some minutes"
+	@$(INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.package
+
+$(VENV)/.parity: $(NEEDS)
+	@echo "Installing layerwise[dev,parity] into $(VENV); the first time takes some minutes"
+	@$(INSTALL) '.[dev,parity]'
+	@touch $@ $(VENV)/.dev $(VENV)/.package
 
 $(VENV)/.docs: $(NEEDS)
 	@echo "Installing layerwise[docs] into $(VENV)"

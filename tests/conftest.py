@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+# What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
+LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "gpu", "cli", "test_rules.py")]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
+
+if not os.environ.get("CI"):
+    # Nearly all that XLA compiles for a test runs once or twice, on a few numbers.
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 if find_spec("torch") and find_spec("triton"):
     import torch
@@ -29,5 +35,17 @@ def jax64():
 
 
 def pytest_collection_modifyitems(items):
-    """Start with what takes longest, so that with several workers (`-n`) none is left with it at the end."""
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] != "sharding")
+    items.sort(key=lambda item: next((i for i, path in enumerate(LONGEST) if item.path.is_relative_to(path)), 99))
+
+
+def pytest_collection_finish(session):
+    """Spare the garbage collector what was imported: it would look through millions of objects again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from scheduling import Scheduler
+
+    return Scheduler(config, log)

@@ -1,4 +1,4 @@
-"""A process whose steps are interrupted at random moments, and which prints what it then found, as JSON.
+"""A process whose steps are interrupted at random moments, and which prints what it then found, as JSON for each way.
 
 Each step begins in a state that is saved first. Afterwards weights, moments and counts must be, all of them, either
 what they were or what the same step makes of them undisturbed.
@@ -178,8 +178,7 @@ def same(one: Any, other: Any) -> bool:
     )
 
 
-def main(front: str, way: str) -> None:
-    set_num_threads(1)
+def tried(front: str, way: str) -> dict[str, int]:
     if way == "sharded":
         import torch.distributed as dist
 
@@ -207,7 +206,12 @@ def main(front: str, way: str) -> None:
         found["interrupts"] += hit
         found["taken"] += hit and any(is_) and not all(was)
         found["wrong"] += not right
-    print(json.dumps(found))
+    return found
+
+
+def main(front: str, *ways: str) -> None:
+    set_num_threads(1)
+    print(json.dumps({way: tried(front, way) for way in ways}))
 
 
 if __name__ == "__main__":

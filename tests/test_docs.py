@@ -41,8 +41,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def parameter(page: Path) -> Any:
-    heavy = any(imports(*PARITY).search(code) for _, code in blocks(page))
-    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.heavy if heavy else ())
+    slow = any(imports(*PARITY).search(code) for _, code in blocks(page))
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.slow if slow else ())
 
 
 each_page = pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
@@ -134,7 +134,7 @@ MIGRATIONS = [
     pytest.param(
         *found.groups(),
         id=f"{found[1]}-{found[2]}",
-        marks=pytest.mark.heavy if found[1].startswith(PARITY) else (),
+        marks=pytest.mark.slow if found[1].startswith(PARITY) else (),
     )
     for page in sorted((ROOT / "docs" / "coming-from").glob("*.md"))
     for found in PEERS.finditer(page.read_text("utf-8"))

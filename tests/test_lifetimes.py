@@ -16,7 +16,6 @@ methods = pytest.mark.parametrize("method", METHODS)
 
 @pytest.fixture(autouse=True)
 def _no_collector():
-    gc.collect()
     gc.disable()
     yield
     gc.enable()

@@ -41,7 +41,6 @@ def test_a_step_imports_no_framework():
     assert fresh(code + f"print(*sys.modules.keys() & set({FRAMEWORKS!r}))") == ""
 
 
-@pytest.mark.heavy
 def test_the_pytorch_front_imports_no_plotting():
     pytest.importorskip("torch")
     assert fresh("import sys, layerwise.torch; print(*sys.modules.keys() & {'matplotlib'})") == ""

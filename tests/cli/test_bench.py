@@ -195,6 +195,7 @@ class TestMistakes:
         assert Path("/dev/full").is_char_device()
 
 
+@pytest.mark.slow
 def test_ctrl_c_shows_what_there_is(tmp_path):
     out = tmp_path / "all.json"
     arguments = ("bench", "digits", "--rounds", "4000", "--no-peers", "--optimizer", "lars", "--json", str(out))

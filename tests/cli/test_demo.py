@@ -15,7 +15,7 @@ from cli.program import COMMAND, PLAIN, on_a_terminal, run
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_quick_in_a_pipe(tmp_path):
     done = run("demo", "--quick", "--out", str(tmp_path), "--threads", "2")
     assert done.stderr == ""
@@ -35,7 +35,7 @@ def test_quick_in_a_pipe(tmp_path):
     assert done.stdout.endswith(f"Report: {report}\n")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_leaves_it_clean_and_a_partial_report(tmp_path):
     arguments = ("demo", "--act", "1", "--out", str(tmp_path))
     seen, code = on_a_terminal(*arguments, interrupt_at=b"loss", NO_COLOR="1")

@@ -83,7 +83,6 @@ def training():
     return data, models, train
 
 
-@pytest.mark.heavy
 class TestTraining:
     def test_the_text_is_the_one_that_rates_were_tuned_on(self, training):
         text = training[0].read_text()
@@ -152,6 +151,7 @@ class TestTraining:
         assert done.accuracy is None
         assert done.losses[-1][0] < 32
 
+    @pytest.mark.slow
     def test_figures_do_not_depend_on_who_works(self, training):
         short = replace(DIGITS, epochs=1)
         wanted = [Run(Case(short, contender, 32), seed) for contender in (LARS, SGD) for seed in (0,)]
@@ -172,6 +172,7 @@ class TestTraining:
                    for event in seen if isinstance(event, Moved) and event.run.case.contender == LARS)  # fmt: skip
         assert multiprocessing.active_children() == []
 
+    @pytest.mark.slow
     def test_a_worker_that_is_killed_is_an_error_and_no_hang(self, training):
         events = carry_out([Run(Case(DIGITS, LARS, 32), 0)], 1)
         assert isinstance(next(events), Started)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
+from draws import draws
 from engines.worlds import EPS, NAMES, make_job, mapped, needed, new_gradient, now_of, numbers, stored, worlds
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = needed
@@ -36,7 +37,7 @@ def given_jobs(draw: Any) -> Any:
 
 @worlds
 @cases
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@draws(150)
 @given(given_jobs())
 def test_any_job(case, world, drawn):
     seed, g_scale, tensors = drawn

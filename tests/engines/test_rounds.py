@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES, case_of
+from draws import draws
 from engines.test_against_rule import well_posed
 from engines.worlds import (
     EPS,
@@ -27,7 +28,7 @@ from engines.worlds import (
     stored,
     worlds,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from layerwise import engines
@@ -167,7 +168,7 @@ def drawn_jobs(draw: Any) -> Any:
 @worlds
 @cases
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@draws(60)
 @given(drawn_jobs())
 def test_parts_make_the_whole(case, world, fast, drawn):
     seed, n, tensors = drawn

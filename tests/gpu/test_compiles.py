@@ -30,7 +30,6 @@ def all_phases(kernels):
     return {f"{rule}.{phase}" for rule in rules for phase in ("measure", "apply")} <= names
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"] if EXTENT == "all" else ["sm_90"])
 def test_for_nvidia(target):
     kernels = compiled(target, EXTENT)
@@ -46,7 +45,6 @@ def test_for_nvidia(target):
         assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one
 
 
-@pytest.mark.heavy
 def test_for_amd():
     kernels = compiled("gfx942", EXTENT)
     assert all_phases(kernels)

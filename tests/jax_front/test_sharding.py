@@ -30,7 +30,6 @@ def outcomes():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("check", CHECKS)
 def test_on_several_devices(check, outcomes):
     assert not outcomes[check], outcomes[check]

@@ -294,7 +294,6 @@ def test_resumes_bit_for_bit_from_a_pickle(name):
     _resumes(name, lambda state, like: pickle.loads(pickle.dumps(state)))
 
 
-@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore")  # orbax and what it imports have their own
 @each
 def test_resumes_bit_for_bit_from_orbax(name, tmp_path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cases import CASES
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy_front.front import DTYPES, SHAPES, arrays, bits, busy, close, copies, dtypes, everything, fronts
 
@@ -124,7 +125,7 @@ def test_global_clipping_needs_all_gradients(front):
     front(max_grad_norm=0).step("matrix", weights["matrix"], weights["matrix"])
 
 
-@settings(deadline=None, max_examples=25)
+@draws(25)
 @given(
     order=st.permutations(list(SHAPES)), cut=st.integers(0, len(SHAPES)), seed=st.integers(0, 10**6), lr=st.booleans()
 )
@@ -142,7 +143,7 @@ def test_order_of_names_does_not_matter(front, order, cut, seed, lr):
     assert bits(weights) == bits({name: permuted[name] for name in weights})
 
 
-@settings(deadline=None, max_examples=10)
+@draws(10)
 @given(order=st.permutations(list(SHAPES)), seed=st.integers(0, 10**6))
 @fronts
 def test_order_of_names_only_rounds_the_global_norm(front, order, seed):
@@ -173,7 +174,7 @@ LAYOUTS = {
 }
 
 
-@settings(deadline=None, max_examples=15)
+@draws(15)
 @given(seed=st.integers(0, 10**6), of_grad=st.sampled_from(sorted(LAYOUTS)), dtype=st.sampled_from(DTYPES[1:3]))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @fronts

@@ -7,7 +7,7 @@ from parity.live import SHAPES, Draw, assert_same, largest, ours, tensors
 from layerwise import preset
 from layerwise.numpy import Adafactor, Lamb
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 with pytest.MonkeyPatch.context() as environment:
     environment.setenv("KERAS_BACKEND", "numpy")
     keras = pytest.importorskip("keras")

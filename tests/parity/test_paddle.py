@@ -6,7 +6,7 @@ from parity.live import SHAPES, Draw, assert_same, ours, tensors
 from layerwise import preset
 from layerwise.numpy import Lamb
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 paddle = pytest.importorskip("paddle")
 
 NAMES = sorted(SHAPES)

@@ -14,7 +14,7 @@ from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
 
 from layerwise.numpy import Adafactor, Lamb, Lars
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 peer = pytest.importorskip("pytorch_optimizer")
 

@@ -64,7 +64,7 @@ def peer(name):
 
 T5 = {"lr": 1e-3, "scale_parameter": False, "relative_step": False}
 DEBIASED = {"adam_debias": True, "eps": 1e-15}
-HEAVY = pytest.mark.heavy
+SLOW = pytest.mark.slow
 
 # Theirs and ours for all groups, and for the second one; whether lr moves from step to step.
 PEERS = [
@@ -83,7 +83,7 @@ PEERS = [
         ({"beta1": 0.9, "weight_decay": 0.1},) * 2,
         False,
         id="transformers.Adafactor",
-        marks=HEAVY,
+        marks=SLOW,
     ),
     pytest.param(
         "transformers.Adafactor",
@@ -92,7 +92,7 @@ PEERS = [
         ({"beta1": 0.5, "weight_decay": 0.1},) * 2,
         True,
         id="transformers.Adafactor-T5",
-        marks=HEAVY,
+        marks=SLOW,
     ),
     pytest.param(
         "torch.AdamW",
@@ -125,7 +125,7 @@ PEERS = [
         ({"weight_decay": 0.1, "betas": (0.5, 0.9)},) * 2,
         True,
         id="pytorch_optimizer.Lamb",
-        marks=HEAVY,
+        marks=SLOW,
     ),
     pytest.param(
         "pytorch_optimizer.LARS",
@@ -134,7 +134,7 @@ PEERS = [
         ({"momentum": 0.5}, {"adapt": False, "momentum": 0.5}),
         True,
         id="pytorch_optimizer.LARS",
-        marks=HEAVY,
+        marks=SLOW,
     ),
     pytest.param(
         "pytorch_optimizer.AdaFactor",
@@ -143,7 +143,7 @@ PEERS = [
         ({"weight_decay": 0.1},) * 2,
         False,
         id="pytorch_optimizer.AdaFactor",
-        marks=HEAVY,
+        marks=SLOW,
     ),
 ]
 peers = pytest.mark.parametrize(("their_class", "our_class", "everywhere", "second", "moves"), PEERS)
@@ -228,11 +228,11 @@ def pytorch_optimizer(kind):
         pytest.param("torch.Adafactor", "Adafactor", torch_adafactor, id="torch.Adafactor"),
         pytest.param("torch.Adam", "Lamb", torch_adam, id="torch.Adam"),
         pytest.param("torch.SGD", "Lars", torch_sgd, id="torch.SGD"),
-        pytest.param("transformers.Adafactor", "Adafactor", transformers_adafactor, id="transformers", marks=HEAVY),
-        pytest.param("pytorch_optimizer.Lamb", "Lamb", pytorch_optimizer("lamb"), id="kozistr.Lamb", marks=HEAVY),
-        pytest.param("pytorch_optimizer.LARS", "Lars", pytorch_optimizer("lars"), id="kozistr.LARS", marks=HEAVY),
+        pytest.param("transformers.Adafactor", "Adafactor", transformers_adafactor, id="transformers", marks=SLOW),
+        pytest.param("pytorch_optimizer.Lamb", "Lamb", pytorch_optimizer("lamb"), id="kozistr.Lamb", marks=SLOW),
+        pytest.param("pytorch_optimizer.LARS", "Lars", pytorch_optimizer("lars"), id="kozistr.LARS", marks=SLOW),
         pytest.param(
-            "pytorch_optimizer.AdaFactor", "Adafactor", pytorch_optimizer("adafactor"), id="kozistr.AF", marks=HEAVY
+            "pytorch_optimizer.AdaFactor", "Adafactor", pytorch_optimizer("adafactor"), id="kozistr.AF", marks=SLOW
         ),
     ],
 )

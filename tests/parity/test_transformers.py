@@ -6,7 +6,7 @@ from parity.live import Draw, assert_same, ours, tensors, torch_steps
 from layerwise import preset
 from layerwise.numpy import Adafactor
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 pytest.importorskip("torch")
 peer = pytest.importorskip("transformers.optimization").Adafactor
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ MOST = 4
 START = 120.0  # seconds for a rank to import what it needs, on a machine that may be busy
 CALL = 60.0  # seconds for a call
 ALONE = 10.0  # seconds that the others get once a rank is dead
-LAST = 5.0  # seconds for a rank to say where it hangs, or to go
+LAST = 20.0  # seconds for a rank to say where it hangs, or to go
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -53,16 +54,16 @@ class Outcome:
     traceback: str = ""
 
 
-class Rank:
-    """One process, and the line to it."""
+class Source:
+    """The process that ranks are forked from: what they import takes seconds, and is imported once."""
 
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number = number
-        self.stderr = folder / f"rank{number}.stderr"
-        self.line, theirs = Pipe()
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stderr = folder / "source.stderr"
+        self._line, theirs = socket.socketpair()
         path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-        with self.stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", "sharding.worker", str(theirs.fileno())],
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 pass_fds=[theirs.fileno()],
@@ -71,43 +72,74 @@ class Rank:
             )
         theirs.close()
 
+    def fork(self, *fds: int, timeout: float) -> int:
+        """Make a rank that has these files, and return its process id."""
+        return int(self._ask("fork", *fds, timeout=timeout))
+
+    def exit_code(self, pid: int, timeout: float) -> int:
+        """Wait for the end of a rank, which is a child of that process and of no other."""
+        return int(self._ask(f"wait {pid} {timeout}", timeout=2 * timeout))
+
+    def _ask(self, request: str, *fds: int, timeout: float) -> bytes:
+        self._line.settimeout(timeout)
+        try:
+            socket.send_fds(self._line, [request.encode()], fds)
+            answer = self._line.recv(100)
+        except OSError as problem:
+            raise RanksFailed(f"ranks cannot be started ({problem}).\n{self._stderr.read_text()}") from None
+        if not answer:
+            raise RanksFailed(f"what ranks are forked from has ended.\n{self._stderr.read_text()}")
+        return answer
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Rank:
+    """One process, and the line to it."""
+
+    def __init__(self, number: int, source: Source, timeout: float) -> None:
+        self.number, self._source = number, source
+        self.stderr = source.folder / f"rank{number}.stderr"
+        self.line, theirs = Pipe()
+        with self.stderr.open("wb") as stderr, theirs:
+            self.pid = source.fork(theirs.fileno(), stderr.fileno(), timeout=timeout)
+
     def said(self) -> str:
         return self.stderr.read_text("utf-8", "replace")[-4000:]
 
     def where(self) -> str:
         """Where it hangs, as it says itself."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGUSR1)
+        os.kill(self.pid, signal.SIGUSR1)
         end = time.monotonic() + LAST
-        while "most recent call first" not in self.said() and self.process.poll() is None and time.monotonic() < end:
+        while "most recent call first" not in self.said() and time.monotonic() < end:
             time.sleep(0.05)
         return self.said()
 
     def died(self) -> Outcome:
-        code = self.process.wait(LAST)
+        code = self._source.exit_code(self.pid, LAST)
         return Outcome(error="died", traceback=f"rank {self.number} died with exit code {code}.\n{self.said()}")
 
     def kill(self) -> None:
         self.line.close()
-        self.process.kill()
-        self.process.wait()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def leave(self) -> None:
         """Go by itself, as the end of the line asks it to."""
-        try:
-            code = self.process.wait(LAST)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise RanksFailed(f"rank {self.number} did not leave.\n{self.said()}") from None
+        code = self._source.exit_code(self.pid, LAST)
         if code:
-            raise RanksFailed(f"rank {self.number} left with exit code {code}.\n{self.said()}")
+            raise RanksFailed(f"rank {self.number} left with exit code {code}, or not at all.\n{self.said()}")
 
 
 class Ranks:
-    """The pool. A process starts when it is first needed, and anew after it died or hung."""
+    """The pool. A process starts when it is first needed, and another one after it died or hung."""
 
-    def __init__(self, folder: Path, start: float = START) -> None:
-        self._folder, self._start = folder, start
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._source: Source | None = None
         self._ranks: dict[int, Rank] = {}
         self._group: Group | None = None
         self._groups = 0
@@ -163,11 +195,11 @@ class Ranks:
         raise RanksFailed(report)
 
     def _started(self, world: int) -> list[Rank]:
-        wanted = range(world if self._ranks else MOST)  # to start together takes less time than one after the other
-        new = [Rank(number, self._folder) for number in wanted if number not in self._ranks]
+        self._source = self._source or Source(self._folder)
+        new = [Rank(number, self._source, START) for number in range(world) if number not in self._ranks]
         self._ranks.update({rank.number: rank for rank in new})
         self._group = None if new else self._group
-        bad = [one.traceback for one in self._gather(new, time.monotonic() + self._start) if one.error]
+        bad = [one.traceback for one in self._gather(new, time.monotonic() + START) if one.error]
         if bad:
             raise RanksFailed("\n".join(bad))
         return [self._ranks[number] for number in range(world)]
@@ -185,8 +217,8 @@ class Ranks:
             for rank in ranks:
                 rank.leave()
         finally:
-            for rank in ranks:
-                rank.kill()
+            if self._source:
+                self._source.close()
 
 
 def _received(rank: Rank) -> Outcome:

@@ -6,7 +6,6 @@ import pytest
 
 from sharding import backwards
 
-pytestmark = pytest.mark.heavy
 when = pytest.mark.parametrize("wrapped_first", [True, False], ids=["wrapped before", "wrapped after"])
 
 

@@ -12,9 +12,9 @@ from sharding.models import FRONTS, TOLERANCE, Small, close, same
 from layerwise.torch import Adafactor
 from sharding import checkpoints, runs
 
-pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
-with_control = pytest.mark.parametrize("front", [torch.optim.AdamW, *FRONTS])
+CONTROL = pytest.param(torch.optim.AdamW, marks=pytest.mark.slow)  # which is of the tests, not of the library
+with_control = pytest.mark.parametrize("front", [CONTROL, *FRONTS])
 
 
 @pytest.fixture(scope="module")

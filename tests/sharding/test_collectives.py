@@ -12,7 +12,6 @@ from sharding.models import FRONT_OF, TOLERANCE, Irregular, close, named
 from layerwise.torch import Lamb, Lars
 from sharding import counting, runs
 
-pytestmark = pytest.mark.heavy
 ROUNDS = {FRONT_OF[case.name]: case.rounds for case in CASES}
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}

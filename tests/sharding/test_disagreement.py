@@ -12,7 +12,6 @@ from layerwise.engines.compiled import _native
 from layerwise.torch import Lamb
 from sharding import disagreements, runs
 
-pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 TOGETHER = "SynchronizationError"
 OWN = {

@@ -11,11 +11,12 @@ from sharding.ranks import ENVIRONMENT
 
 from sharding import example
 
-pytestmark = pytest.mark.heavy
 STEPS = 4
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "lars", "adafactor"])
+@pytest.mark.parametrize(
+    "optimizer", ["lamb", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lars", "adafactor"))]
+)
 def test_resumed_is_uninterrupted(ranks, optimizer, tmp_path):
     chosen = "--optimizer", optimizer
     whole = ranks.run(2, example.said, *example.arguments(STEPS, *chosen))
@@ -32,6 +33,7 @@ def test_resumed_is_uninterrupted(ranks, optimizer, tmp_path):
     assert on_more == pytest.approx({step: wanted[step] for step in on_more}, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command():
     """As its first lines say, and as it is without torchrun."""
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

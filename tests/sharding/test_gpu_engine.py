@@ -11,16 +11,22 @@ from sharding import gpu_engine, runs
 
 pytest.importorskip("triton", reason="kernels need Triton")
 pytestmark = [
-    pytest.mark.heavy,
     pytest.mark.skipif(torch.cuda.is_available(), reason="the ranks have their tensors in the machine's memory"),
 ]
 fronts = pytest.mark.parametrize("front", FRONTS)
 
 
+TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("layout", "options"), [("fsdp on 3", {}), ("two-dimensional", {"max_grad_norm": 0.5})], ids=str
+    ("front", "layout", "options"),
+    [
+        *((front, "fsdp on 3", {}) for front in FRONTS),
+        (FRONTS[0], *TWO_DIMENSIONAL),
+        *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in FRONTS[1:]),
+    ],
 )
-@fronts
 def test_layouts(ranks, front, layout, options):
     world = runs.layout_of(layout)[0]
     given = {**options, "fused": True}

@@ -9,7 +9,6 @@ from sharding.wrappings import WRAPPINGS
 
 from sharding import noise
 
-pytestmark = pytest.mark.heavy
 MEASURED = ["FSDP2", "FSDP2, resharded after forward", "FSDP2, offloaded", "HSDP", "TP", "TP and FSDP2", "DDP"]
 
 

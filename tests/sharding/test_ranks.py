@@ -7,8 +7,6 @@ from sharding.ranks import RanksFailed
 
 from sharding import behaviours
 
-pytestmark = pytest.mark.heavy
-
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_each_rank_answers(ranks, world):

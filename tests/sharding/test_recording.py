@@ -8,8 +8,6 @@ from sharding.models import FRONTS
 
 from sharding import recording, runs
 
-pytestmark = pytest.mark.heavy
-
 
 @pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
 @pytest.mark.parametrize("front", FRONTS)

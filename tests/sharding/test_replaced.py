@@ -6,8 +6,6 @@ import pytest
 
 from sharding import replaced
 
-pytestmark = pytest.mark.heavy
-
 
 @pytest.mark.parametrize("wrapper", replaced.WRAPPERS)
 def test_it_says_so(ranks, wrapper):

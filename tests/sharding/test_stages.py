@@ -12,7 +12,6 @@ from sharding.models import FRONTS
 from layerwise.errors import ContradictionError, HyperparameterError
 from sharding import stages
 
-pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 CLIPPED = {"max_grad_norm": 0.5}
 

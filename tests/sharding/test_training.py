@@ -12,7 +12,6 @@ from sharding.wrappings import WRAPPINGS
 
 from sharding import runs
 
-pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 each_wrapping = pytest.mark.parametrize("wrapping", WRAPPINGS)
 
@@ -34,6 +33,7 @@ def check(ranks: Any, front: Any, wrapping: str, dtype: torch.dtype, *, zero: bo
         same(other, weights)
 
 
+@pytest.mark.slow
 @each_wrapping
 def test_the_wrappings_train(ranks, wrapping):
     """With an elementwise optimizer, which knows nothing of them."""

@@ -16,7 +16,6 @@ import layerwise.torch
 from layerwise.torch import Adafactor
 from sharding import runs
 
-pytestmark = pytest.mark.heavy
 fronts = pytest.mark.parametrize("front", FRONTS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole model is easily counted twice
@@ -52,6 +51,7 @@ def shared_stats(found: list[Any]) -> list[Any]:
     return [{**one, "stats": known} for one in found]
 
 
+@pytest.mark.slow
 @each_layout
 def test_the_layouts_hold_what_they_are_given(ranks, layout):
     """An elementwise optimizer does not notice how parameters lie: what differs here is the tests' own doing."""

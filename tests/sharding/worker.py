@@ -1,12 +1,18 @@
-"""One rank of the pool in ranks.py: takes a call, makes a process group for it, runs it, says what came of it."""
+"""The ranks of the pool in ranks.py, and the process that they are forked from.
+
+A rank takes a call, makes a process group for it, runs it, and says what came of it.
+"""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import pickle
 import signal
+import socket
 import sys
+import time
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -59,12 +65,10 @@ def outcome(function: Any, arguments: Any, rank: int, group: Group) -> tuple[Any
     return value, "", ""
 
 
-def main() -> None:
+def serve(line: Connection) -> None:
+    """Be a rank until the line ends."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    torch.set_num_threads(1)
-    gc.freeze()
-    line = Connection(int(sys.argv[1]))
     line.send_bytes(pickle.dumps((layerwise.__version__, "", "")))
     while True:
         try:
@@ -79,6 +83,42 @@ def main() -> None:
             answer = outcome(function, arguments, *rest)
         line.send_bytes(pickle.dumps(answer))
         gc.collect()  # models and their hooks are cycles
+
+
+def exit_code(pid: int, seconds: float) -> int:
+    """Return how a rank has ended, after killing it if it has not ended by then."""
+    end = time.monotonic() + seconds
+    while not (found := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    return os.waitstatus_to_exitcode(found[1])
+
+
+def main() -> None:
+    """Fork a rank whenever that is asked for, before any computation has started a thread."""
+    torch.set_num_threads(1)
+    gc.freeze()
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        request, fds, *_ = socket.recv_fds(requests, 100, 2)
+        if not request:
+            return
+        word, *numbers = request.decode().split()
+        if word == "wait":
+            requests.send(str(exit_code(int(numbers[0]), float(numbers[1]))).encode())
+            continue
+        line, stderr = fds
+        if not (pid := os.fork()):
+            requests.close()
+            os.dup2(stderr, 1)
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            serve(Connection(line))
+            return
+        os.close(line)
+        os.close(stderr)
+        requests.send(str(pid).encode())
 
 
 if __name__ == "__main__":

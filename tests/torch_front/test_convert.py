@@ -71,7 +71,7 @@ def test_torch_adafactor(options, foreach):
     assert_goes_on(theirs, lambda ps: Adafactor(groups(ps), **mine), "torch.Adafactor")
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

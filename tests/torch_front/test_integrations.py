@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 from layerwise.errors import ParameterError  # noqa: E402
 from layerwise.torch import Adafactor, Lamb, Lars, param_groups  # noqa: E402
 
-heavy = pytest.mark.heavy
+slow = pytest.mark.slow
 FRONTS = {
     Lamb: {"lr": 0.05, "weight_decay": 0.01},
     Lars: {"lr": 20.0, "weight_decay": 1e-3},
@@ -64,7 +64,6 @@ def test_a_plain_loop(cls):
     assert_falls(train(*made(cls)))
 
 
-@heavy
 @fronts
 def test_compiled_model(cls):
     model, optimizer = made(cls)
@@ -74,7 +73,6 @@ def test_compiled_model(cls):
     assert losses == pytest.approx(train(plain, ordinary))
 
 
-@heavy
 @fronts
 def test_compiled_step(cls):
     """Not promised to be one graph, but to be right."""
@@ -214,7 +212,6 @@ def zero(cls, model):
     return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=cls, **FRONTS[cls])
 
 
-@heavy
 @fronts
 def test_zero_redundancy_in_one_process(cls, process_group):
     (model, _), (plain, _) = made(cls), made(cls)
@@ -262,7 +259,7 @@ def test_parameters_that_became_sharded_by_hand(cls, process_group):
     assert all(torch.equal(p.full_tensor(), q) for p, q in zip(group["params"], before, strict=True))
 
 
-@heavy
+@slow
 @pytest.mark.parametrize("cls", [Adafactor])
 def test_zero_redundancy_in_two_processes(cls):
     if not torch.distributed.is_available():
@@ -278,7 +275,7 @@ def test_zero_redundancy_in_two_processes(cls):
 RATES = {Lamb: 0.1, Lars: 5.0, Adafactor: 0.02}
 
 
-@heavy
+@slow
 @pytest.mark.parametrize("scheduled", [False, True])
 @fronts
 def test_transformers_trainer(cls, scheduled, tmp_path):
@@ -317,7 +314,7 @@ def test_transformers_trainer(cls, scheduled, tmp_path):
     assert all(int(one["step"]) == 6 for one in state["state"].values())
 
 
-@heavy
+@slow
 @fronts
 def test_lightning(cls, tmp_path):
     pytest.importorskip("lightning")
@@ -360,7 +357,7 @@ def test_lightning(cls, tmp_path):
     assert first.losses + second.losses == whole.losses
 
 
-@heavy
+@slow
 @pytest.mark.parametrize("clipped", [False, True])
 @fronts
 def test_accelerate(cls, clipped, tmp_path):

@@ -13,8 +13,17 @@ from layerwise.errors import ContradictionError, StateError  # noqa: E402
 from layerwise.schedules import Polynomial  # noqa: E402
 from layerwise.torch import Adafactor, Lamb, Lars, convert, scheduler  # noqa: E402
 
-heavy = pytest.mark.heavy
+slow = pytest.mark.slow
 SHAPES = {"matrix": (5, 3), "vector": (7,)}
+
+
+def marks_of(source):
+    """The marks of a test that needs the package of this optimizer."""
+    return () if source.startswith(("torch.", "apex.", "timm.")) else slow
+
+
+def sources(names):
+    return pytest.mark.parametrize("source", [pytest.param(name, marks=marks_of(name)) for name in names])
 
 
 def parameters():
@@ -76,9 +85,8 @@ PAIRS = {
 }
 
 
-@heavy
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("source", PAIRS)
+@sources(PAIRS)
 def test_a_converted_run_goes_on_with_its_rate(source, schedule):
     params = parameters()
     theirs, ours = PAIRS[source]
@@ -96,7 +104,7 @@ def test_a_converted_run_goes_on_with_its_rate(source, schedule):
     assert apart(a, b) < 1e-9 * apart(start, a[-1:])
 
 
-@heavy
+@slow
 def test_a_relative_step_stays_one():
     """AdafactorSchedule writes numbers into groups whose step is relative, where they mean nothing."""
     optimization = pytest.importorskip("transformers.optimization")
@@ -113,7 +121,7 @@ def test_a_relative_step_stays_one():
         Adafactor(again.values(), lr=0.1).load_state_dict(convert(theirs.state_dict(), "transformers.Adafactor"))
 
 
-@heavy
+@slow
 def test_the_trainer_goes_on_with_ours(tmp_path):
     """T5 under the Trainer with its own Adafactor; resumed with it, and with ours from the converted checkpoint."""
     transformers = pytest.importorskip("transformers")
@@ -241,9 +249,8 @@ FOREIGN_GROUPS = {
 VALUES = {"betas": (0.5, 0.6), "momentum": 0.5}
 
 
-@heavy
 @pytest.mark.parametrize("stepped", [True, False])
-@pytest.mark.parametrize("source", FOREIGN)
+@sources(FOREIGN)
 def test_a_foreign_checkpoint_is_named(source, stepped):
     build, front = FOREIGN[source]
     params = parameters()
@@ -366,8 +373,9 @@ MEANINGS = {
 }
 
 
-@heavy
-@pytest.mark.parametrize("what", MEANINGS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=marks_of(source)) for what, (source, *_) in MEANINGS.items()]
+)
 def test_options_that_change_what_a_state_means_are_said(what):
     source, theirs, front, ours, said = MEANINGS[what]
     build = {

@@ -186,6 +186,7 @@ def test_pytorchs_example_of_mnist_with_another_optimizer():
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_transformers_trainer_without_an_lr(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

@@ -83,7 +83,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="The first of the seeds.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Runs at the same time, each with one thread.")] = None,
 ) -> None:
-    """See in two minutes, on real data, what LARS, LAMB and Adafactor are for, and get a report of it."""
+    """See in some minutes, on real data, what LARS, LAMB and Adafactor are for, and get a report of it."""
     from layerwise.cli.demo.run import main  # not at the top: the other commands should neither wait for it nor need it
 
     raise typer.Exit(main(act or (), quick, out, seed, threads))

@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+# Files whose tests are all slow, and whose packages take seconds to be imported, which they are while tests are collected.
+PEERS = ("test_keras.py", "test_paddle.py", "test_pytorch_optimizer.py", "test_transformers.py")
+
+
+def pytest_ignore_collect(collection_path, config):
+    return True if config.option.markexpr == "not slow" and collection_path.name in PEERS else None
