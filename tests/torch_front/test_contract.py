@@ -322,3 +322,18 @@ def test_torchs_own_error_inputs():
             given = one.optimizer_error_input
             with pytest.raises(one.error_type):
                 busy(front, [some()] if given.params is None else given.params, **given.kwargs)
+
+
+@fronts
+def test_public_names_are_those_that_people_call(front):
+    """Completion shows nothing that the library calls by itself."""
+    own = {name for name in dir(front) if not name.startswith("_")} - set(dir(torch.optim.Optimizer))
+    assert own == {
+        "clear_state", "get_lr", "model_group", "num_parameters", "parameters", "set_lr", "skipped", "stats",
+    }  # fmt: skip
+
+
+@fronts
+def test_every_parameter_is_described(front):
+    described = re.findall(r"^        (\w+): ", front.__doc__, re.MULTILINE)
+    assert described == [name for name in inspect.signature(front).parameters]

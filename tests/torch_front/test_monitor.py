@@ -115,8 +115,8 @@ def test_training_is_the_same_bit_for_bit(front, tmp_path):
 
 def test_other_steps_ask_for_nothing(monkeypatch):
     opt, params = made(Lamb)
-    asked, measured = [], opt.measured
-    monkeypatch.setattr(opt, "measured", lambda: asked.append(1) or measured())
+    asked, measured = [], opt._measured
+    monkeypatch.setattr(opt, "_measured", lambda: asked.append(1) or measured())
     monitor(opt, Board(), every=5)
     for t in range(11):
         walk(opt, params, [t])

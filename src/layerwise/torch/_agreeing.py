@@ -52,7 +52,7 @@ class Agreeing(Named):
 
         @wraps(hooked)
         def step(self: Agreeing, *args: Any, **kwargs: Any) -> Any:
-            agreement = self.agreement()
+            agreement = self._agreement()
             with nullcontext() if agreement is None else agreement.told_of_errors():
                 return hooked(self, *args, **kwargs)
 
@@ -61,7 +61,7 @@ class Agreeing(Named):
     def _loss_of(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
             return None
-        agreement = self.agreement()
+        agreement = self._agreement()
         with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
             return closure()
 
@@ -72,7 +72,7 @@ class Agreeing(Named):
         return Skips(bool(now), self._skip_nonfinite, getattr(self, "found_inf", None) is not None)
 
     def _members(self) -> list[tuple[Tensor, str]]:
-        return [each for i in range(len(self.param_groups)) for each in self.named(i)]
+        return [each for i in range(len(self.param_groups)) for each in self._named(i)]
 
     def _check_model(self, due: int) -> None:
         """Raise if parameters without gradients are no longer the model's; looked at where their number is another."""
@@ -104,7 +104,7 @@ class Agreeing(Named):
         self._known = {id(p): ref(p) for p, _ in members}
         return found
 
-    def agreement(self) -> Agreement | None:
+    def _agreement(self) -> Agreement | None:
         """What is agreed upon with those who hold other parts of the parameters, if there are any."""
         if self._axes is None:
             found = self._cuts()

@@ -80,9 +80,9 @@ class Answering(Agreeing):
         `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
         taking the step did not.
         """
-        return {name: measured for _, name, measured in self.measured()}
+        return {name: measured for _, name, measured in self._measured()}
 
-    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+    def _measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """The same with each parameter, before its name."""
         latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
         found: list[str] = []

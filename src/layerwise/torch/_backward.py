@@ -50,9 +50,9 @@ class InBackward:
             with signals_wait:
                 del self._passes[id(p)]
                 group = optimizer.param_groups[number]
-                h = optimizer.settings_of(group)
+                h = optimizer._settings_of(group)
                 _refuse(h)
-                optimizer.step_due([Due(number, group, h, [p], [g])])
+                optimizer._step_due([Due(number, group, h, [p], [g])])
                 p.grad = None
 
         return step
@@ -109,8 +109,8 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        _refuse(optimizer.settings_of(group))
-    if optimizer.agreement() is not None:
+        _refuse(optimizer._settings_of(group))
+    if optimizer._agreement() is not None:
         raise ContradictionError(
             "step_in_backward is for parameters that are whole on one process: sharded ones would need a collective "
             "each. Call optimizer.step() after the backward pass, which needs one or two for all of them."

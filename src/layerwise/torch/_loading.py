@@ -65,17 +65,17 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     _check_form(loaded)
     ours = optimizer.param_groups
     _origin.check(optimizer._hyper, loaded["param_groups"])
-    named = [optimizer.named(i) for i in range(len(ours))]
+    named = [optimizer._named(i) for i in range(len(ours))]
     found = _matched(ours, named, loaded)
     sources = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
     state: dict[Any, dict[str, Any]] = {}
     for group, source, members, names in zip(ours, sources, found, named, strict=True):
         _check_rates(optimizer, group, source)
-        h = optimizer.settings_of({**group, **_moved(group, source)})
+        h = optimizer._settings_of({**group, **_moved(group, source)})
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(optimizer.plan_for(p, h, name), one)
+                state[key] = _state.checked(optimizer._plan_for(p, h, name), one)
                 _convert_momentum(name, state[key], source, h)
     said = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
@@ -149,7 +149,7 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {_state.WAY_OUT}"
         )
     try:
-        optimizer.settings_of({**group, **{name: saved[name] for name in MOVED if name in saved and name in group}})
+        optimizer._settings_of({**group, **{name: saved[name] for name in MOVED if name in saved and name in group}})
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
 

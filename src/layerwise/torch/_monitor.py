@@ -86,10 +86,10 @@ def _muted(optimizer: Optimizer) -> bool:
 
 def _record(optimizer: Optimizer) -> Record:
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (optimizer.settings_of(group), group) for group in optimizer.param_groups for p in group["params"]
+        p: (optimizer._settings_of(group), group) for group in optimizer.param_groups for p in group["params"]
     }
     found = {}
-    for p, name, measured in optimizer.measured():
+    for p, name, measured in optimizer._measured():
         h, group = settings[p]
         found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
     return found

@@ -17,7 +17,7 @@ class Named(torch.optim.Optimizer):
 
     _names: Names
 
-    def named(self, number: int) -> list[tuple[Tensor, str]]:
+    def _named(self, number: int) -> list[tuple[Tensor, str]]:
         """Return the parameters of this group, each with its name or else with its place."""
         return self._names.of(self.param_groups[number], number)
 
@@ -26,14 +26,14 @@ class Named(torch.optim.Optimizer):
         """How many parameters there are, counted as tensors."""
         return sum(len(group["params"]) for group in self.param_groups)
 
-    def put_names_in_step(self) -> None:
+    def _put_names_in_step(self) -> None:
         """Give every group the names of the parameters that it has now."""
         for i in range(len(self.param_groups)):
-            self.named(i)
+            self._named(i)
 
     def state_dict(self) -> dict[str, Any]:
         """Return groups and state, with parameters as numbers; state of what is in no group any more is left out."""
-        self.put_names_in_step()
+        self._put_names_in_step()
         members = {id(p) for group in self.param_groups for p in group["params"]}
         others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
         for p in others:

@@ -79,7 +79,7 @@ class Optimizer(Answering):
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
         own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
-        self.put_names_in_step()
+        self._put_names_in_step()
         return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Optimizer(Answering):
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
-        for p, name in self.named(number):
+        for p, name in self._named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             self._groups.check_fits(group, _tensors.computing(p.dtype))
@@ -146,7 +146,7 @@ class Optimizer(Answering):
         loss = self._loss_of(closure)
         dues = self._due()
         self._check_model(sum(len(due.params) for due in dues))
-        self.step_due(dues)
+        self._step_due(dues)
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -155,7 +155,7 @@ class Optimizer(Answering):
         for forget in self._when_zeroed:
             forget()
 
-    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
+    def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """The group's hyperparameters, if all it says is right."""
         self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
@@ -176,16 +176,16 @@ class Optimizer(Answering):
 
     def _due(self) -> list[Due]:
         groups = list(enumerate(self.param_groups))
-        settings = [self.settings_of(group) for _, group in groups]
+        settings = [self._settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
         given = [with_gradients(group["params"]) for _, group in groups]
         return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
-    def step_due(self, dues: Sequence[Due]) -> None:
+    def _step_due(self, dues: Sequence[Due]) -> None:
         """Step these parameters together: all, or none if one of them cannot be."""
-        agreement = self.agreement()
+        agreement = self._agreement()
         if not dues and agreement is None:
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
@@ -201,7 +201,7 @@ class Optimizer(Answering):
                 plans = list(self._planned(dues))
             if turn is None and not self._are_members(params):  # somebody has changed a group's list
                 self._axes = None
-                self.step_due(dues)
+                self._step_due(dues)
                 return
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
@@ -242,7 +242,7 @@ class Optimizer(Answering):
         return dues, (here[0], found)
 
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
-        return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
+        return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
 
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, by another turn where an engine finds that this one no longer holds."""
@@ -271,7 +271,7 @@ class Optimizer(Answering):
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""
         for due in dues:
-            names = dict(self.named(due.number))
+            names = dict(self._named(due.number))
             for p, g in zip(due.params, due.grads, strict=True):
                 yield self._checked(p, g, due, names[p])
         check_apart(self._names_of(dues), params_of(dues), self.state)
@@ -284,11 +284,11 @@ class Optimizer(Answering):
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make the optimizer anew."
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = self.plan_for(p, due.h, name)
+            plan = self._plan_for(p, due.h, name)
         _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
-    def plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
+    def _plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
         """How this parameter is to be stepped with these settings."""
         return plan_of(self._rule, p, h, name, self._by_name(name))
 
@@ -304,7 +304,7 @@ class Optimizer(Answering):
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))
-        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._rule, self.agreement())
+        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._rule, self._agreement())
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""
