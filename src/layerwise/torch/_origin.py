@@ -14,7 +14,7 @@ from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
 from layerwise.torch._matching import MOVED
 
-OURS = "max_grad_value"  # an option of all our optimizers that no other package has
+OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
@@ -34,7 +34,7 @@ MARKS: dict[str, tuple[set[str], type[Hyper]]] = {
 def check(h: type[Hyper], groups: Sequence[Mapping[str, Any]]) -> None:
     """Raise if a checkpoint was written by an optimizer that means something else by the same names."""
     for group in groups:
-        if OURS in group:
+        if OURS & group.keys():
             name = _written_by(group)
             if name not in (None, h.optimizer):
                 raise StateError(f"the checkpoint was written by {name}, and this is {h.optimizer}. Load it in {name}.")
