@@ -238,7 +238,7 @@ def test_kinds_are_grouped():
     )
     ready = prepared(jobs)
     step(ready, jobs)
-    assert [len(group.jobs) for group in ready._laid.tables.layers.groups] == [2, 2]
+    assert [len(group.jobs) for group in ready._last[0].prepared._laid.tables.layers.groups] == [2, 2]
 
 
 def test_what_is_measured_can_be_kept():

@@ -221,9 +221,7 @@ class Optimizer(Answering):
                 self._skipped += 1
                 return
             self._remember(key, turn)
-            if skip is not None:
-                # In place, so that a captured step counts on.
-                self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
+            self._count_skipped(skip)
 
     def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Here]:
         """Return what of parameters and gradients is here.
@@ -241,6 +239,12 @@ class Optimizer(Answering):
         if replaced and not self._wrapped:
             dues = with_grads(dues, found)
         return dues, (here[0], found)
+
+    def _count_skipped(self, skip: Tensor | None) -> None:
+        """Count a step that was left out, which is known on the device alone."""
+        if skip is not None:
+            # In place, so that a captured step counts on.
+            self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
     def _without_state(self, params: Sequence[Tensor]) -> list[Tensor]:
         return [p for p in params if p not in self.state]
