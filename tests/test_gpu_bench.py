@@ -138,7 +138,7 @@ class TestPlace:
         row = Candidate("gpu", own, insisting=own) if there else Candidate("gpu", None, "no reason")
         monkeypatch.setitem(sys.modules, "layerwise.engines.gpu", SimpleNamespace(candidate=lambda otherwise: row))
         found = place_of.find(interpret=True)
-        assert found.engine == ("gpu, interpreted" if there else "cpu, in place of gpu: no reason")
+        assert found.engine == ("gpu, interpreted" if there else "compiled, in place of gpu: no reason")
         assert (_engines.ENGINES[0].engine is own) is there
         p = torch.nn.Parameter(torch.ones(3))
         p.grad = torch.ones(3)

@@ -62,8 +62,8 @@ def _interpreted() -> str:
     """Let `fused=True` take the engine for GPUs on the processor's tensors; what it is that does."""
     row, said = _row(), "gpu, interpreted"
     if row.engine is None:
-        said = f"cpu, in place of gpu: {row.declined}"
-        row = compiled.candidate(_engines.RULE, _tensors.written)
+        said = f"compiled, in place of gpu: {row.declined}"
+        row = compiled.candidate(_tensors.written)
     _engines.ENGINES = (row, Candidate("rule", _engines.RULE))
     return said
 

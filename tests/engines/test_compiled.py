@@ -383,8 +383,8 @@ def test_a_prepared_step_says_when_an_array_is_another(world):
 @pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
 def test_a_prepared_step_says_when_an_array_is_not_where_it_was(insisting, which, change):
     """At another address; or at the same one, but with the other sign, or with too little memory."""
-    lamb = case_of("Lamb")
-    job = mapped(make_job(lamb, busy(lamb), (40, 30), (), 0), lambda a: torch.from_numpy(a.copy()).clone())
+    case = case_of("Lamb")
+    job = mapped(make_job(case, busy(case), (40, 30), (), 0), lambda a: torch.from_numpy(a).clone())
     prepared = (WORLDS[1].engine() if insisting else WORLDS[1].rule).prepare([job])
     prepared.step([job.g], [job.now])
     array = job.p if which == "p" else job.state.exp_avg_sq

@@ -10,6 +10,7 @@ from engines.worlds import WORLDS, make_job, mapped, needed, now_of, numbers
 
 from layerwise import engines
 from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
 
 pytestmark = needed
@@ -28,9 +29,12 @@ class Recorded:
     def __init__(self):
         self.prepared = []
 
-    def prepare(self, jobs):
+    def prepare(self, jobs, layouts=None):
         self.prepared.append([job.p for job in jobs])
         return WORLD.engine_of_rule.prepare(jobs)
+
+    def __getattr__(self, name):
+        return getattr(WORLD.engine_of_rule, name)
 
 
 def jobs_of(kinds, h=H, shape=(6, 4)):
@@ -49,59 +53,77 @@ def stepped(prepared, jobs, grads, steps=2):
     return [numbers(job.p.as_subclass(torch.Tensor)) for job in jobs], prepared.stats()
 
 
-@pytest.mark.parametrize("kinds", [["there"], ["there", "there"], ["there", "empty"]], ids=str)
-def test_jobs_that_are_all_elsewhere_are_handed_over_at_once(kinds):
-    otherwise = Recorded()
-    jobs, _ = jobs_of(kinds)
-    prepared = compiled.CompiledEngine(otherwise).prepare(jobs)
-    assert not isinstance(prepared, compiled.PreparedCompiled)
-    assert [[p is job.p for p, job in zip(found, jobs, strict=True)] for found in otherwise.prepared] == [
-        [True] * len(jobs)
-    ]
-
-
-@pytest.mark.parametrize("kinds", [["here"], ["here", "there"], ["there", "here"], ["empty"], []], ids=str)
-def test_others_are_not(kinds):
-    otherwise = Recorded()
-    prepared = compiled.CompiledEngine(otherwise).prepare(jobs_of(kinds)[0])
-    assert isinstance(prepared, compiled.PreparedCompiled)
-    assert otherwise.prepared == []
+def distributed(otherwise, jobs):
+    return prepare((compiled.CompiledEngine(), otherwise), jobs)
 
 
 @pytest.mark.parametrize("bound", [None, 0.5])
-@pytest.mark.parametrize("kinds", [["here", "there", "here"], ["there", "here", "empty"]], ids=str)
-def test_jobs_that_are_elsewhere_in_part_are_told_apart_once(kinds, bound, monkeypatch):
+@pytest.mark.parametrize(
+    "kinds",
+    [["there"], ["there", "there"], ["here"], ["empty"], ["here", "there", "here"], ["there", "here", "empty"]],
+    ids=str,
+)
+def test_jobs_that_are_elsewhere_are_another_engines(kinds, bound):
+    """Where all of them wait for one another, one that is elsewhere takes all along."""
     h = CASE.hyper(lr=0.1, weight_decay=0.1, max_grad_norm=bound)
     otherwise = Recorded()
     jobs, grads = jobs_of(kinds, h)
-    asked = []
-    of = compiled._out_of_reach
-    monkeypatch.setattr(compiled, "_out_of_reach", lambda name, array: asked.append(name) or of(name, array))
-    prepared = compiled.CompiledEngine(otherwise).prepare(jobs)
-    ours, stats = stepped(prepared, jobs, grads, 1)
-    once = len(asked)
+    prepared = distributed(otherwise, jobs)
     ours, stats = stepped(prepared, jobs, grads, 3)
-    assert len(asked) == once
     theirs, grads = jobs_of(kinds, h)
-    engine = WORLD.engine_of_rule.prepare(theirs)
-    stepped(engine, theirs, grads, 1)
-    expected, wanted = stepped(engine, theirs, grads, 3)
+    expected, wanted = stepped(WORLD.engine_of_rule.prepare(theirs), theirs, grads, 3)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert [set(one) for one in stats] == [set(one) for one in wanted]
-    [there] = otherwise.prepared
-    together = bound is not None
+    there = [p for some in otherwise.prepared for p in some]
+    together = bound is not None and "there" in kinds
     assert [any(job.p is p for p in there) for job in jobs] == [together or kind == "there" for kind in kinds]
+    assert len(otherwise.prepared) == ("there" in kinds)
+
+
+def test_no_jobs_are_the_first_engines():
+    otherwise = Recorded()
+    distributed(otherwise, []).step([], [])
+    assert otherwise.prepared == []
+
+
+def test_a_job_declined_for_its_gradient_is_asked_about_again():
+    """A gradient out of reach is the rule's; the next one is not."""
+    otherwise = Recorded()
+    [job], [g] = jobs_of(["here"])
+    prepared = distributed(otherwise, [job])
+    now = now_of(job.h, 1)
+    prepared.step([g.as_subclass(Odd)], [now])
+    assert len(otherwise.prepared) == 1
+    prepared.step([g], [now])
+    assert isinstance(prepared.stats()[0], compiled.Measured)
+    assert len(otherwise.prepared) == 1
+    with pytest.raises(engines.Changed):
+        prepared.step([g.as_subclass(Odd)], [now])
+
+
+def test_nothing_is_touched_where_one_of_several_engines_finds_a_change():
+    for kinds in (["there", "here"], ["here", "there"]):
+        jobs, grads = jobs_of(kinds)
+        prepared = distributed(WORLD.engine_of_rule, jobs)
+        nows = [now_of(job.h, 1) for job in jobs]
+        prepared.step(grads, nows)
+        jobs[1].p.data = jobs[1].p.data.clone()
+        before = [numbers(job.p.as_subclass(torch.Tensor)) for job in jobs]
+        with pytest.raises(engines.Changed):
+            prepared.step(grads, nows)
+        for job, old in zip(jobs, before, strict=True):
+            np.testing.assert_array_equal(numbers(job.p.as_subclass(torch.Tensor)), old)
 
 
 def test_without_another_engine_it_says_why():
-    jobs, grads = jobs_of(["here", "there"])
-    prepared = compiled.CompiledEngine(None).prepare(jobs)
-    with pytest.raises(EngineError, match=r"the parameter is not an array .* \(Odd\)"):
-        stepped(prepared, jobs, grads)
+    jobs, _ = jobs_of(["here", "there"])
+    with pytest.raises(EngineError, match=r"compiled engine does not take .* the parameter is not an array .* \(Odd\)"):
+        prepare((compiled.CompiledEngine(),), jobs)
 
 
 def test_engines_of_today_count_no_steps():
     jobs, _ = jobs_of(["here"])
-    assert not compiled.CompiledEngine(None).prepare(jobs).counts
+    assert not compiled.CompiledEngine().prepare(jobs).counts
     assert not WORLD.engine_of_rule.prepare(jobs).counts
+    assert not distributed(WORLD.engine_of_rule, jobs).counts

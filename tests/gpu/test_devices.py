@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from layerwise import engines
 from layerwise.drive import Run, local
+from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
@@ -49,7 +50,7 @@ def jobs_of(case):
 
 
 def step(own, jobs, **more):
-    ready = own.prepare([engines.Job(j.rule, j.h, j.p, j.state) for j in jobs])
+    ready = prepare((own,), [engines.Job(j.rule, j.h, j.p, j.state) for j in jobs])
     told = [torch.tensor(x, dtype=torch.float64) for x in (0.25, 0.125, 2.0)]
     for skipped in (True, False):
         before = jobs[0].p.clone()

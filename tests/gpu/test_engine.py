@@ -14,6 +14,7 @@ from gpu.world import DEVICE, GPU, RULE, SMALL
 
 from layerwise import engines
 from layerwise.engines import Counter
+from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import OnDemand, candidate, engine, step_params, why_not
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
@@ -30,8 +31,8 @@ def jobs_of(case, shapes=SHAPES, dtypes=("float32",) * 3, **options):
     return [mapped(job, GPU.array) for job in made]
 
 
-def prepared(jobs, own=ENGINE):
-    return own.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+def prepared(jobs, *own):
+    return prepare(own or (ENGINE,), [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
 
 
 def step(ready, jobs, nows=None, skip=None, grads=None):
@@ -237,7 +238,7 @@ def test_kinds_are_grouped():
     )
     ready = prepared(jobs)
     step(ready, jobs)
-    assert [len(group.jobs) for group in ready._laid.tables.layers.groups] == [2, 2]
+    assert [len(group.jobs) for group in ready._last[0].prepared._laid.tables.layers.groups] == [2, 2]
 
 
 def test_what_is_measured_can_be_kept():
@@ -268,8 +269,8 @@ def test_what_is_declined(made, reason):
         return
     assert reason in engine.declined(job)
     with pytest.raises(EngineError, match=reason):
-        ENGINE.prepare([job])
-    GpuEngine(RULE, SMALL).prepare([job])
+        prepare((ENGINE,), [job])
+    prepare((ENGINE, RULE), [job])
 
 
 def test_other_rules_are_declined():
@@ -295,7 +296,7 @@ def test_some_are_left_to_the_rule(case, model):
     spread = torch.empty_like(far.as_strided(far.shape, far.stride())).set_(far).copy_(strange.p)
     jobs = [*jobs, replace(strange, p=spread)]
     others = copies(jobs)
-    ready = prepared(jobs, GpuEngine(RULE, SMALL))
+    ready = prepared(jobs, ENGINE, RULE)
     assert not ready.counts
     step(ready, jobs)
     prepared(others, RULE).step([job.g for job in others], [job.now for job in others])

@@ -30,7 +30,7 @@ def there(array: np.ndarray) -> torch.Tensor:
 @dataclass(frozen=True)
 class Gpu(World):
     def engine(self, insisting: bool = True) -> Any:
-        return Stepping(GpuEngine(None if insisting else RULE, SMALL))
+        return Stepping(GpuEngine(None if insisting else RULE, SMALL), *([] if insisting else [RULE]))
 
 
 GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_format), LAYOUTS[:4])

@@ -16,7 +16,7 @@ import numpy as np
 
 from layerwise.drive import Others
 from layerwise.engines import Candidate, Changed, Given, Job, Stats
-from layerwise.engines.options import options_of
+from layerwise.engines.options import OPTIONS, missing, options_of
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
@@ -173,14 +173,15 @@ class CompiledEngine:
         """Return why the extension does not take a job, or an empty string."""
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
+        if why := missing(job, OPTIONS):
+            return why
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):
                 return why
         try:
-            options = [options_of(_native, job.h)]
             if given is not None:
-                _native.Batch([job], [given.g], [given.now], options)
+                _native.Batch([job], [given.g], [given.now], [options_of(_native, job.h)])
         except ValueError as problem:
             return str(problem)
         return ""
@@ -277,7 +278,7 @@ def _out_of_reach(name: str, array: Any) -> str:
 
 
 def _options_of(hs: Sequence[Any]) -> list[Any]:
-    """What the extension is told of these hyperparameters, many of which are one object."""
+    """Return the extension's options for these hyperparameters, many of which are one object."""
     made: dict[int, Any] = {}
     for h in hs:
         if id(h) not in made:

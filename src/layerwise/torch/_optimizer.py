@@ -190,19 +190,16 @@ class Optimizer(Answering):
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which those for whom something is wrong have to join.
-            here = self._here(dues)
-            if self._resolves or self._might_skip():  # else engines look at gradients before anything is computed
-                dues, here = self._read(dues, here)
+            dues, here = self._read(dues)
             params, grads = params_of(dues), grads_of(dues)
-            key, turn = self._kept_turn(dues, params, grads)
-            plans: Sequence[Plan] = ()
+            key, turn, plans = self._kept_turn(dues, params, grads)
             if turn is None:
-                dues, here = self._read(dues, here)
+                dues, here = self._read(dues, resolve=True)
                 plans = list(self._planned(dues))
-            if turn is None and not self._are_members(params):  # somebody has changed a group's list
-                self._axes = None
-                self._step_due(dues)
-                return
+                if not self._are_members(params):  # somebody has changed a group's list
+                    self._axes = None
+                    self._step_due(dues)
+                    return
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
@@ -211,9 +208,9 @@ class Optimizer(Answering):
             elif isinstance(skip, bool):
                 self._skipped += 1
                 return
-            new = [p for due in dues for p in due.params if p not in self.state] if turn is None else []
+            new = self._without_state(params) if turn is None else []
             if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, here, plans or list(self._planned(dues)), skip is not None)
+                turn = self._prepare(dues, here, plans, skip is not None)
             try:
                 turn = self._stepped(turn, dues, here, skip, skips)
             except Exception as answer:
@@ -224,22 +221,33 @@ class Optimizer(Answering):
                 self._skipped += 1
                 return
             self._remember(key, turn)
-            if skip is not None:
-                # In place, so that a captured step counts on.
-                self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
+            self._count_skipped(skip)
 
-    def _here(self, dues: Sequence[Due]) -> Here:
-        """Return what of parameters and gradients is here."""
+    def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Here]:
+        """Return what of parameters and gradients is here.
+
+        Gradients whose memory does not hold their numbers are replaced if asked for, and where that is not left to an
+        engine: where gradients are computed with before, or some were replaced in the last step.
+        """
         params, grads = params_of(dues), grads_of(dues)
-        return cuts.here(params, grads) if self._wrapped else (params, grads)
-
-    def _read(self, dues: Sequence[Due], here: Here) -> tuple[Sequence[Due], Here]:
-        """Return the same with gradients whose memory holds their numbers."""
+        here = cuts.here(params, grads) if self._wrapped else (params, grads)
+        if not (resolve or self._resolves or self._might_skip()):
+            return dues, here
         found = readable(here[1], partial(self._names_of, dues))
-        self._resolves = found is not here[1]
-        if self._resolves and not self._wrapped:
+        replaced = found is not here[1]
+        self._resolves = replaced or (resolve and self._resolves)
+        if replaced and not self._wrapped:
             dues = with_grads(dues, found)
         return dues, (here[0], found)
+
+    def _count_skipped(self, skip: Tensor | None) -> None:
+        """Count a step that was left out, which is known on the device alone."""
+        if skip is not None:
+            # In place, so that a captured step counts on.
+            self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
+
+    def _without_state(self, params: Sequence[Tensor]) -> list[Tensor]:
+        return [p for p in params if p not in self.state]
 
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
         return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
@@ -250,23 +258,25 @@ class Optimizer(Answering):
         try:
             turn.step(dues, here[1], *given)
         except Changed:
-            dues, here = self._read(dues, here)
+            dues, here = self._read(dues, resolve=True)
             if not turn.follows(grads_of(dues), self.state):
                 plans = list(self._planned(dues))  # with errors for what is wrong
                 turn = self._prepare(dues, here, plans, skip is not None)
             turn.step(dues, here[1], *given)
         return turn
 
-    def _kept_turn(self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]) -> tuple[bytes, Turn | None]:
-        """Return the turn that these parameters had before, if everything is as it was."""
+    def _kept_turn(
+        self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
+    ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
+        """Return the turn that these parameters had before and its plans, if everything is as it was."""
         key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = None if self._groups.differentiable else self._turns.get(key)
         if turn is None:
-            return key, None
+            return key, None, ()
         same = turn.has_settings(dues)
         at_once = same and not self._might_skip()  # else the gradients are computed with before the engine looks
         holds = turn.holds(grads, self.state, at_once) or turn.follows(grads, self.state)
-        return key, turn if holds and (same or turn.takes(dues)) else None
+        return (key, turn, turn.plans) if holds and (same or turn.takes(dues)) else (key, None, ())
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """How each parameter is to be stepped, if all of them can be."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.asks import Asks
-from layerwise.engines.gpu.call import OF_TORCH, Call, Sizes, Tables
+from layerwise.engines.gpu.call import OF_TORCH, SHARED, Call, Sizes, Tables
 from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.kernels import tables as at
@@ -22,6 +22,12 @@ WARPS = 8  # for kernels that hold a tile
 
 
 class Adafactor(Method):
+    options = (
+        *SHARED,
+        *("eps", "eps_mode", "clip_threshold", "beta2_decay", "beta2", "beta2_cap", "decay_offset", "beta1"),
+        *("momentum_dtype", "lr_in_momentum", "decay_scale", "scale_parameter", "relative_step", "lr_cap"),
+        *("warmup_init", "factored", "min_dim_size_to_factor"),
+    )
     settings = staticmethod(adafactor.settings)
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:

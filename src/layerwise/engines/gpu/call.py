@@ -26,6 +26,7 @@ OF_TORCH = {
     torch.float16: tl.float16,
 }
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
+SHARED = ("lr", "weight_decay", "max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value", "maximize")
 JOBS = 128  # jobs whose coefficients one program computes
 ADAPT = {False: at.NEVER.value, True: at.ALWAYS.value, "decayed": at.DECAYED.value}
 
@@ -82,12 +83,14 @@ class Tables:
         self.answers = self.shared.answers
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
         self.bounded = self.own is not None or self.model is not None
-        self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
+        self.always_ready = self.bounded or any(
+            getattr(job.h, "maximize", False) or getattr(job.h, "value_bounds", None) for job in jobs
+        )
         self.questions: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
         """Return this bound for each layer, or None if no job has one."""
-        each = [getattr(job.h, name) or inf for job in self.jobs]
+        each = [getattr(job.h, name, None) or inf for job in self.jobs]
         if set(each) <= {inf}:
             return None
         return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
@@ -98,10 +101,11 @@ def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
     for j, job in enumerate(jobs):
         if id(job.h) not in known:
             (low, high), (grad_low, grad_high) = (
-                bounds or (None, None) for bounds in (getattr(job.h, "trust_clip", None), job.h.value_bounds)
+                bounds or (None, None)
+                for bounds in (getattr(job.h, "trust_clip", None), getattr(job.h, "value_bounds", None))
             )
             fixed = {
-                at.SIGN.value: -1.0 if job.h.maximize else 1.0,
+                at.SIGN.value: -1.0 if getattr(job.h, "maximize", False) else 1.0,
                 at.GRAD_LOW.value: -inf if grad_low is None else grad_low,
                 at.GRAD_HIGH.value: inf if grad_high is None else grad_high,
                 at.ADAPT.value: ADAPT[getattr(job.h, "adapt", True)],

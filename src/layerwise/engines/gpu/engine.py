@@ -13,8 +13,9 @@ from layerwise.engines.gpu.call import OF_TORCH, Sizes
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import operands
-from layerwise.engines.gpu.prepared import METHODS, PreparedOnGpu
+from layerwise.engines.gpu.prepared import OPTIONS, PreparedOnGpu, method_of
 from layerwise.engines.gpu.proof import Proof
+from layerwise.engines.options import missing
 
 INTERPRETED = not isinstance(parts.add_up, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 BY_ADDRESS = (torch.Tensor, torch.nn.Parameter)  # the types of tensors that lie where they say
@@ -46,8 +47,8 @@ class GpuEngine:
 
 def declined(job: Job) -> str:
     """Why the kernels do not take this job, or an empty string."""
-    if type(job.h) not in METHODS:
-        return f"there are no kernels for {type(job.h).__name__}"
+    if why := missing(job, OPTIONS):
+        return why
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if type(x) not in BY_ADDRESS:
@@ -57,7 +58,7 @@ def declined(job: Job) -> str:
     for x in stored:
         if x.dtype not in OF_TORCH:
             return f"there are no kernels for {x.dtype}"
-    method = METHODS[type(job.h)]
+    method = method_of(job.h)
     if method.dims(job, operands(job, job.p, method.states(job))) > at.DIMS.value:
         return f"{tuple(job.p.shape)} lies in memory in more than {at.DIMS.value} dimensions"
     return method.declined(job)

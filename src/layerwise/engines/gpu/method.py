@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,8 @@ from layerwise.engines.gpu.layout import kind_of, way_of
 
 class Method:
     """A rule's launches, made for one set of tables."""
+
+    options: Collection[str]  # that the kernels carry out; jobs with others are declined
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         """`arrays` are the operands of each job."""

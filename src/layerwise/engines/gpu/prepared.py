@@ -24,6 +24,7 @@ from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.streams import held_by, stream_of
+from layerwise.engines.options import kind_of as kind_of_options
 from layerwise.engines.places import Watched
 from layerwise.errors import EngineError
 from layerwise.rules.adafactor import Adafactor as AdafactorHyper
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof
 
 METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
+OPTIONS = {kind: method.options for kind, method in METHODS.items()}
 LAYOUTS = 4  # of gradients whose tables are kept
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
@@ -72,7 +74,7 @@ class PreparedOnGpu:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof
         self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
         self._device = self._params[0].device
-        self._rule = METHODS[type(self._jobs[0].h)]
+        self._rule = method_of(self._jobs[0].h)
         self._states = [self._rule.states(job) for job in self._jobs]
         self._step_params = StepParams(len(self._jobs), self._device)
         self._shared: Shared | None = None
@@ -188,6 +190,11 @@ class PreparedOnGpu:
             return []
         measured, layers = Measured(self._laid.tables.answers), self._laid.tables.layers
         return [Named(measured, layers.of(j), self._rule.measures(job)) for j, job in enumerate(self._jobs)]
+
+
+def method_of(h: Any) -> type[Method]:
+    """Return the method for these hyperparameters, or for what they are derived from."""
+    return METHODS[kind_of_options(h, METHODS)]  # type: ignore[index]
 
 
 def _places(grads: Sequence[Tensor]) -> Any:

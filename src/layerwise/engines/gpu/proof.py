@@ -24,7 +24,7 @@ from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.layout import operands
-from layerwise.engines.gpu.prepared import METHODS, PreparedOnGpu
+from layerwise.engines.gpu.prepared import PreparedOnGpu, method_of
 from layerwise.errors import EngineError, sentence
 from layerwise.rules.asks import Now
 
@@ -119,13 +119,13 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
     found: dict[Hashable, list[tuple[Job, Tensor]]] = {}
     for job, g in zip(jobs, grads, strict=True):
         if job.p.numel() or call.others is not None:
-            method = METHODS[type(job.h)]
+            method = method_of(job.h)
             arrays = operands(job, g, method.states(job))
             found.setdefault(method.compiled_for(job, arrays, call.tables.sizes), []).append((job, g))
     for like, some in found.items():
         some = sorted(some, key=lambda each: each[0].p.numel())
         job, g = some[-1]
-        dtypes = tuple(a.dtype for a in operands(job, g, METHODS[type(job.h)].states(job)))
+        dtypes = tuple(a.dtype for a in operands(job, g, method_of(job.h).states(job)))
         yield Kind(Family(type(job.h).__name__, dtypes), like, some if len(some) < 2 else [some[0], some[-1]])
 
 
@@ -186,7 +186,7 @@ class Trial:
 
 
 def _rates(job: Job, call: Call) -> tuple[float, float, float]:
-    return METHODS[type(job.h)].pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
+    return method_of(job.h).pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
 
 
 class Alone:
@@ -206,7 +206,7 @@ def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
     """Return a small job like this one, and a gradient, with numbers that are the same on every rank."""
     shape, h = smaller(tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape), job.h
     if call.tables.bounded:
-        h = h.settled(max_grad_norm_per_tensor=h.max_grad_norm_per_tensor or 1.0)
+        h = h.settled(max_grad_norm_per_tensor=getattr(h, "max_grad_norm_per_tensor", None) or 1.0)
     p = _filled(_lying_like(job.p, shape), 0)
     state = type(job.state)(*(None if s is None else _lying_like(s, _state_shape(s, job.p, shape)) for s in job.state))
     return Job(job.rule, h, p, state, job.block_dims), _lying_like(g, shape)

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines.gpu.call import SHARED, Call, Tables
 from layerwise.engines.gpu.kernels import lamb, lars
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
 from layerwise.rules.asks import Squares
 
+OF_RATIO = (*SHARED, "adapt", "trust_clip", "zero_norm_ratio", "min_norm", "l2", "eps")
 MEASURED = {"weight_norm": at.OF_WEIGHTS, "update_norm": at.OF_UPDATE, "trust_ratio": at.RATIO}
 
 
@@ -63,6 +64,10 @@ class Ratio(Method):
 
 
 class Lamb(Ratio):
+    options = (
+        *OF_RATIO,
+        *("betas", "eps_root", "bias_correction", "decay", "max_weight_norm", "grad_averaging", "trust_eps"),
+    )
     settings = staticmethod(lamb.settings)
     kernels, flag, flagged = lamb, "LATE", (lamb.measure, lamb.apply)
 
@@ -80,6 +85,7 @@ class Lamb(Ratio):
 
 
 class Lars(Ratio):
+    options = (*OF_RATIO, "momentum", "trust_coefficient", "nesterov", "dampening", "norm", "lr_in_momentum")
     settings = staticmethod(lars.settings)
     kernels, flag, flagged = lars, "MOMENTUM", (lars.apply,)
 
