@@ -16,6 +16,7 @@ from reference.case import SHARED, Options
 from reference.case import Case as Known
 
 import layerwise.numpy
+from layerwise.engines.options import OPTIONS
 from layerwise.hyper import options_in_order
 from layerwise.registry import ENTRIES, Entry
 from layerwise.rules.asks import Keep
@@ -89,3 +90,6 @@ CASES = [_case(entry) for entry in ENTRIES.values()]
 def case_of(name: str) -> Case:
     """Return the row of one optimizer."""
     return next(case for case in CASES if case.name == name)
+
+
+KERNELED = [case for case in CASES if case.hyper in OPTIONS]  # whose steps engines have kernels for

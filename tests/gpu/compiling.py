@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import triton
-from cases import CASES
+from cases import KERNELED
 from engines.worlds import WORLDS, Stepping, make_job, mapped
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
@@ -59,7 +59,7 @@ def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
     jit.JITFunction.run = noted
     engine.DEVICES = ("cpu",)
     torch = WORLDS[1]
-    for case in CASES:
+    for case in KERNELED:
         for options in OPTIONS[: 1 if few else None]:
             for dtypes in DTYPES[: 1 if few else None]:
                 jobs = [make_job(case, case.hyper(**options), s, b, 0, dtypes) for b, s in BLOCKS]

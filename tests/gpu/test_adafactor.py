@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import CASES, case_of
+from cases import KERNELED, case_of
 from engines.test_against_rule import agree
 from engines.test_rounds import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, bits, make_job, mapped, new_gradient, now_of, numbers, stored
@@ -126,7 +126,7 @@ def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 def test_a_gradient_at_another_address_changes_roundings_alone(case, seed):
     """Sixteen bytes at once, or one number after the other: not even those, but where tiles have another shape."""
     job = there(make_job(case, case.hyper(lr=0.1), (40, 48), (), seed))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 import pytest
-from cases import CASES
+from cases import KERNELED
 from engines.test_against_rule import compare, given_jobs, well_posed
 from engines.test_rounds import Cut, Failing, check, drawn_jobs, in_parts, step_parts
 from engines.worlds import EPS, bits, copied, make_job, mapped, new_gradient, now_of
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from layerwise import engines
 from layerwise.engines.gpu.engine import GpuEngine
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 ENGINE = GpuEngine(None, SMALL)
 
 
@@ -109,7 +109,7 @@ def test_nothing_is_written_before_the_last_answer(case, busy):
     assert bits(jobs) != before
 
 
-@pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [case for case in KERNELED if "adapt" in case.options], ids=lambda case: case.name)
 def test_somebody_is_met_even_where_nothing_is_asked(case):
     job = mapped(make_job(case, case.hyper(adapt=False), (5, 3), (), 0), GPU.array)
     prepared = ENGINE.prepare([engines.Job(job.rule, job.h, job.p, job.state)])

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cases import CASES
+from cases import KERNELED
 from engines.worlds import make_job, mapped
 from gpu.world import GPU, RULE, SMALL
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +23,7 @@ from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch import Lamb, _tensors
 from layerwise.torch._namespace import beside
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import CASES, case_of
+from cases import KERNELED, case_of
 from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers, stored
 from gpu.world import DEVICE, GPU, RULE, SMALL
 
@@ -21,7 +21,7 @@ from layerwise.engines.gpu.kernels import parts
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 ENGINE = GpuEngine(None, SMALL)
 SHAPES = [(30, 17), (5,), (), (4, 3, 2), (0, 4), (200,)]
 

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
-from cases import CASES, case_of
+from cases import KERNELED, case_of
 from engines.worlds import make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL
 
@@ -16,7 +16,7 @@ from layerwise.engines.gpu import prepared, step_params
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.errors import EngineError
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 
 
 def jobs_of(case):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import CASES
+from cases import case_of
 from engines.worlds import make_job, mapped, numbers
 from gpu.world import DEVICE, GPU, SMALL
 
@@ -13,7 +13,7 @@ from layerwise import engines
 from layerwise.engines.gpu.engine import GpuEngine
 
 SHAPES = [(30, 17), (200,), (4, 3, 2), ()]
-LAMB, LARS, ADAFACTOR = CASES
+LAMB, LARS, ADAFACTOR = (case_of(name) for name in ("Lamb", "Lars", "Adafactor"))
 scales = pytest.mark.parametrize("scale", [1e-33, 1e-25, 1.0, 1e25, 1e36])
 dtypes = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 

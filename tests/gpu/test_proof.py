@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from cases import CASES, case_of
+from cases import KERNELED, case_of
 from engines.test_rounds import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
 from gpu.front import alike, fronts, give, parameters
@@ -26,7 +26,7 @@ from layerwise.engines.gpu.proof import Proof, smaller
 from layerwise.errors import EngineError
 from layerwise.torch import Adafactor, Lamb, Lars, _engines
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 KIND = type(parts.add_up)
 RUN = KIND.run
 KERNELS = {

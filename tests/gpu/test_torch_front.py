@@ -7,9 +7,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from cases import ramp
 from gpu.front import alike, both, fronts, give, parameters, waiting_refused, walk
 from gpu.world import DEVICE
+from reference.adafactor import ramp
 from torch_front.front import BUSY, bits, close
 
 from layerwise.engines.gpu.kernels import parts

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import ramp
 from jax_front.front import FRONTS, NAMES, close, gradients, made, run, same, tree
+from reference.adafactor import ramp
 
 from layerwise import jax as front
 

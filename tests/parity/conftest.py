@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-# Files whose tests are all slow, and whose packages take seconds to be imported, which they are while tests are collected.
+# Files whose tests are all slow. To collect them is slow as well: it imports their packages.
 PEERS = ("test_keras.py", "test_paddle.py", "test_pytorch_optimizer.py", "test_transformers.py")
 
 

@@ -10,8 +10,9 @@ import math
 import numpy as np
 import pytest
 
-from . import Adafactor, Lamb, Lars
-from .adafactor import factored_dims, stored
+from .adafactor import Adafactor, factored_dims, stored
+from .lamb import Lamb
+from .lars import Lars
 
 SLACK = 1e-14
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from cases import case_of, ramp
+from cases import case_of
+from reference.adafactor import ramp
 from torch_front.front import arrays, bits, close, everything, numbers, parameters, set_grads, twins, walk
 
 from layerwise.errors import HyperparameterError

@@ -337,4 +337,4 @@ def test_public_names_are_those_that_people_call(front):
 @fronts
 def test_every_parameter_is_described(front):
     described = re.findall(r"^        (\w+): ", front.__doc__, re.MULTILINE)
-    assert described == [name for name in inspect.signature(front).parameters]
+    assert described == list(inspect.signature(front).parameters)

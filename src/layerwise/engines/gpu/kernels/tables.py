@@ -7,7 +7,7 @@ job.
 `layers` is the layout of each layer: int64, a row for each. A layer is what has norms of its own, a tensor or a block.
 `pointers` are the addresses of a job's arrays: int64, a row for each job. All of its operands are P, G, S0 and S1.
 `planes` is the layout of each layer whose second moment is factored: int64, a row for each. It has three axes, of one
-or more dimensions each: matrices, lines and the entries of a line; either of the two last may be what the rule calls rows.
+or more dimensions each: matrices, lines and the entries of a line; either of the two last may be the rule's rows.
 `sides` are the statistics along lines and along entries: int64, two rows for each plane.
 `chunks`, `tiles` and `programs` are the parts that programs of a launch take: int32, a row for each program.
 `piles` are the strips to be added up: int64, a row for each stretch of sums that has several.
