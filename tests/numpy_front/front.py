@@ -23,6 +23,12 @@ def busy(front: Any, **options: Any) -> Any:
     return front(**{**BUSY[front], **options})
 
 
+def kept_of(front: Any, shape: tuple[int, ...]) -> list[str]:
+    """Return the parts of the state that a busy optimizer keeps of an array."""
+    h = front._hyper(**BUSY[front]).fit(shape, (), 1e-7)
+    return [part for part, one in front._rule.shapes(h, shape)._asdict().items() if one is not None]
+
+
 def arrays(seed: int, shapes: Any = None, dtype: Any = np.float64) -> dict[str, Any]:
     """Named arrays of normal numbers, made in float64 and rounded."""
     draw = np.random.default_rng(seed)

@@ -70,6 +70,7 @@ def test_every_dtype_follows_the_reference(case, dtype):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.needs("max_grad_norm")
 def test_dtypes_share_a_global_norm(case):
     opt, oracle = case.numpy(lr=0.1, max_grad_norm=0.5), case.reference(lr=0.1, max_grad_norm=0.5)
     weights = {dtype.name: arrays(2, {"w": (3, 2)}, dtype)["w"] for dtype in DTYPES}
@@ -115,6 +116,7 @@ def test_step_is_step_all_of_one(front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_global_clipping_needs_all_gradients(front):
     opt, weights = front(max_grad_norm=0.5), arrays(4)
     with pytest.raises(
@@ -146,6 +148,7 @@ def test_order_of_names_does_not_matter(front, order, cut, seed, lr):
 @draws(10)
 @given(order=st.permutations(list(SHAPES)), seed=st.integers(0, 10**6))
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_order_of_names_only_rounds_the_global_norm(front, order, seed):
     opt, other = busy(front, max_grad_norm=0.5), busy(front, max_grad_norm=0.5)
     weights, permuted = arrays(seed), {name: arrays(seed)[name] for name in order}
@@ -209,6 +212,7 @@ def test_memory_mapped_weights(front, tmp_path):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_gradients_are_never_written_to(front):
     options = {"max_grad_norm": 0.1, "max_grad_norm_per_tensor": 0.1, "max_grad_value": 0.1, "maximize": True}
     opt, weights, grads = busy(front, **options), arrays(5), arrays(6)
@@ -308,6 +312,7 @@ def test_neighbours_in_one_buffer_are_not_tied(front):
 
 @fronts
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)], ids=str)
+@pytest.mark.needs("max_grad_norm")
 def test_empty_arrays(front, shape):
     for options in ({}, {"max_grad_norm": 1.0}, {"max_grad_norm_per_tensor": 1.0, "blocks": 1}):
         for dtype in DTYPES:

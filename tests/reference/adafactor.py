@@ -338,6 +338,7 @@ CASE = Case(
     properties=_properties,
     consistent=_consistent,
     smooth={"eps": (1e-8, 1e-3)},
+    learns_at=0.01,
     shows_with={
         "decay_offset": {"clip_threshold": None},
         "decay_scale": {"weight_decay": 0.1},

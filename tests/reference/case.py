@@ -40,6 +40,7 @@ class Case:
         limits: Holds the rule against an optimizer that it becomes under some options; None if there is none.
         consistent: Options drawn at random, made free of contradictions.
         smooth: Options under which a step has a derivative also at zero.
+        learns_at: A learning rate, with the busy options, at which a small network learns.
         shows_with: By option, or (option, value), options beside which it shows, where it does not show alone.
     """
 
@@ -51,4 +52,5 @@ class Case:
     limits: Callable[[World], None] | None = None
     consistent: Callable[[Options], Options] = unchanged
     smooth: Options = field(default_factory=dict)
+    learns_at: float = 0.02
     shows_with: dict[Any, Options] = field(default_factory=dict)

@@ -178,5 +178,6 @@ CASE = Case(
     properties=_properties,
     limits=_limits,
     consistent=_consistent,
+    learns_at=0.2,
     shows_with={"norm": {"weight_decay": 0.1}, "max_grad_norm_per_tensor": {"eps": 0.1}},
 )

@@ -34,6 +34,12 @@ def busy(front: Any, params: Any, **options: Any) -> Any:
     return front(params, **{**BUSY[front], **options})
 
 
+def kept_of(front: Any, shape: tuple[int, ...]) -> list[str]:
+    """Return the parts of the state that a busy optimizer keeps of a parameter."""
+    h = front._hyper(**BUSY[front]).fit(shape, (), 1e-7)
+    return [part for part, one in front._rule.shapes(h, shape)._asdict().items() if one is not None]
+
+
 def arrays(seed: int, shapes: Any = None) -> dict[str, Any]:
     draw = np.random.default_rng(seed)
     return {name: np.asarray(draw.normal(size=shape)) for name, shape in (shapes or SHAPES).items()}
@@ -99,7 +105,8 @@ class Oracle:
 
     def __init__(self, case: Any, groups: Any) -> None:
         """`groups` holds a pair for each group: its options, and its arrays by name."""
-        bare = [{**options, **dict.fromkeys(UNSAFE[:3]), "maximize": False} for options, _ in groups]
+        off = {name: False if name == "maximize" else None for name in UNSAFE if name in case.options}
+        bare = [{**options, **off} for options, _ in groups]
         self.groups = [
             (options, case.reference(**one), dict(named)) for (options, named), one in zip(groups, bare, strict=True)
         ]

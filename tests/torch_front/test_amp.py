@@ -94,6 +94,7 @@ def test_grad_scaler(front, dtype, way):
 @pytest.mark.parametrize("bad", [INF, NAN])
 @pytest.mark.parametrize("unscale", [False, True])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_grad_scaler_skips_what_overflowed(front, unscale, bad):
     params = parameters(1, dtype=torch.float32)
     opt = busy(front, params.items(), max_grad_norm=0.5)
@@ -119,6 +120,7 @@ def test_grad_scaler_skips_what_overflowed(front, unscale, bad):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_max_grad_norm_is_of_unscaled_gradients(front):
     a = parameters(1)
     b = twins(a)
@@ -208,6 +210,7 @@ def test_clipping_leaves_the_gradients_alone(case, options):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_clipping_is_torchs_own(front):
     """Up to the 1e-6 that clip_grad_norm_ adds to the norm."""
     for bound, clip in (

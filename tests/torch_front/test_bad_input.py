@@ -90,6 +90,7 @@ spoilt = pytest.mark.parametrize("what", SPOILT)
 @spoilt
 @pytest.mark.parametrize("first_step", [True, False])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_one_bad_entry_changes_nothing(front, what, first_step):
     spoil, error, words = SPOILT[what]
     if first_step and spoil in (reshaped, grown):

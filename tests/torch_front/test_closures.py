@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from cases import case_of
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch_front.front import bits, busy, close, everything, fronts, numbers, parameters, set_grads, twins, walk
 
@@ -130,6 +131,7 @@ def test_a_post_hook_sees_what_was_loaded(front):
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_copies_go_on_alike(front, how):
     params = parameters(1)
     opt = busy(front, params.items(), blocks={"matrix": 2, "st*": "each"}, skip_nonfinite=True, max_grad_norm=0.5)
@@ -182,7 +184,7 @@ def test_loss_goes_down(front):
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     x = torch.randn(32, 4)
     y = x.prod(1, keepdim=True)
-    opt = busy(front, model.parameters(), lr={"Lamb": 0.02, "Lars": 20.0, "Adafactor": 0.01}[front.__name__])
+    opt = busy(front, model.parameters(), lr=case_of(front.__name__).learns_at)
 
     def closure():
         opt.zero_grad()

@@ -294,6 +294,7 @@ def test_a_subclass_steps(front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_nothing_to_step(front):
     params = parameters(1)
     opt = busy(front, params.items(), max_grad_norm=1.0)

@@ -101,7 +101,7 @@ def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
     assert states(fresh, again) == states(opt, params)
 
 
-@fronts
+@pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
 def test_converted_checkpoints_go_by_name(front):
     """Also with a wrapper's prefix there, and in another order here."""
     source, theirs_of = {
@@ -200,14 +200,11 @@ def in_groups(front, params, *groups):
     return busy(front, [{"params": [(name, params[name]) for name in names], **said} for names, said in groups])
 
 
-RATE = {Lamb: "betas", Lars: "momentum", Adafactor: "weight_decay"}
-
-
 @fronts
-def test_groups_in_another_order(front):
+@pytest.mark.parametrize(("option", "value"), [("betas", (0.5, 0.6)), ("momentum", 0.3), ("weight_decay", 0.7)])
+def test_groups_in_another_order(front, option, value):
     params = parameters(1, SQUARES)
-    value = {Lamb: (0.5, 0.6), Lars: 0.3, Adafactor: 0.7}[front]
-    opt = in_groups(front, params, ("ab", {}), ("cd", {"lr": 0.5, RATE[front]: value}))
+    opt = in_groups(front, params, ("ab", {}), ("cd", {"lr": 0.5, option: value}))
     walk(opt, params, range(2))
     fresh = in_groups(front, params, ("dc", {}), ("ab", {}))
     with warnings.catch_warnings():
@@ -215,7 +212,7 @@ def test_groups_in_another_order(front):
         fresh.load_state_dict(opt.state_dict())
     assert states(fresh, params) == states(opt, params)
     assert [group["lr"] for group in fresh.param_groups] == [0.5, BUSY[front]["lr"]]
-    assert fresh.param_groups[0][RATE[front]] == value
+    assert fresh.param_groups[0][option] == value
 
 
 @fronts

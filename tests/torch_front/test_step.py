@@ -36,7 +36,8 @@ WIDE = {"matrix": (9, 5), "vector": (40,), "scalar": (), "stack": (2, 13, 3), "c
 def drawn_groups(case, seed):
     """Options for three groups; the bound of the common norm is the same for all."""
     drawn = [case.drawn(10 * seed + i) for i in range(3)]
-    return [{**options, "max_grad_norm": drawn[0]["max_grad_norm"]} for options in drawn]
+    shared = {name: drawn[0][name] for name in ("max_grad_norm",) if name in case.options}
+    return [{**options, **shared} for options in drawn]
 
 
 def made(front, params, options, **others):
@@ -143,6 +144,7 @@ def test_every_dtype_follows_the_reference(case, dtype):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_dtypes_share_a_global_norm(front):
     dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     params = {str(dtype): parameters(2, {"w": (3, 2)}, dtype)["w"] for dtype in dtypes}
@@ -312,6 +314,7 @@ def test_told_on_the_device_whether_to_skip(case, skip, monkeypatch):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_a_first_step_that_is_skipped_on_the_device_leaves_the_start(front, monkeypatch):
     a, b = parameters(1), parameters(1)
     opt, calm = busy(front, a.items(), max_grad_norm=0.5), busy(front, b.items(), max_grad_norm=0.5)
@@ -337,6 +340,7 @@ def test_order_of_groups_does_not_matter(front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_a_group_that_is_not_clipped_counts_towards_the_common_norm(front):
     """The norm is that of all gradients of the optimizer, whatever group they are in."""
     a, b = parameters(1), parameters(1)

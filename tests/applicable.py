@@ -1,0 +1,44 @@
+"""Tests of all optimizers that are about an option leave out those that do not take it.
+
+A test says `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from layerwise.arguments import NUMPY, TORCH
+from layerwise.registry import ENTRIES
+
+TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
+# Of the same name in fronts, where they are arguments of all optimizers.
+OPTIONS = set().union(*TAKEN.values()) - {one.name for one in (*NUMPY, *TORCH)}
+
+
+def applies(item: Any) -> bool:
+    """Return whether the optimizer among a test's parameters, if there is one, takes all options that it is about."""
+    callspec = getattr(item, "callspec", None)
+    given = [] if callspec is None else list(callspec.params.values())
+    optimizer = next((name for name in map(_name, given) if name in TAKEN), None)
+    if optimizer is None:
+        return True
+    needed = {name for mark in item.iter_markers("needs") for name in mark.args}
+    return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
+
+
+def _name(given: Any) -> str | None:
+    """Return the optimizer that a parameter is: by its name, a class, or the row of a table."""
+    if isinstance(given, str):
+        return given
+    return next(
+        (name for name in (getattr(given, "name", None), getattr(given, "__name__", None)) if name in TAKEN), None
+    )
+
+
+def _options(given: Any) -> Iterator[str]:
+    if isinstance(given, str) and given in OPTIONS:
+        yield given
+    if isinstance(given, dict):
+        yield from (key for key in given if isinstance(key, str) and key in OPTIONS)
