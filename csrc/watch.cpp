@@ -28,8 +28,8 @@ bool add_array(PyObject* p, Numbers& how, Spans& where) {
 // Where a gradient lies is looked at when it is used.
 bool add_gradient(PyObject* g, Numbers& how, bool dtype = true) {
   View v;
-  if (!look_anywhere(g, v) || !holds_numbers(g, v)) return false;
-  how.insert(how.end(), {v.device, dtype ? kind(v) : v.dims});
+  if (!look_anywhere(g, v)) return false;
+  how.insert(how.end(), {v.device, dtype ? kind(v) : v.dims, holds_numbers(g, v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }

@@ -46,8 +46,13 @@ class Sum(enum.Enum):
 
     UPDATE = 7
 
-def address(array: object) -> int:
-    """Where an array lies, or 0 if the engine does not take it."""
+def use_torch_functions(addresses: tuple[int, int, int], plain: object, negated: object) -> bool:
+    """
+    Ask PyTorch's own functions, at these addresses, what memory holds: is_neg, and a storage's size and offset. False, and methods are asked, where they say other things of a plain tensor and of one that is read negated.
+    """
+
+def reaches(array: object) -> bool:
+    """Whether an array holds floating numbers in this machine's memory."""
 
 def in_memory(tensors: list[object]) -> bool:
     """
@@ -71,6 +76,27 @@ class Watch:
     def same(self, params: list[object], grads: list[object], states: dict[object, object], who: bool = False) -> bool:
         """
         Whether all of it is as it was, or with `who` only the objects that the state is made of.
+        """
+
+    def moved(self, params: list[object], grads: list[object], states: dict[object, object]) -> bool:
+        """
+        Whether all of it is as it was but for its addresses, with no two tensors in the same memory.
+        """
+
+class Places:
+    """
+    The arrays of jobs when these were prepared, and gradients as they first came.
+    """
+
+    def __init__(self, arrays: list[object]) -> None: ...
+    def same(self, arrays: list[object]) -> bool:
+        """
+        Whether all of them lie where and how they lay, and their memory holds their numbers as it did.
+        """
+
+    def like(self, grads: list[object]) -> bool:
+        """
+        Whether gradients are floating tensors on the devices and of the shapes of the first ones, wherever they lie.
         """
 
 class Signals:
@@ -298,17 +324,20 @@ class Batch:
     def __init__(
         self, jobs: list[object], grads: list[object], nows: list[object], options: list[object], stops: bool = False
     ) -> None: ...
-    def step(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
+    def step(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
-        Carry out jobs that are like those given at the start; False, with nothing done, if they are not.
+        Carry out jobs that are like those given at the start and lie in these places; False, with nothing done, if they are not.
         """
+
+    def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
+        """Whether `step` would carry them out."""
 
     def retune(self, hs: list[object], options: list[object]) -> bool:
         """
         Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.
         """
 
-    def begin(self, jobs: list[object], grads: list[object], nows: list[object]) -> bool:
+    def begin(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
         The same for a batch that stops: take it for a step in rounds, or False.
         """
