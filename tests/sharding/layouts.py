@@ -60,10 +60,11 @@ def hybrid(models: Models) -> None:
 def hybrid_in_part(models: Models) -> None:
     """Beside parameters that are cut and replicated some that are cut on the inner dimension's mesh alone."""
     mesh = mesh_of(2, dist.get_world_size() // 2)
+    inner = mesh["inner"]
     for model in models:
         for i, (name, p) in enumerate(list(model.named_parameters())):
             if i % 3 == 2:
-                place(model, name, mesh["inner"], [_along(0, p)])
+                place(model, name, inner, [_along(0, p)])
             else:
                 place(model, name, mesh, [Replicate(), _along(0, p)])
 
@@ -99,21 +100,23 @@ def _along(d: int | None, p: Tensor) -> Placement:
 def tensor_parallel_in_fsdp(models: Models, d: int = 0) -> None:
     """FSDP2 over what is already tensor parallel; along the same dimension that is a strided shard."""
     mesh = mesh_of(2, dist.get_world_size() // 2)
+    inner = mesh["inner"]
     for model in models:
         for name, p in list(model.named_parameters()):
             if p.ndim > 1 and p.shape[d] % 4 == 0:
-                place(model, name, mesh["inner"], [Shard(d)])
+                place(model, name, inner, [Shard(d)])
             elif p.ndim:
-                place(model, name, mesh["inner"], [Replicate()])
+                place(model, name, inner, [Replicate()])
     fsdp(models, mesh["outer"])
 
 
 def several_meshes(models: Models) -> None:
     """Some on a mesh of two dimensions, some on each of them, some on one of their own, some not at all."""
     both, line = mesh_of(2, dist.get_world_size() // 2), mesh_of(dist.get_world_size(), names=("all",))
+    meshes = both["outer"], both["inner"], line, both, None
     for model in models:
         for i, (name, p) in enumerate(list(model.named_parameters())):
-            mesh = (both["outer"], both["inner"], line, both, None)[i % 5]
+            mesh = meshes[i % 5]
             if mesh is not None:
                 place(model, name, mesh, [_along(0, p)] * mesh.ndim)
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -101,7 +100,7 @@ class Rank:
     """One process, and the line to it."""
 
     def __init__(self, number: int, source: Source, timeout: float) -> None:
-        self.number, self._source = number, source
+        self.number, self._source, self._ended = number, source, False
         self.stderr = source.folder / f"rank{number}.stderr"
         self.line, theirs = Pipe()
         with self.stderr.open("wb") as stderr, theirs:
@@ -118,19 +117,23 @@ class Rank:
             time.sleep(0.05)
         return self.said()
 
-    def died(self) -> Outcome:
+    def exit_code(self) -> int:
         code = self._source.exit_code(self.pid, LAST)
+        self._ended = True
+        return code
+
+    def died(self) -> Outcome:
+        code = self.exit_code()
         return Outcome(error="died", traceback=f"rank {self.number} died with exit code {code}.\n{self.said()}")
 
     def kill(self) -> None:
         self.line.close()
-        with suppress(ProcessLookupError):
+        if not self._ended:  # or the number may be another process's by now
             os.kill(self.pid, signal.SIGKILL)
 
     def leave(self) -> None:
         """Go by itself, as the end of the line asks it to."""
-        code = self._source.exit_code(self.pid, LAST)
-        if code:
+        if code := self.exit_code():
             raise RanksFailed(f"rank {self.number} left with exit code {code}, or not at all.\n{self.said()}")
 
 

@@ -32,16 +32,25 @@ joined: Group | None = None
 
 
 def join(rank: int, group: Group) -> None:
-    """Be in this process group, and in no other."""
+    """Be in this process group, and in no other, once all are in it: one that left before would fail the others.
+
+    A process that fails to join counts its groups differently from then on, and could join no other: it ends.
+    """
     global joined
     if joined == group:
         return
     leave()
     store, world, seconds = group
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
-    )
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+        )
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     joined = group
+    dist.barrier()
 
 
 def leave() -> None:
