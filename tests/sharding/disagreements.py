@@ -88,7 +88,7 @@ CHANGES: dict[str, Change] = {
     "no gradients": no_gradients,
     "lr": another("lr", 0.5),
     "weight decay": another("weight_decay", 0.5),
-    "an option": another("max_grad_norm_per_tensor", 0.5),
+    "an option": another("max_grad_value", 0.5),
     "step count": another_count,
     "broken state": broken_state,
     "plain state": plain_state,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import cases
 import numpy as np
 import torch
 from cases import CASES
@@ -25,6 +26,7 @@ BLOCKS = {"second.experts": "each", "first.qkv*": 3}
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
 FRONTS = list(FRONT_OF.values())
+KERNELED = [FRONT_OF[case.name] for case in cases.KERNELED]
 # Every part of the state matters, and the first moment is not what a single step makes of it.
 BUSY: dict[Any, dict[str, Any]] = {
     **{FRONT_OF[case.name]: case.busy for case in CASES},

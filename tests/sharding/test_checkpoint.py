@@ -86,6 +86,7 @@ def test_a_relative_step(ranks, saved):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_zero_redundancy_optimizer_with_a_model_group(ranks, front):
     """A process group is nothing that a checkpoint could hold, and none has to."""
     found = ranks.run(2, checkpoints.by_zero_redundancy, front)

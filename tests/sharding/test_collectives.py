@@ -69,6 +69,7 @@ def test_meshes_share_what_they_have_in_common(ranks, front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
     assert ROUNDS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ROUNDS[front] + 1
 
@@ -79,11 +80,13 @@ def test_tensors_do_not_travel(ranks, front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_whole_tensors_send_nothing(ranks, front):
     assert steady(ranks, front, "plain", max_grad_norm=0.5) == []
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_nothing_is_sent_where_there_is_nobody(front):
     assert not dist.is_initialized()
     model, grads = Irregular(0, torch.float32), Irregular(1, torch.float32)

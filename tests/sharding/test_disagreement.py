@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from sharding.models import FRONTS, TOLERANCE, close, same
+from sharding.models import FRONTS, KERNELED, TOLERANCE, close, same
 
 from layerwise.engines.compiled import _native
 from layerwise.torch import Lamb
@@ -69,7 +69,7 @@ def test_the_message_names_the_scale_of_the_gradients(ranks):
 
 
 @pytest.mark.skipif(_native is None, reason="there is one engine alone")
-@fronts
+@pytest.mark.parametrize("front", KERNELED)
 def test_ranks_that_are_stepped_by_different_engines(ranks, front):
     found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
     assert all("what steps it is the compiled engine on one and the rule" in message for message in found)

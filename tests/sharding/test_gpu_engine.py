@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sharding.models import FRONTS, TOLERANCE, close, same
+from sharding.models import KERNELED, TOLERANCE, close, same
 from sharding.test_trajectories import alone, shared_stats
 
 from sharding import gpu_engine, runs
@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="kernels need Triton")
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the ranks have their tensors in the machine's memory"),
 ]
-fronts = pytest.mark.parametrize("front", FRONTS)
+fronts = pytest.mark.parametrize("front", KERNELED)
 
 
 TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
@@ -22,9 +22,9 @@ TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
 @pytest.mark.parametrize(
     ("front", "layout", "options"),
     [
-        *((front, "fsdp on 3", {}) for front in FRONTS),
-        (FRONTS[0], *TWO_DIMENSIONAL),
-        *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in FRONTS[1:]),
+        *((front, "fsdp on 3", {}) for front in KERNELED),
+        (KERNELED[0], *TWO_DIMENSIONAL),
+        *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in KERNELED[1:]),
     ],
 )
 def test_layouts(ranks, front, layout, options):
@@ -38,14 +38,14 @@ def test_layouts(ranks, front, layout, options):
 
 def test_kernels_that_fail_their_proof_on_all_ranks(ranks):
     world = runs.layout_of("fsdp on 3")[0]
-    found = ranks.run(world, gpu_engine.proven, range(world), FRONTS[0], "fsdp on 3", torch.float64, {})
-    close(shared_stats(found)[0], alone(FRONTS[0], torch.float64), TOLERANCE[torch.float64])
+    found = ranks.run(world, gpu_engine.proven, range(world), KERNELED[0], "fsdp on 3", torch.float64, {})
+    close(shared_stats(found)[0], alone(KERNELED[0], torch.float64), TOLERANCE[torch.float64])
 
 
 def test_kernels_that_fail_their_proof_on_one_rank(ranks):
     """Nobody waits for the others' sums: all are told what steps it on each."""
     world = runs.layout_of("fsdp on 3")[0]
-    found = ranks.run(world, gpu_engine.proven, (0,), FRONTS[0], "fsdp on 3", torch.float64, {})
+    found = ranks.run(world, gpu_engine.proven, (0,), KERNELED[0], "fsdp on 3", torch.float64, {})
     assert all(
         "what steps it is the rule, " in words and "on one and the GPU engine on the other" in words for words in found
     )

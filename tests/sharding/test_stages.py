@@ -27,6 +27,7 @@ def check(found, alone):
 @pytest.mark.parametrize("fused", [None, False])
 @pytest.mark.parametrize("world", [2, 4])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_the_norm_of_all(ranks, front, world, fused):
     options = {**CLIPPED, "fused": fused}
     found = ranks.run(world, stages.stepped, front, options)
@@ -39,6 +40,7 @@ def test_the_norm_of_all(ranks, front, world, fused):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_all_skip(ranks, front):
     options = {**CLIPPED, "skip_nonfinite": True}
     found = ranks.run(2, stages.stepped, front, options, 1)
@@ -48,6 +50,7 @@ def test_all_skip(ranks, front):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_what_one_cannot_step_none_does(ranks, front):
     found = ranks.run(2, stages.stepped, front, CLIPPED, None, 2)
     alone, _, errors = stages.own(front, CLIPPED, 0, 1, None, 2)
@@ -78,6 +81,7 @@ def test_two_rounds_are_too_many(ranks):
 @pytest.mark.parametrize("default", [True, False], ids=["all ranks", "a group of its own"])
 @pytest.mark.parametrize("how", ["copy", "pickle"])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_copies_have_the_group(ranks, front, how, default):
     """Those in memory have the same one; a pickle knows the default group, and says that it lacks any other."""
     for said, same in ranks.run(2, stages.copied, front, how, default):

@@ -47,6 +47,7 @@ def test_wrappings(ranks, front, wrapping):
 
 
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_options(ranks, front):
     check(ranks, front, "TP and FSDP2", torch.float64, max_grad_norm=0.1, maximize=True)
 

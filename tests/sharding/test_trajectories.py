@@ -79,6 +79,7 @@ def test_by_the_rule(ranks, front, layout):
 
 @pytest.mark.parametrize(("layout", "fused"), [*((layout, None) for layout in MANY), (MANY[0], False)])
 @fronts
+@pytest.mark.needs("max_grad_norm")
 def test_the_norm_of_all_gradients(ranks, front, layout, fused):
     check(ranks, front, layout, torch.float64, fused=fused, max_grad_norm=0.5)
 
