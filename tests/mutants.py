@@ -220,6 +220,37 @@ MUTANTS = [
         ("offset forgotten", "t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)", "t", "reference"),
     ),
     *_rows(
+        "rules.lans",
+        (
+            "gradient not normalized",
+            "return g / choose(xp, norm == 0, 1.0, norm)",
+            "return g",
+            "reference vectors properties",
+        ),
+        ("zero gradient divided by 0", "choose(xp, norm == 0, 1.0, norm)", "norm", "reference"),
+        ("m of the raw gradient", "mix(xp, b1, m, g), mix", "mix(xp, b1, m, 2 * g), mix", "reference vectors"),
+        ("v not squared", "mix(xp, b2, v, square(g))", "mix(xp, b2, v, abs(g))", "reference vectors limits"),
+        ("m not corrected", "m / (one_minus_power(xp, b1, t) * d)", "m / d", "reference vectors"),
+        ("v not corrected", "xp.sqrt(v / one_minus_power(xp, b2, t))", "xp.sqrt(v)", "reference vectors limits"),
+        (
+            "the gradient's direction corrected",
+            "g / d\n",
+            "g / (one_minus_power(xp, b1, t) * d)\n",
+            "reference vectors",
+        ),
+        ("no decay of c", "add(xp, c, lam, p)", "c", "reference vectors"),
+        ("no decay of r", "add(xp, r, lam, p)", "r", "reference vectors"),
+        (
+            "weights of the two exchanged",
+            "(-lr * (1 - b1) * ratio_c, c)",
+            "(-lr * b1 * ratio_c, c)",
+            "reference vectors",
+        ),
+        ("one ratio for both", "(-lr * (1 - b1) * ratio_c, c)", "(-lr * (1 - b1) * ratio_r, c)", "reference vectors"),
+        ("bound of the weights ignored", "at_most(xp, w, h.max_weight_norm)", "w", "reference"),
+        ("floor under the weights alone", "floored(xp, norm, h)", "norm", "reference"),
+    ),
+    *_rows(
         "rules.parts",
         ("elements not bounded", "g if h.value_bounds is None else xp.clip(g, *h.value_bounds)", "g", "reference"),
         (

@@ -114,7 +114,9 @@ def test_examples_in_docstrings(module: str) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
-    text = (ROOT / "docs" / "optimizers" / f"{case.name.lower()}.md").read_text("utf-8")
+    page = ROOT / "docs" / "optimizers" / f"{case.name.lower()}.md"
+    assert page.exists(), f"{case.name} has no page: write docs/optimizers/{page.name}, as lamb.md is"
+    text = page.read_text("utf-8")
     rows = {
         name: default.strip()
         for names, default in re.findall(r"^\| (`[a-z].*?`) \|([^|]*)\|", text, re.MULTILINE)

@@ -7,6 +7,7 @@ from inspect import getsource
 
 import numpy as np
 import pytest
+from cases import CASES
 from mutants import MODULES, MUTANTS, Mutant, rebuilt
 from oracles import ORACLES
 
@@ -32,3 +33,11 @@ def test_rebuilding_alone_changes_nothing() -> None:
 def test_every_oracle_has_mutants_of_its_own() -> None:
     assert {oracle for mutant in MUTANTS for oracle in mutant.caught_by} == set(ORACLES)
     assert {f"layerwise.{mutant.module}" for mutant in MUTANTS} == set(MODULES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_rule_has_mutants(case):
+    module = case.rule.__name__.removeprefix("layerwise.")
+    assert sum(mutant.module == module for mutant in MUTANTS) >= 5, (
+        f"{module} has few mutants or none: add small errors in it to tests/mutants.py, and the oracles that notice each."
+    )
