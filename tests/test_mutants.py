@@ -39,5 +39,5 @@ def test_every_oracle_has_mutants_of_its_own() -> None:
 def test_every_rule_has_mutants(case):
     module = case.rule.__name__.removeprefix("layerwise.")
     assert sum(mutant.module == module for mutant in MUTANTS) >= 5, (
-        f"{module} has few mutants or none: add small errors in it to tests/mutants.py, and the oracles that notice each."
+        f"{module} has too few mutants: add small errors in it, with the oracles that notice each, to tests/mutants.py."
     )
