@@ -423,8 +423,7 @@ NB_MODULE(_native, m) {
       .value("P", SUM_P)
       .value("UPDATE", SUM_UPDATE);
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
-        "Ask PyTorch's own functions, at these addresses, what memory holds: is_neg, and a storage's size and offset. "
-        "False, and methods are asked, where they say other things of a plain tensor and of one that is read negated.");
+        "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
   m.def("reaches", &reaches, nb::arg("array"), "Whether an array holds floating numbers in this machine's memory.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
         "Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.");
@@ -471,8 +470,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            nb::arg("options"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "Carry out jobs that are like those given at the start and lie in these places; False, with nothing done, if "
-           "they are not.")
+           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they are not.")
       .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),

@@ -48,7 +48,7 @@ class Sum(enum.Enum):
 
 def use_torch_functions(addresses: tuple[int, int, int], plain: object, negated: object) -> bool:
     """
-    Ask PyTorch's own functions, at these addresses, what memory holds: is_neg, and a storage's size and offset. False, and methods are asked, where they say other things of a plain tensor and of one that is read negated.
+    Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.
     """
 
 def reaches(array: object) -> bool:
@@ -326,7 +326,7 @@ class Batch:
     ) -> None: ...
     def step(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
-        Carry out jobs that are like those given at the start and lie in these places; False, with nothing done, if they are not.
+        Carry out jobs like those given at the start, in these places; False, with nothing done, if they are not.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
