@@ -214,9 +214,9 @@ class Jobs {
     batch_->leave();
     batch_->busy.store(false);
   }
-  std::vector<std::tuple<int, Sum, int64_t>> asks() const {
+  std::vector<std::tuple<int, Sum, int64_t>> requests() const {
     std::vector<std::tuple<int, Sum, int64_t>> found;
-    for (const Ask& ask : batch_->asks()) found.emplace_back(ask.tensor, ask.sum, ask.length);
+    for (const Request& request : batch_->requests()) found.emplace_back(request.tensor, request.sum, request.length);
     return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
@@ -481,7 +481,7 @@ NB_MODULE(_native, m) {
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("asks", &Jobs::asks, "What this round asks for: the job, which of its sums, and how many numbers.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, which of its sums, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")

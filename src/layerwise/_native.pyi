@@ -347,9 +347,9 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def asks(self) -> list[tuple[int, Sum, int]]:
+    def requests(self) -> list[tuple[int, Sum, int]]:
         """
-        What this round asks for: the job, which of its sums, and how many numbers.
+        The requests of this round: the job, which of its sums, and how many numbers.
         """
 
     def sums(self) -> NDArray[numpy.float64]:
