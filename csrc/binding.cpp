@@ -399,12 +399,12 @@ NB_MODULE(_native, m) {
   if (open_numpy() < 0) throw nb::python_error();
   // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);
-  m.def("compiler", &compiler, "The compiler that built this extension.");
-  m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
-  m.def("instruction_set", [] { return std::string(kernels().name); }, "The one in use.");
-  m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another; False if there is none of that name.");
-  m.def("num_threads", &num_threads, "How many threads a step takes at most.");
-  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "Let a step take as many; not judged here.");
+  m.def("compiler", &compiler, "Return the compiler that built this extension.");
+  m.def("instruction_sets", &instruction_sets, "Return the instruction sets of this machine that have kernels, fastest first.");
+  m.def("instruction_set", [] { return std::string(kernels().name); }, "Return the instruction set in use.");
+  m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another instruction set; return False if there is none of that name.");
+  m.def("num_threads", &num_threads, "Return how many threads a step takes at most.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "Let a step take at most n threads; the caller checks n.");
   m.def(
       "open_torch",
       [](nb::handle tensor, nb::handle parameter, nb::typed<nb::tuple, nb::object, nb::ellipsis> dtypes,
@@ -423,14 +423,13 @@ NB_MODULE(_native, m) {
       .value("P", SUM_P)
       .value("UPDATE", SUM_UPDATE);
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
-        "Ask PyTorch's own functions, at these addresses, what memory holds: is_neg, and a storage's size and offset. "
-        "False, and methods are asked, where they say other things of a plain tensor and of one that is read negated.");
-  m.def("reaches", &reaches, nb::arg("array"), "Whether an array holds floating numbers in this machine's memory.");
+        "Look at tensors by PyTorch's own functions at these addresses; False if they contradict its methods.");
+  m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
-        "Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.");
+        "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
-        "The number that each of these tensors of int64 holds; None if one is of another kind.");
-  m.def("count", &count, nb::arg("tensors"), "Add one to each of them; False, with nothing done, if one is not such.");
+        "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
+  m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
   nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")
       .def("__init__", [](Watch* self, Objects params, Objects grads, Dict states) {
              new (self) Watch;
@@ -471,8 +470,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            nb::arg("options"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "Carry out jobs that are like those given at the start and lie in these places; False, with nothing done, if "
-           "they are not.")
+           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.")
       .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),

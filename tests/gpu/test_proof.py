@@ -228,7 +228,7 @@ def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
     broken("lars.apply")
     [(device, found)] = info.proven([DEVICE]).items()
     assert device == DEVICE
-    assert found.keys() == {f"{name}, {dtype}" for name in info.PROVEN for dtype in info.DTYPES}
+    assert found.keys() == {f"{case.name}, {dtype}" for case in KERNELED for dtype in info.DTYPES}
     assert {what for what, verdict in found.items() if verdict == "proven"} == {x for x in found if "Lars" not in x}
     assert "the weights of" in found["Lars, float32"]
     with monkeypatch.context() as patched:
