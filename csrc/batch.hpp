@@ -35,7 +35,7 @@ struct Tensor {
 enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE };
 
 // A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
-struct Ask {
+struct Request {
   int tensor;
   Sum sum;
   int64_t at, length;
@@ -65,7 +65,7 @@ class Batch {
   bool measure();
   void apply();
   void leave();
-  const std::vector<Ask>& asks() const;
+  const std::vector<Request>& requests() const;
   std::vector<double>& sums() { return sums_; }
 
   // Of each of the tensor's layers: ‖p‖, the length it was measured against, ratio; or RMS of u, ratio, RMS of p.
@@ -88,7 +88,7 @@ class Batch {
   struct Round {
     Stages stages;
     Kind answers;  // what its sums decide
-    std::vector<Ask> asks;
+    std::vector<Request> requests;
     int64_t length = 0;
   };
 
@@ -100,7 +100,7 @@ class Batch {
   void make_rounds();
   static void name_places(Tensor& tensor);
   static int64_t length_of(const Tensor& tensor, Sum sum);
-  void exchange(const Ask& ask, bool back);
+  void exchange(const Request& request, bool back);
   int64_t scratch_of(Layer& layer, char* at);
 
   void carry_out(Stages& stages);

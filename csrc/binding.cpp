@@ -214,9 +214,9 @@ class Jobs {
     batch_->leave();
     batch_->busy.store(false);
   }
-  std::vector<std::tuple<int, Sum, int64_t>> asks() const {
+  std::vector<std::tuple<int, Sum, int64_t>> requests() const {
     std::vector<std::tuple<int, Sum, int64_t>> found;
-    for (const Ask& ask : batch_->asks()) found.emplace_back(ask.tensor, ask.sum, ask.length);
+    for (const Request& request : batch_->requests()) found.emplace_back(request.tensor, request.sum, request.length);
     return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
@@ -399,12 +399,12 @@ NB_MODULE(_native, m) {
   if (open_numpy() < 0) throw nb::python_error();
   // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);
-  m.def("compiler", &compiler, "The compiler that built this extension.");
-  m.def("instruction_sets", &instruction_sets, "Those this machine has kernels for, fastest first.");
-  m.def("instruction_set", [] { return std::string(kernels().name); }, "The one in use.");
-  m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another; False if there is none of that name.");
-  m.def("num_threads", &num_threads, "How many threads a step takes at most.");
-  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "Let a step take as many; not judged here.");
+  m.def("compiler", &compiler, "Return the compiler that built this extension.");
+  m.def("instruction_sets", &instruction_sets, "Return the instruction sets of this machine that have kernels, fastest first.");
+  m.def("instruction_set", [] { return std::string(kernels().name); }, "Return the instruction set in use.");
+  m.def("use_instruction_set", &use_kernels, nb::arg("name"), "Use another instruction set; return False if there is none of that name.");
+  m.def("num_threads", &num_threads, "Return how many threads a step takes at most.");
+  m.def("set_num_threads", &set_num_threads, nb::arg("n"), "Let a step take at most n threads; the caller checks n.");
   m.def(
       "open_torch",
       [](nb::handle tensor, nb::handle parameter, nb::typed<nb::tuple, nb::object, nb::ellipsis> dtypes,
@@ -424,12 +424,12 @@ NB_MODULE(_native, m) {
       .value("UPDATE", SUM_UPDATE);
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
         "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
-  m.def("reaches", &reaches, nb::arg("array"), "Whether an array holds floating numbers in this machine's memory.");
+  m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
-        "Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.");
+        "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
-        "The number that each of these tensors of int64 holds; None if one is of another kind.");
-  m.def("count", &count, nb::arg("tensors"), "Add one to each of them; False, with nothing done, if one is not such.");
+        "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
+  m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
   nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")
       .def("__init__", [](Watch* self, Objects params, Objects grads, Dict states) {
              new (self) Watch;
@@ -470,7 +470,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
            nb::arg("options"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they are not.")
+           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.")
       .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),
@@ -479,7 +479,7 @@ NB_MODULE(_native, m) {
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("asks", &Jobs::asks, "What this round asks for: the job, which of its sums, and how many numbers.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, which of its sums, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")

@@ -70,10 +70,10 @@ void Batch::make_rounds() {
       for (Sum sum : {SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE}) {
         const Tensor& t = tensors_[size_t(i)];
         if (!asks_for(t, sum) || !wanted(t, sum)) continue;
-        round.asks.push_back({i, sum, round.length, length_of(t, sum)});
-        round.length += round.asks.back().length;
+        round.requests.push_back({i, sum, round.length, length_of(t, sum)});
+        round.length += round.requests.back().length;
       }
-    if (!round.asks.empty()) rounds_.push_back(std::move(round));
+    if (!round.requests.empty()) rounds_.push_back(std::move(round));
   };
   const auto late = [](const Tensor& t, Sum sum) { return sum == SUM_UPDATE && !t.rows.empty(); };
   add({OWN}, [](const Tensor&, Sum sum) { return sum == SUM_OWN; });
@@ -84,9 +84,9 @@ void Batch::make_rounds() {
   add_stage(stages_, APPLY, 0, n, false);
 }
 
-const std::vector<Ask>& Batch::asks() const {
-  static const std::vector<Ask> none;
-  return round_ ? rounds_[round_ - 1].asks : none;
+const std::vector<Request>& Batch::requests() const {
+  static const std::vector<Request> none;
+  return round_ ? rounds_[round_ - 1].requests : none;
 }
 
 bool Batch::measure() {
@@ -97,7 +97,7 @@ bool Batch::measure() {
       if (l.f) used += scratch_of(l, scratchpad_->at() + used);
   } else {
     const Round& before = rounds_[round_ - 1];
-    for (const Ask& ask : before.asks) exchange(ask, true);
+    for (const Request& request : before.requests) exchange(request, true);
     for (Layer& l : layers_)
       if (takes_part(l, before.answers)) answer(l, before.answers);
   }
@@ -105,7 +105,7 @@ bool Batch::measure() {
   Round& round = rounds_[round_++];
   carry_out(round.stages);
   sums_.resize(size_t(round.length));
-  for (const Ask& ask : round.asks) exchange(ask, false);
+  for (const Request& request : round.requests) exchange(request, false);
   return true;
 }
 
@@ -117,14 +117,14 @@ void Batch::leave() {
 }
 
 // Moves the numbers of one request from the layers to `sums_` or back.
-void Batch::exchange(const Ask& ask, bool back) {
-  double* at = sums_.data() + ask.at;
-  if (ask.sum == SUM_MODEL && !back) *at = 0;
-  for (int i = first_layer_[size_t(ask.tensor)]; i < first_layer_[size_t(ask.tensor) + 1]; i++) {
+void Batch::exchange(const Request& request, bool back) {
+  double* at = sums_.data() + request.at;
+  if (request.sum == SUM_MODEL && !back) *at = 0;
+  for (int i = first_layer_[size_t(request.tensor)]; i < first_layer_[size_t(request.tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
     const auto& base = base_[size_t(i)];
     const auto one = [&](double& number) { back ? number = *at++ : *at++ = number; };
-    switch (ask.sum) {
+    switch (request.sum) {
       case SUM_ROWS: exchange_rows(l, at + base[ROLE_SUM_R], back); break;
       case SUM_COLS: exchange_cols(l, at + base[ROLE_SUM_C], back); break;
       case SUM_G: exchange_totals(l, at + base[ROLE_SUM_M], nullptr, back); break;

@@ -7,22 +7,26 @@ import numpy
 from numpy.typing import NDArray
 
 def compiler() -> str:
-    """The compiler that built this extension."""
+    """Return the compiler that built this extension."""
 
 def instruction_sets() -> list[str]:
-    """Those this machine has kernels for, fastest first."""
+    """
+    Return the instruction sets of this machine that have kernels, fastest first.
+    """
 
 def instruction_set() -> str:
-    """The one in use."""
+    """Return the instruction set in use."""
 
 def use_instruction_set(name: str) -> bool:
-    """Use another; False if there is none of that name."""
+    """
+    Use another instruction set; return False if there is none of that name.
+    """
 
 def num_threads() -> int:
-    """How many threads a step takes at most."""
+    """Return how many threads a step takes at most."""
 
 def set_num_threads(n: int) -> None:
-    """Let a step take as many; not judged here."""
+    """Let a step take at most n threads; the caller checks n."""
 
 def open_torch(tensor: object, parameter: object, dtypes: tuple[object, ...], exchange: object | None) -> None:
     """
@@ -52,20 +56,24 @@ def use_torch_functions(addresses: tuple[int, int, int], plain: object, negated:
     """
 
 def reaches(array: object) -> bool:
-    """Whether an array holds floating numbers in this machine's memory."""
+    """
+    Return whether an array holds floating numbers in this machine's memory.
+    """
 
 def in_memory(tensors: list[object]) -> bool:
     """
-    Whether each of these is a plain tensor of floating numbers, and these are what its memory holds.
+    Return whether all of these are plain tensors of floating numbers whose memory holds their values.
     """
 
 def counts(tensors: list[object]) -> list[int] | None:
     """
-    The number that each of these tensors of int64 holds; None if one is of another kind.
+    Return the number that each of these tensors of int64 holds, or None if one is of another kind.
     """
 
 def count(tensors: list[object]) -> bool:
-    """Add one to each of them; False, with nothing done, if one is not such."""
+    """
+    Add one to each of these counts; return False, with nothing done, if one is of another kind.
+    """
 
 class Watch:
     """
@@ -326,7 +334,7 @@ class Batch:
     ) -> None: ...
     def step(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
-        Carry out jobs like those given at the start, in these places; False, with nothing done, if they are not.
+        Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
@@ -347,9 +355,9 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def asks(self) -> list[tuple[int, Sum, int]]:
+    def requests(self) -> list[tuple[int, Sum, int]]:
         """
-        What this round asks for: the job, which of its sums, and how many numbers.
+        The requests of this round: the job, which of its sums, and how many numbers.
         """
 
     def sums(self) -> NDArray[numpy.float64]:

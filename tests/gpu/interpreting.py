@@ -1,10 +1,11 @@
-"""Triton's interpreter, made to round as GPUs do, and fit for tests."""
+"""Triton's interpreter, made to round as GPUs do, and fast enough for tests."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ Builder, Function = interpreter.InterpreterBuilder, interpreter.InterpretedFunct
 
 @contextmanager
 def faithfully() -> Iterator[None]:
-    """It rounds float32 to bfloat16, rather than to cut digits off, and takes one kernel at a time."""
+    """Let the interpreter round float32 to bfloat16, rather than cut digits off, and run one kernel at a time."""
     patched: set[int] = set()
     cast, run, call, lock = Builder.cast_impl, Function.run, Function.__call__, threading.RLock()
 
@@ -33,7 +34,7 @@ def faithfully() -> Iterator[None]:
             return run(self, *args, **kwargs)
 
     def quickly(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """It changes the language at every call of a function; once for each module and launch is enough."""
+        """Patch the language once for each module and launch, and not at every call of a function."""
         if id(self.fn.__globals__) in patched:
             return self.rewrite()(*args, **kwargs)
         patched.add(id(self.fn.__globals__))
@@ -45,5 +46,47 @@ def faithfully() -> Iterator[None]:
         patch.object(Builder, "cast_impl", rounded),
         patch.object(Function, "run", alone),
         patch.object(Function, "__call__", quickly),
+        remembering(),
+    ):
+        yield
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Let the interpreter look up what it computes at every operation, where most of its time goes."""
+    dtypes: dict[str, Any] = {}
+    shapes: dict[tuple[int, ...], Any] = {}
+    types: dict[Any, dict[str, Any]] = {}
+    dtype_of, tensor, block = interpreter._get_np_dtype, tl.tensor.__init__, tl.block_type.__init__
+    options = interpreter.interpreter_builder.options
+
+    def known_dtype(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in dtypes:
+            dtypes[name] = dtype_of(kind)
+        return dtypes[name]
+
+    def known_shape(self: Any, handle: Any, kind: Any) -> None:
+        key = tuple(kind.shape.values) if kind.is_block() else ()
+        if key not in shapes:
+            tensor(self, handle, kind)
+            shapes[key] = self.numel, self.shape
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
+        self.numel, self.shape = shapes[key]
+
+    def known_type(self: Any, element: Any, shape: Any) -> None:
+        key = element.name, *(getattr(n, "value", n) for n in shape)
+        if key not in types:
+            block(self, element, shape)
+            types[key] = dict(vars(self))
+        vars(self).update(types[key])
+
+    with (
+        patch.object(interpreter, "_get_np_dtype", known_dtype),
+        patch.object(interpreter.TensorHandle, "__post_init__", lambda self: None),
+        patch.object(tl.tensor, "__init__", known_shape),
+        patch.object(tl.block_type, "__init__", known_type),
+        # It would check each operation on 32 bits for overflow, by eight others; no tensor here has so many elements.
+        patch.object(interpreter.interpreter_builder, "options", replace(options, sanitize_overflow=False)),
     ):
         yield

@@ -104,7 +104,7 @@ def test_dozens_of_strips(shape):
 
 
 def test_sizes_change_roundings_alone():
-    job = there(job_of((40, 23)))
+    job = there(job_of((20, 11)))
     for sizes in (TINY, Sizes()):
         held_to_the_rule(job, sizes=sizes)
 
@@ -125,12 +125,12 @@ def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
         assert torch.equal(rounded, whole.to(rounded.dtype))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 def test_a_gradient_at_another_address_changes_roundings_alone(case, seed):
     """Sixteen bytes at once, or one number after the other: not even those, but where tiles have another shape."""
-    job = there(make_job(case, case.hyper(lr=0.1), (40, 48), (), seed))
-    elsewhere = torch.zeros(job.g.numel() + 1, device=job.g.device)[1:].view(40, 48).copy_(job.g)
+    job = there(make_job(case, case.hyper(lr=0.1), (20, 24), (), seed))
+    elsewhere = torch.zeros(job.g.numel() + 1, device=job.g.device)[1:].view(20, 24).copy_(job.g)
     assert elsewhere.data_ptr() % 16 != job.g.data_ptr() % 16
     before, (one, other) = [numbers(a) for a in stored(job)], (stepped(job)[0], stepped(replace(job, g=elsewhere))[0])
     agree(one, other, before, FLOATS)

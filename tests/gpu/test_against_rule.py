@@ -84,7 +84,7 @@ def test_who_holds_nothing_is_asked_as_well(case):
 
 @cases
 def test_rounds_are_as_few_as_the_rule_has(case):
-    jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate([(30, 17), (5,), (), (4, 3, 2)])]
+    jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate([(20, 13), (5,), (), (4, 3, 2)])]
     alone, parted = [mapped(copied(job), GPU.array) for job in jobs], [copied(job) for job in jobs]
     GPU.engine().step(alone)
     meeting = step_parts(ENGINE, [parted], [job.p.shape for job in jobs], [Cut(None)] * len(jobs), GPU.array)
@@ -97,7 +97,7 @@ def test_rounds_are_as_few_as_the_rule_has(case):
 @pytest.mark.parametrize("busy", [False, True])
 def test_nothing_is_written_before_the_last_answer(case, busy):
     h = case.hyper(**({"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0} if busy else {}))
-    jobs = [mapped(make_job(case, h, shape, (), i), GPU.array) for i, shape in enumerate([(30, 17), (5,)])]
+    jobs = [mapped(make_job(case, h, shape, (), i), GPU.array) for i, shape in enumerate([(20, 13), (5,)])]
     before = bits(jobs)
     prepared = ENGINE.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
     rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy

@@ -39,7 +39,7 @@ def test_for_nvidia(target):
         many = one["kernel"].startswith("planes.") or one["kernel"].endswith(".measure")
         assert one["stack"] <= (32 if many else 0), one
         # √v of a v below 1e-38 is not 0. Logarithms of step counts flush nothing that matters.
-        assert not one["flushed"] or one["kernel"].endswith(".tell"), one
+        assert not one["flushed"] or one["kernel"].endswith(".coefficients"), one
         assert one["local"] == 0, one
         wide = sum(n for kind, n in one["memory"].items() if ".v2.b64" in kind or ".v4.b32" in kind)
         assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one

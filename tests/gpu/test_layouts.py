@@ -89,7 +89,7 @@ def test_nothing_is_compiled_in_a_recording(case, new, capturing, monkeypatch):
         ready.step(given, scaled, skip)
     assert all(torch.equal(x, y) for x, y in zip(before, (x for job in jobs for x in stored(job)), strict=True))
     capturing(False)
-    ready.step(given, scaled, skip)  # which is told all that the refused one would have been
+    ready.step(given, scaled, skip)  # with the parameters of the refused one
     assert {int(count) for count in counts} == {1 + (new != "nothing before")}
     after = [x.clone() for x in (jobs[0].p,)]
     capturing(True)
@@ -111,7 +111,7 @@ def test_memory_is_kept_for_every_stream_that_uses_it(case, monkeypatch):
     kept = {place for where, place in recorded if where == "b"}
     own = {x.data_ptr() for job in jobs for x in (*stored(job), job.g)} | {rate.data_ptr()}
     assert kept >= {x.data_ptr() for x in reached_from(ready)} - own - {0}
-    tables = [place for where, place in recorded if place == ready._laid.tables.numbers.data_ptr()]
+    tables = [place for where, place in recorded if place == ready._laid.tables.coefficients.data_ptr()]
     assert len(tables) == 1
 
 

@@ -45,10 +45,10 @@ def test_a_decay_of_one_s_own(beta2, options):
     walk(pairs, range(3))
     walk(pairs, [3], but=(1,))
     walk(pairs, [4])
-    walk(plain, range(5))
+    walk(plain[1:], range(5))
     (ours, _), (theirs, _) = pairs
     alike(ours, theirs)
-    assert not any(torch.allclose(p, q, rtol=1e-4) for p, q in zip(ours, plain[0][0], strict=True))
+    assert not any(torch.allclose(p, q, rtol=1e-4) for p, q in zip(ours, plain[1][0], strict=True))
 
 
 @fronts

@@ -15,7 +15,7 @@ from layerwise.engines.rule import RuleEngine
 from layerwise.torch._namespace import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Sizes(chunk=128, block=64, lanes=8, tile=256, tiles=2, entries=64, strips=2)
+SMALL = Sizes(chunk=256, block=128, lanes=2, tile=256, tiles=2, entries=64, strips=2)
 RULE = RuleEngine(Tensors(), None, 1 << 12)
 
 

@@ -38,7 +38,7 @@ class Rounds:
         more, number = self.batch.measure(), 0
         while True:
             if number == len(self._requests):
-                self._requests.append([self._tensor_request(*each) for each in self.batch.asks()])
+                self._requests.append([self._tensor_request(*each) for each in self.batch.requests()])
             sums = self.batch.sums()
             sums[:] = others.add_up(self._requests[number], sums)
             number += 1

@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.asks import Asks
 from layerwise.engines.gpu.call import OF_TORCH, SHARED, Call, Sizes, Tables
 from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
@@ -16,6 +15,7 @@ from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
+from layerwise.engines.gpu.requests import Requests
 
 MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
 WARPS = 8  # for kernels that hold a tile
@@ -34,7 +34,7 @@ class Adafactor(Method):
         self.tables = tables
         self.factored = Factored(tables, arrays)
         self.unfactored = [group for group in tables.layers.groups if not group.kind.traits.factored]
-        self._asks: Asks | None = None
+        self._requests: Requests | None = None
 
     @classmethod
     def states(cls, job: Job) -> Sequence[Tensor | None]:
@@ -80,19 +80,19 @@ class Adafactor(Method):
         self._measure(call, late)
         if others is not None:
             self._answer(call, FIRST_ROUND=True, LAST_ROUND=False, ANSWER=False)
-            self._asks = self._asks or Asks(call, self.factored)
-            self._asks.first(call, others)
+            self._requests = self._requests or Requests(call, self.factored)
+            self._requests.first(call, others)
         self._renew(call, STORE=not late, MAKE_FACTORS=True)
         tiled = self.factored.tiled
         for group, tiling in self.factored.groups:
             self._tiled(call, planes.squares, group, tiling, tiled, tiled.shape[1], CLAMP=group.kind.traits.clamps)
         self._answer(call, FIRST_ROUND=not late, LAST_ROUND=True, ANSWER=not late)
-        if others is not None and self._asks is not None:
-            self._asks.last(call, others)
+        if others is not None and self._requests is not None:
+            self._requests.last(call, others)
             self._answer(call, FIRST_ROUND=False, LAST_ROUND=False, ANSWER=True)
         self._apply(call)
-        if others is not None and self._asks is not None:
-            self._asks.again()  # over the factors, which are no longer needed
+        if others is not None and self._requests is not None:
+            self._requests.again()  # over the factors, which are no longer needed
             self._renew(call, STORE=True, MAKE_FACTORS=False)
 
     def _measure(self, call: Call, late: bool) -> None:

@@ -86,7 +86,7 @@ class Tables:
         self.always_ready = self.bounded or any(
             getattr(job.h, "maximize", False) or getattr(job.h, "value_bounds", None) for job in jobs
         )
-        self.questions: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
+        self.requests: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
         """Return this bound for each layer, or None if no job has one."""
@@ -157,11 +157,11 @@ class Call:
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
-    def answer(self, answer_of: Any, ask: Any) -> None:
+    def answer(self, answer_of: Any, request: Any) -> None:
         """Compute the rule's answers from the partial sums here and those of others."""
         self._answer(answer_of, add=True, last=self.others is None)
         if self.others is not None:
-            self._asked(self.others, ask, self.tables.sums)
+            self._exchange_all(self.others, request, self.tables.sums)
             self._answer(answer_of, add=False, last=True)
 
     def answer_unmeasured(self, answer_of: Any) -> None:
@@ -182,26 +182,27 @@ class Call:
         named = zip(("PARAM", "GRAD", "STATE0", "STATE1", "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
         return {name: OF_TORCH[dtype] for name, dtype in named}
 
-    def question(self, job: int, ask: Any, length: int) -> TensorRequest:
+    def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
         of = self.tables.jobs[job]
-        return TensorRequest(job, type(ask), dims_of(ask, of.p.ndim, of.block_dims), length)
+        return TensorRequest(job, type(request), dims_of(request, of.p.ndim, of.block_dims), length)
 
-    def each_layer(self, job: int, ask: Any) -> TensorRequest:
-        return self.question(job, ask, len(self.tables.layers.ways[job].bases))
+    def each_layer(self, job: int, request: Any) -> TensorRequest:
+        return self.tensor_request(job, request, len(self.tables.layers.ways[job].bases))
 
-    def ask(self, others: Others, questions: Sequence[TensorRequest], *asked: tuple[Tensor, Tensor]) -> None:
+    def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
         """Have others add to the sums at these places, which are in the order of the requests."""
-        told = others.add_up(questions, torch.cat([sums[places] for sums, places in asked]))
-        for (sums, places), answers in zip(asked, told.split([len(places) for _, places in asked]), strict=True):
-            sums[places] = answers
+        totals = others.add_up(requests, torch.cat([sums[places] for sums, places in partial_sums]))
+        each = totals.split([len(places) for _, places in partial_sums])
+        for (sums, places), completed in zip(partial_sums, each, strict=True):
+            sums[places] = completed
 
-    def _asked(self, others: Others, ask: Any, sums: Tensor) -> None:
+    def _exchange_all(self, others: Others, request: Any, sums: Tensor) -> None:
         """Have others add to these sums, each row of which is one request for all jobs."""
-        made, key = self.tables.questions, (type(ask), len(sums))
+        made, key = self.tables.requests, (type(request), len(sums))
         if key not in made:
-            made[key] = [self.each_layer(j, ask) for _ in sums for j in range(len(self.tables.jobs))]
-        questions = made[key]
-        sums.copy_(others.add_up(questions, sums.flatten()).view_as(sums))
+            made[key] = [self.each_layer(j, request) for _ in sums for j in range(len(self.tables.jobs))]
+        requests = made[key]
+        sums.copy_(others.add_up(requests, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:
         """Compute what gradients are divided by where their norms are bounded."""
@@ -213,7 +214,7 @@ class Call:
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:
-                self._asked(self.others, Squares(None), tables.sums[:1])
+                self._exchange_all(self.others, Squares(None), tables.sums[:1])
             clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1).masked_fill_(tables.own.isinf(), 1)
         if tables.model is not None:
             total = self._of_model(squares / clips.square())
@@ -224,9 +225,9 @@ class Call:
         """Return the sum over the model, given the sums of the layers."""
         if self.others is None:
             return squares.sum()
-        tables, ask, made = self.tables, ModelSum(None), self.tables.questions
+        tables, request, made = self.tables, ModelSum(None), self.tables.requests
         if ModelSum not in made:
-            made[ModelSum] = [self.question(j, ask, 1) for j in range(len(tables.jobs))]
+            made[ModelSum] = [self.tensor_request(j, request, 1) for j in range(len(tables.jobs))]
         sums = torch.segment_reduce(squares, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
         total: Tensor = self.others.add_up(made[ModelSum], sums)[0]
         return total

@@ -79,7 +79,7 @@ class Proof:
             if why := self._failed.get((device, kind.family)):
                 return kind.family, why, False
         for kind in kinds:
-            key = device, kind.like, call.variant, call.tables.sizes
+            key = device, kind.family, kind.like, call.variant, call.tables.sizes
             if key not in self._passed:
                 if why := self._tried(kind, call):
                     self._failed[device, kind.family] = why

@@ -35,7 +35,7 @@ class Ratio(Method):
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
         # Decided by the jobs, which are the same on every rank; a rank without elements of them has no groups.
-        self.asks = any(job.h.adapt is not False for job in tables.jobs)
+        self.measures_norms = any(job.h.adapt is not False for job in tables.jobs)
 
     @classmethod
     def measures(cls, job: Job) -> Mapping[str, int]:
@@ -54,7 +54,10 @@ class Ratio(Method):
         for group in tables.layers.groups:
             if group.kind.traits.adapts:
                 self._each(call, kernels.measure, group, tables.partials, tables.partials.shape[1])
-        call.answer(kernels.answer_of, Squares(None)) if self.asks else call.answer_unmeasured(kernels.answer_of)
+        if self.measures_norms:
+            call.answer(kernels.answer_of, Squares(None))
+        else:
+            call.answer_unmeasured(kernels.answer_of)
         for group in tables.layers.groups:
             self._each(call, kernels.apply, group, tables.answers)
 

@@ -16,7 +16,7 @@ from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
 from layerwise.rules.asks import Mean
 
 
-class Asks:
+class Requests:
     """The requests of both rounds. Partial sums are sent in the order of the tensor, however it lies in memory."""
 
     def __init__(self, call: Call, factored: Factored) -> None:
@@ -25,11 +25,11 @@ class Asks:
         self._first: list[TensorRequest] = []
         self._last: list[TensorRequest] = []
         statistics: list[tuple[torch.dtype, np.ndarray]] = []
-        for j, laid in factored.by_job.items():
+        for j, factored_job in factored.by_job.items():
             rows, cols = jobs[j].h.factored
-            found = places_of(jobs[j], laid)
+            found = places_of(jobs[j], factored_job)
             for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
-                self._first.append(call.question(j, Mean(None, dims), len(places)))
+                self._first.append(call.tensor_request(j, Mean(None, dims), len(places)))
             statistics += found
         none = np.zeros(0, np.int64)
         kinds = np.concatenate([none, *(np.full(len(places), dtype.itemsize) for dtype, places in statistics)])
@@ -40,7 +40,7 @@ class Asks:
             for of in (np.flatnonzero(kinds == dtype.itemsize),)
         ]
         self._all = torch.arange(len(places), device=self._device)
-        self._told = torch.zeros(0)
+        self._totals = torch.zeros(0)
         weights = [j for j, job in enumerate(jobs) if job.h.scale_parameter]
         unfactored = [j for j in range(len(jobs)) if j not in factored.by_job]
         self._first += [call.each_layer(j, Mean(None)) for j in (*weights, *unfactored)]
@@ -56,33 +56,33 @@ class Asks:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places])).to(self._device)
 
     def first(self, call: Call, others: Others) -> None:
-        self._told = torch.zeros(len(self._all), dtype=torch.float64, device=self._device)
+        self._totals = torch.zeros(len(self._all), dtype=torch.float64, device=self._device)
         for store, of, places in self._statistics:
-            self._told[of] = store[places].double()
-        call.ask(others, self._first, (self._told, self._all), (self._sums, self._measured))
+            self._totals[of] = store[places].double()
+        call.exchange(others, self._first, (self._totals, self._all), (self._sums, self._measured))
         self.again()
 
     def again(self) -> None:
         """Write the answers to the places of the statistics."""
         for store, of, places in self._statistics:
-            store[places] = self._told[of].to(store.dtype)
+            store[places] = self._totals[of].to(store.dtype)
 
     def last(self, call: Call, others: Others) -> None:
         if self._last:
-            call.ask(others, self._last, (self._sums, self._updates))
+            call.exchange(others, self._last, (self._sums, self._updates))
 
 
-def places_of(job: Job, laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
+def places_of(job: Job, factored_job: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
     """Return the places of row sums, of column sums, and of the totals of G and R, in the order of the tensor."""
-    rows, cols = laid.sums if laid.plane.lines_are_rows else laid.sums[::-1]
-    matrices, lines, entries = map(list, laid.plane.dims)
-    of_rows, of_cols = (lines, entries) if laid.plane.lines_are_rows else (entries, lines)
-    totals = _places(job, laid.totals, matrices)
+    rows, cols = factored_job.sums if factored_job.plane.lines_are_rows else factored_job.sums[::-1]
+    matrices, lines, entries = map(list, factored_job.plane.dims)
+    of_rows, of_cols = (lines, entries) if factored_job.plane.lines_are_rows else (entries, lines)
+    totals = _places(job, factored_job.totals, matrices)
     return [
         (rows.dtype, _places(job, rows, matrices + of_rows)),
         (cols.dtype, _places(job, cols, matrices + of_cols)),
-        (laid.totals.dtype, totals),
-        (laid.totals.dtype, totals + laid.totals.length // 2),
+        (factored_job.totals.dtype, totals),
+        (factored_job.totals.dtype, totals + factored_job.totals.length // 2),
     ]
 
 
