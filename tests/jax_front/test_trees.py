@@ -267,6 +267,17 @@ def test_a_count_that_does_not_count(name, count):
 
 
 @each
+def test_a_negative_count_is_refused_where_it_is_known_and_else_0(name):
+    opt, params = made(name), {"w": jnp.ones(2)}
+    state = opt.init(params)
+    for count in (jnp.int32(-1).block_until_ready(), np.array(-7)):
+        with pytest.raises(StateError, match=r"`count` must be ≥ 0"):
+            opt.update(params, state._replace(count=count), params)
+    update = jax.jit(opt.update)
+    same(update(params, state._replace(count=jnp.int32(-7)), params), update(params, state, params))
+
+
+@each
 def test_a_count_may_be_any_integer(name):
     opt, params = made(name), {"w": jnp.ones(2)}
     expected = opt.update(params, opt.init(params)._replace(count=jnp.int32(5)), params)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import MEANS, Request, Run, dims_of, local, next_requests, partial_sum
+from layerwise.drive import MEANS, dims_of, partial_sum
 from layerwise.hyper import Hyper
-from layerwise.jax._recompute import Namespace, recomputed
-from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
+from layerwise.jax._norms import Root, Wanted, completed, first_column, measured
+from layerwise.jax._recompute import Namespace, Running
+from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -58,63 +60,126 @@ class Task:
         # The second moments of complex parameters are real.
         return jnp.asarray(x).astype(self.dtype if jnp.iscomplexobj(x) else jnp.finfo(self.dtype).dtype)
 
-    def run(self) -> Run:
-        again = prod(self.shape) >= LARGE and jax.default_backend() == "cpu"
-        rule = recomputed(self) if again else self.start()
-        return Run((rule,), self.shape, self.block_dims, self.h.asks_of_model)
+    def dims_of(self, request: Any) -> Shape:
+        """Return the dimensions that a request runs over."""
+        return dims_of(request, len(self.shape), self.block_dims)
+
+    def is_traced(self) -> bool:
+        """Return whether the arrays are known only when the program runs."""
+        return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
+
+    def is_large(self) -> bool:
+        """Return whether to compute intermediate results again rather than keep them."""
+        return prod(self.shape) >= LARGE and jax.default_backend() == "cpu" and self.is_traced()
 
 
-def whole(tasks: Sequence[Task]) -> Iterator[Stepped]:
-    """Under jit an array is the whole array, however it is laid out over devices, and a sum the whole sum."""
-    for (stepped,) in local(jnp, [replace(task, number=i).run() for i, task in enumerate(tasks)]):
-        yield stepped
+Place = tuple[int, int]  # a task, and one of its requests
+Round = dict[int, Any]  # the requests of each task that still has some
 
 
-def in_parts(tasks: Sequence[Task]) -> Iterator[Stepped]:
-    """Under shard_map each device has a part of each tensor: a round of sums of all tensors is added up at once."""
-    rules = [task.start() for task in tasks]
+def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
+    """Drive the rules of all tasks to their end and yield what they return.
+
+    Under jit an array is the whole array, however it is laid out over devices. Under shard_map each device has a part
+    of it, and the sums of all tensors are added up at once. Without either, one tensor is taken after the other, and
+    what is in memory besides is the work on one.
+    """
+    together = any(task.cut.axes or task.h.asks_of_model or task.is_traced() for task in tasks)
+    for group in [tasks] if together else [[task] for task in tasks]:
+        yield from _in_rounds(group)
+
+
+def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
+    rules = [Running(replace(task, number=i), task.is_large() and not task.cut.axes) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(tasks)))
     while answers:
-        asked: dict[int, Any] = {}
+        requests: Round = {}
         for i, answer in answers.items():
             try:
-                asked[i] = next_requests(rules[i], answer)
+                requests[i] = rules[i].advance(answer)
             except StopIteration as end:
                 done[i] = end.value
-        answers = _added_up(tasks, asked)
+        answers = _answers(tasks, requests, _totals(tasks, requests, _partial_sums(tasks, rules, requests)))
     return iter([done[i] for i in range(len(tasks))])
 
 
-def _added_up(tasks: Sequence[Task], asked: dict[int, Any]) -> dict[int, Any]:
-    sums = {
-        (i, k): partial_sum(jnp, ask, _dims(tasks[i], ask)) for i, asks in asked.items() for k, ask in enumerate(asks)
-    }
-    by_axes: dict[Axes, dict[Any, Any]] = {}
+def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Round) -> dict[Place, Any]:
+    """Sum what is here of the tensors."""
+    sums: dict[Place, Any] = {}
+    kept: dict[Any, list[Place]] = {}
+    for i, own in requests.items():
+        found = rules[i].again(own, range(len(own))) if rules[i].anew else dict(enumerate(own))
+        for k, request in found.items():
+            if isinstance(request, Mean):
+                sums[i, k] = partial_sum(jnp, request, tasks[i].dims_of(request))
+            elif rules[i].anew:
+                wanted = _wanted(tasks[i], request)
+                again = partial(_terms_again, rules[i], own, k)
+                sums[i, k] = completed(first_column(request.terms, wanted.dims), again, wanted)
+            else:
+                kept.setdefault(varying(request.terms), []).append((i, k))
+    for places in kept.values():
+        terms = [requests[i][k].terms for i, k in places]
+        sums |= zip(places, measured(terms, [_wanted(tasks[i], requests[i][k]) for i, k in places]), strict=True)
+    return sums
+
+
+def _wanted(task: Task, request: Any) -> Wanted:
+    dims = task.dims_of(request)
+    if isinstance(request, ModelSum) or _axes(task, request):
+        return Wanted(dims, None)
+    return Wanted(dims, _entries_of(task, request))
+
+
+def _terms_again(rule: Running, requests: Any, k: int) -> Any:
+    """Return the array of one request from another run."""
+    return rule.again(requests, (k,))[k].terms
+
+
+def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:
+    """Add up the partial sums over the axes that cut what they run over."""
+    by_axes: dict[Axes, dict[Place, Any]] = {}
     for (i, k), value in sums.items():
-        by_axes.setdefault(_axes(tasks[i], asked[i][k]), {})[i, k] = value
+        by_axes.setdefault(_axes(tasks[i], requests[i][k]), {})[i, k] = value
     for axes, values in by_axes.items():
         sums |= jax.lax.psum(values, axes) if axes else values
-    of_model = [value for (i, k), value in sums.items() if isinstance(asked[i][k], ModelSum)]
-    total = sum(of_model[1:], of_model[0]) if of_model else None
+    return sums
+
+
+def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -> dict[int, Any]:
+    of_model = [
+        jax.tree.map(lambda x: jnp.reshape(x, ()), total)  # tensors of any number of dimensions add to it
+        for (i, k), total in totals.items()
+        if isinstance(requests[i][k], ModelSum)
+    ]
+    model = sum(of_model[1:], of_model[0]) if of_model else None
     return {
-        i: tuple(total if isinstance(ask, ModelSum) else _mean(tasks[i], ask, sums[i, k]) for k, ask in enumerate(asks))
-        for i, asks in asked.items()
+        i: tuple(
+            model if isinstance(one, ModelSum) else _answer(tasks[i], one, totals[i, k]) for k, one in enumerate(own)
+        )
+        for i, own in requests.items()
     }
 
 
-def _dims(task: Task, ask: Request) -> Shape:
-    return dims_of(ask, len(task.shape), task.block_dims)
+def _answer(task: Task, request: Any, total: Any) -> Any:
+    return total if isinstance(total, Root) else total / _entries_of(task, request)
 
 
-def _axes(task: Task, ask: Any) -> Axes:
-    return tuple(sorted(set(task.cut.along(_dims(task, ask)))))
+def _entries_of(task: Task, request: Any) -> int:
+    """Return the number to divide a total by."""
+    return max(1, entries(task, task.dims_of(request))) if isinstance(request, MEANS) else 1
 
 
-def _mean(task: Task, ask: Request, total: Any) -> Any:
-    if not isinstance(ask, MEANS):
-        return total
-    return total / max(1, entries(task, _dims(task, ask)))
+def _axes(task: Task, request: Any) -> Axes:
+    return tuple(sorted(set(task.cut.along(task.dims_of(request)))))
+
+
+def varying(x: Any) -> Axes:
+    """Return the axes of the mesh along which JAX knows an array to differ."""
+    kind = jax.typeof(x)
+    known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
+    return tuple(sorted(known.varying if known is not None else getattr(kind, "vma", ())))
 
 
 def entries(task: Task, dims: Shape | None = None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +10,10 @@ from jax.sharding import PartitionSpec
 
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.jax import _trees
-from layerwise.jax._drive import WHOLE, Axes, Cut, Task, in_parts, size, whole
+from layerwise.jax._drive import WHOLE, Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
 from layerwise.layout import Layout, Piece
-from layerwise.rules.asks import Shape, Stepped
+from layerwise.rules.asks import Shape
 
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
@@ -25,9 +24,6 @@ class Mesh:
 
     axes: Axes
     specs: Any
-
-    def drive(self, tasks: Sequence[Task]) -> Iterator[Stepped]:
-        return in_parts(tasks) if self.axes else whole(tasks)
 
     def cuts(self, params: Any, leaves: Leaves) -> list[Cut]:
         """How each parameter is cut."""
@@ -40,7 +36,7 @@ class Mesh:
 
     def _varying(self, leaves: Leaves) -> list[Cut]:
         """Without specs a parameter is cut by the axes along which JAX knows it to differ."""
-        cuts = [Cut(tuple(axis for axis in self.axes if axis in _varies(p)), None) for p in leaves.arrays]
+        cuts = [Cut(tuple(axis for axis in self.axes if axis in varying(p)), None) for p in leaves.arrays]
         if leaves.arrays and not any(cut.axes for cut in cuts):
             raise ParameterError(
                 f"no parameter is known to differ along axis_name={self.axes}. Pass specs, the in_specs of the "
@@ -108,19 +104,13 @@ def of_piece(cut: Cut, piece: Piece) -> Cut:
 
 def typed(made: Any, p: Any, cut: Cut) -> Any:
     """A part of the state, known to differ along the axes that cut it as they cut its parameter."""
-    if made is None or made.shape == p.shape or cut.dims is None or not _varies(p):
+    if made is None or made.shape == p.shape or cut.dims is None or not varying(p):
         return made
     axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
     if not axes:
         return made
     lax: Any = jax.lax
     return lax.pcast(made, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(made, axes)
-
-
-def _varies(p: Any) -> Any:
-    kind = jax.typeof(p)
-    known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
-    return known.varying if known is not None else getattr(kind, "vma", ())
 
 
 def _names(cut: Any) -> Axes:

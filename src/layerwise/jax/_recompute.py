@@ -22,13 +22,15 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.drive import next_requests
-from layerwise.rules.asks import Asking, Stepped
+from layerwise.jax._norms import length
 
 RUNS = 64  # more than a step of one tensor has
 
 
 class Namespace:
     """jax.numpy, except for sums of sums: XLA would make them sums of the first terms, and go through these again."""
+
+    length = staticmethod(length)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
@@ -120,30 +122,37 @@ class _Hide:
         return jax.lax.optimization_barrier((x, self._key))[0]
 
 
-def recomputed(task: Any) -> Asking[Stepped]:
-    """The rule of this task, asking what it would ask."""
-    xp, runs = First(), count(RUNS * task.number)
-    step, answer = task.start(xp), None
-    told: list[Any] = []
-    while True:
-        try:
-            asks = next_requests(step, answer)
-        except StopIteration as end:
-            stepped: Stepped = end.value
-            return stepped
-        own = [prod(ask.terms.shape) * 2 > prod(task.shape) for ask in asks]
-        # What is small may be a sum already, which needs a run as well; all of them share one.
-        small = () if all(own) else _run(task, xp, told, next(runs))
-        answer = yield tuple(_run(task, xp, told, next(runs))[i] if large else small[i] for i, large in enumerate(own))
-        told.append(answer)
+class Running:
+    """The rule of a task on its way. With `anew`, each large array that it wants summed comes from a run of its own."""
 
+    def __init__(self, task: Any, anew: bool) -> None:
+        self.anew = anew
+        self._task, self._first = task, First()
+        self._rule = task.start(self._first)
+        self._answers: list[Any] = []
+        self._keys = count(RUNS * task.number)
 
-def _run(task: Any, first: First, told: Sequence[Any], key: int) -> Any:
-    """What a run of its own asks after it was told this much."""
-    hide = _Hide(task, key)
-    hidden = replace(task, arrays=hide(task.arrays), now=hide(task.now), h=hide.options(task.h))
-    rule = hidden.start(Again(first, hide))
-    asks = next_requests(rule, None)
-    for answer in told:
-        asks = next_requests(rule, hide(tuple(answer)))
-    return asks
+    def advance(self, answer: Any) -> Any:
+        """Return the next requests. Raise StopIteration with what the rule returns at its end."""
+        if answer is not None:
+            self._answers.append(answer)
+        return next_requests(self._rule, answer)
+
+    def again(self, requests: Any, which: Sequence[int]) -> dict[int, Any]:
+        """Return some of these requests from other runs: one for each large array, one for all that are small."""
+        large = {i: prod(requests[i].terms.shape) * 2 > prod(self._task.shape) for i in which}
+        # What is small may be a sum already, which needs a run as well.
+        small = () if all(large.values()) else self._run()
+        return {i: self._run()[i] if own else small[i] for i, own in large.items()}
+
+    def _run(self) -> Any:
+        """Return the requests that follow the answers so far, from a run that shares nothing with others."""
+        hide = _Hide(self._task, next(self._keys))
+        hidden = replace(
+            self._task, arrays=hide(self._task.arrays), now=hide(self._task.now), h=hide.options(self._task.h)
+        )
+        rule = hidden.start(Again(self._first, hide))
+        requests = next_requests(rule, None)
+        for answer in self._answers:
+            requests = next_requests(rule, hide(tuple(answer)))
+        return requests

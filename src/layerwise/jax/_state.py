@@ -74,8 +74,8 @@ def _divides(sharding: NamedSharding, cut: Any, n: int, of: int) -> bool:
 
 
 def counted(count: Any) -> Any:
-    """One more, up to the largest number of its dtype."""
-    count = jnp.asarray(count)
+    """One more, up to the largest number of its dtype. A count below 0 is taken for 0."""
+    count = jnp.maximum(jnp.asarray(count), 0)
     most = jnp.iinfo(count.dtype).max
     return jnp.where(count < most, count + 1, count)
 
@@ -85,8 +85,18 @@ def check_count(count: Any) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
-    if not isinstance(count, jax.Array) and count < 0:  # to look at a JAX array could mean to wait for it
+    if _is_known(count) and count < 0:
         raise StateError(sentence("count", "≥ 0", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
+
+
+def _is_known(count: Any) -> bool:
+    """Return whether a look at the number waits for nothing: for no computation, and for no copy from a device."""
+    if not isinstance(count, jax.Array):
+        return True
+    if isinstance(count, jax.core.Tracer):
+        return False
+    array: Any = count  # its type does not name `is_ready`
+    return bool(array.is_ready()) and all(device.platform == "cpu" for device in count.devices())
 
 
 def check_part(what: str, found: Any, shape: Shape | None) -> None:

@@ -14,7 +14,7 @@ import optax
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError
 from layerwise.jax import _mesh, _state, _trees
-from layerwise.jax._drive import Cut, Task
+from layerwise.jax._drive import Cut, Task, driven
 from layerwise.jax._options import Options
 from layerwise.jax._stats import measured
 from layerwise.jax._trees import Leaves
@@ -84,7 +84,7 @@ class Transformation:
     def _measured_at_first(self, plan: Plan) -> dict[str, Any]:
         p = jnp.zeros(plan.p.shape, plan.p.dtype)
         tasks = list(self._tasks(plan, p, p, self._fresh(plan, p), jnp.zeros((), jnp.int32)))
-        return self._measured([*self.mesh.drive(tasks)], tasks)
+        return self._measured([*driven(tasks)], tasks)
 
     # ---- update
 
@@ -101,7 +101,7 @@ class Transformation:
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         tasks = {i: list(self._tasks(plans[i], plans[i].p, grads[i], stored[i], state.count)) for i in due}
-        done = self.mesh.drive([task for each in tasks.values() for task in each])
+        done = driven([task for each in tasks.values() for task in each])
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
             moves[i] = _move(plans[i], grads[i], stepped)

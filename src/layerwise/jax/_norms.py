@@ -1,0 +1,169 @@
+"""Sums of squares that neither overflow nor vanish, in the dtype of the arithmetic.
+
+The square of a number that float32 holds need not fit it, and JAX has float64 only where it is switched on. So a sum of
+squares has three columns: as it is, and with the numbers first multiplied or divided by a power of two. Whatever the
+norm, one column is right, and `length` takes that one. Columns add up as numbers do, over blocks, tensors and devices.
+
+The first column is nearly always right. A CPU would need a pass for each of the others, so except for short tensors it
+derives them from the first where that is right, and measures them where it is not. Accelerators measure all three in
+one pass, because there a branch would wait for the number that decides it. So do several devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from layerwise.rules.asks import Shape
+from layerwise.rules.parts import is_complex, root, square
+
+# Up to how many entries three passes take less time than a branch.
+SHORT = 1 << 12
+
+
+class Columns(NamedTuple):
+    """A sum of squares: a partial sum, a total or a mean, with one number for each block."""
+
+    plain: Any
+    raised: Any  # for numbers whose squares are too small: times `factor` squared
+    lowered: Any  # for numbers whose squares are too large: divided by it
+
+    def __add__(self, other: Any) -> Columns:
+        return Columns(*(x + y for x, y in zip(self, other, strict=True)))
+
+    def __truediv__(self, n: Any) -> Columns:
+        return Columns(*(x / n for x in self))
+
+
+class Limits(NamedTuple):
+    """The sums that the first column holds to the dtype's precision, and what the other two need."""
+
+    low: float
+    high: float
+    factor: float
+    largest: float
+
+
+@cache
+def limits(dtype: Any) -> Limits:
+    """Return the limits of a floating dtype.
+
+    The factor raises the smallest number to one whose square is normal, and lowers the largest to one whose squares can
+    be added up. The limits leave room for sums and means of 2^30 numbers.
+    """
+    own = jnp.finfo(dtype)
+    power = own.nmant - own.minexp // 2
+    low, high = 2.0 ** (-own.maxexp // 2 - 12), 2.0 ** (own.maxexp - 8)
+    return Limits(low, high, 2.0**power, float(own.max))
+
+
+class Root(NamedTuple):
+    """The root of a total or of a mean."""
+
+    value: Any
+
+
+class Wanted(NamedTuple):
+    """The sums of squares that are wanted of an array."""
+
+    dims: Shape  # what they run over; kept with size 1
+    entries: int | None  # of a total that is complete: the number to divide it by before its root is taken
+
+
+def measured(terms: Sequence[Any], wanted: Sequence[Wanted]) -> list[Columns | Root]:
+    """Return the sums of squares of each array."""
+    alike: dict[Any, list[int]] = {}
+    for i, (x, want) in enumerate(zip(terms, wanted, strict=True)):
+        alike.setdefault((x.shape, x.dtype, want), []).append(i)
+    found: dict[int, Columns | Root] = {}
+    for (*_, want), places in alike.items():
+        found |= zip(places, _of_alike([terms[i] for i in places], want), strict=True)
+    return [found[i] for i in range(len(terms))]
+
+
+@partial(jax.jit, static_argnums=1)
+def _of_alike(terms: Sequence[Any], wanted: Wanted) -> list[Columns | Root]:
+    """Return the same for arrays of one shape. Jitted, because a branch is slow to take eagerly."""
+    dims, entries = wanted
+    if not branches():
+        return [_finished(_in_one_pass(x, dims), entries) for x in terms]
+    along = tuple(d + 1 for d in dims)  # of the arrays as one: compilers take long over many
+    if terms[0].size < SHORT:
+        stacked = _finished(_in_one_pass(jnp.stack(terms), along), entries)
+    else:
+        first = jnp.stack([first_column(x, dims) for x in terms])
+        stacked = completed(first, lambda: jnp.stack(terms), Wanted(along, entries))
+    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(terms))]
+
+
+def branches() -> bool:
+    """Return whether a sum that is rarely needed may be left to a branch: not where it would add over devices."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def completed(first: Any, terms: Callable[[], Any], wanted: Wanted) -> Columns | Root:
+    """Return all columns, or the root, given the first. `terms` makes the array where it has to be read again."""
+    if not branches():
+        return _finished(_in_one_pass(terms(), wanted.dims), wanted.entries)
+    factor = limits(first.dtype).factor
+    small, large = _is_small(first), _is_large(first)
+
+    # The bounds keep a compiler from making one factor of two, which the dtype would not hold.
+    raised = jnp.minimum(first * factor, limits(first.dtype).largest) * factor
+    lowered = jnp.maximum(first / factor, 0.0) / factor
+
+    def derived() -> Columns | Root:
+        return _finished(Columns(first, raised, lowered), wanted.entries)
+
+    def rescaled() -> Columns | Root:
+        scale = jnp.where(large, 1 / factor, jnp.where(small, factor, 1.0)).astype(first.dtype)
+        found = first_column(terms() * scale, wanted.dims)
+        columns = Columns(first, jnp.where(small, found, raised), jnp.where(large, found, lowered))
+        return _finished(columns, wanted.entries)
+
+    found: Columns | Root = jax.lax.cond(jnp.any(small | large), rescaled, derived)
+    return found
+
+
+def _finished(columns: Columns, entries: int | None) -> Columns | Root:
+    return columns if entries is None else Root(length(columns / entries))
+
+
+def first_column(x: Any, dims: Shape) -> Any:
+    """Return the first column of the sum of squares over these dimensions, which are kept with size 1."""
+    return jnp.sum(square(x), axis=dims, keepdims=True)
+
+
+def _in_one_pass(x: Any, dims: Shape) -> Columns:
+    if is_complex(x):
+        return _in_one_pass(x.real, dims) + _in_one_pass(x.imag, dims)
+    its = limits(x.dtype)
+
+    def scaled(factor: float) -> Any:
+        # The bounds keep a compiler from scaling the squares instead, and derivatives of unused columns finite.
+        return first_column(jnp.clip(x * factor, -its.largest, its.largest), dims)
+
+    return Columns(first_column(x, dims), scaled(its.factor), scaled(1 / its.factor))
+
+
+def _is_small(first: Any) -> Any:
+    return first < limits(first.dtype).low
+
+
+def _is_large(first: Any) -> Any:
+    return first > limits(first.dtype).high
+
+
+def length(squares: Columns | Root) -> Any:
+    """Return the root: finite and not 0 for finite numbers that are not all 0."""
+    if isinstance(squares, Root):
+        return squares.value
+    first = squares.plain
+    its, small, large = limits(first.dtype), _is_small(first), _is_large(first)
+    found = root(jnp, jnp.where(large, squares.lowered, jnp.where(small, squares.raised, first)))
+    norm = found * jnp.where(large, its.factor, jnp.where(small, 1 / its.factor, 1.0)).astype(first.dtype)
+    return jnp.where(jnp.isfinite(found), jnp.minimum(norm, its.largest), norm)
