@@ -197,7 +197,10 @@ def tried(front: str, way: str) -> dict[str, int]:
         if number >= TRIES and found["taken"] >= WANTED:
             break
         saved = what.saved()
+        begun = time.perf_counter()
         hit = interrupted(what.step, drawn(0, 1.2 * length))
+        if not hit:  # so that a busy machine, where a step once took long, does not make most interrupts come too late
+            length = min(length, time.perf_counter() - begun)
         now = what.state()
         before, after = what.undisturbed(saved)
         was = [same(*both) for both in zip(now, before, strict=True)]
