@@ -26,7 +26,7 @@ from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Step, Timing, alternately
 from layerwise.rules.asks import Now
-from layerwise.torch import _engines
+from layerwise.torch.step import _engines
 from rows import RESULTS, append, provenance
 
 TABLE = "cpu_engine.csv"

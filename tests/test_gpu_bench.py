@@ -22,7 +22,7 @@ from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.timing import Timing
 from layerwise.engines import Candidate
 from layerwise.errors import EngineError
-from layerwise.torch import _engines
+from layerwise.torch.step import _engines
 
 HOME = Path(__file__).parents[1] / "benchmarks"
 

@@ -154,7 +154,7 @@ def test_their_lr_is_a_cap(name, lr):
 
 def test_fused_is_refused_when_the_optimizer_is_made(monkeypatch):
     from layerwise.engines import Candidate
-    from layerwise.torch import _engines
+    from layerwise.torch.step import _engines
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     gone = {"cpu": Candidate("compiled", None, "the extension is gone")}

@@ -14,7 +14,7 @@ import layerwise.torch
 from layerwise.cli.bench.shapes import Shapes, shrunk
 from layerwise.cli.bench.tensors import Tensors, of_shapes
 from layerwise.engines import Candidate, compiled
-from layerwise.torch import _engines, _tensors
+from layerwise.torch.step import _engines, _tensors
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 FEW, SMALLER = 6, 1 << 16  # tensors that are interpreted, and how many times smaller than they are

@@ -26,7 +26,7 @@ def on_gpu(monkeypatch):
 
     from layerwise.engines import Candidate
     from layerwise.engines.gpu.engine import GpuEngine
-    from layerwise.torch import _engines
+    from layerwise.torch.step import _engines
 
     engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
     table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))

@@ -20,8 +20,9 @@ from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
 from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch import Lamb, _tensors
-from layerwise.torch._namespace import beside
+from layerwise.torch import Lamb
+from layerwise.torch.step import _tensors
+from layerwise.torch.step._namespace import beside
 
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}

@@ -24,7 +24,8 @@ from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.proof import Proof, smaller
 from layerwise.errors import EngineError
-from layerwise.torch import Adafactor, Lamb, Lars, _engines
+from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch.step import _engines
 
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 KIND = type(parts.add_up)

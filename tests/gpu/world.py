@@ -12,7 +12,7 @@ from engines.worlds import LAYOUTS, Stepping, World, as_torch
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch._namespace import Tensors
+from layerwise.torch.step._namespace import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Sizes(chunk=256, block=128, lanes=2, tile=256, tiles=2, entries=64, strips=2)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from layerwise.engines import Candidate
 from layerwise.errors import SynchronizationError
-from layerwise.torch import _engines
+from layerwise.torch.step import _engines
 from sharding import runs
 
 

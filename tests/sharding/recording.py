@@ -10,7 +10,7 @@ import torch
 from sharding.counting import Collectives, Seen
 
 from layerwise.torch import monitor
-from layerwise.torch._records import rows_of
+from layerwise.torch.tools._records import rows_of
 from sharding import runs
 
 Rows = dict[tuple[str, str, str], list[float]]

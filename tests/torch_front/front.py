@@ -15,8 +15,8 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch import _engines, _tensors
-from layerwise.torch._namespace import Tensors
+from layerwise.torch.step import _engines, _tensors
+from layerwise.torch.step._namespace import Tensors
 
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
 FRONTS = list(FRONT_OF.values())

@@ -12,7 +12,7 @@ from torch_front.front import bits, busy, everything, fronts, parameters, set_gr
 from layerwise.engines import compiled
 from layerwise.engines.options import OPTIONS
 from layerwise.errors import GradientError, StateError
-from layerwise.torch import _state, _watch
+from layerwise.torch.step import _state, _watch
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
 engines = pytest.mark.parametrize("fused", [None, False], ids=["fused", "rule"])

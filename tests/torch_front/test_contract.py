@@ -15,7 +15,8 @@ from torch_front.front import BUSY, FRONT_OF, FRONTS, bits, busy, cases, close, 
 
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
-from layerwise.torch import Adafactor, Lamb, Lars, _engines
+from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.torch.step import _engines
 
 
 def some():

@@ -15,7 +15,8 @@ from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, t
 
 from layerwise.engines import Counter, compiled
 from layerwise.errors import ContradictionError, HyperparameterError
-from layerwise.torch import Lamb, _optimizer, _plan, _settings, _state, _tensors
+from layerwise.torch import Lamb, _optimizer
+from layerwise.torch.step import _plan, _settings, _state, _tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -440,7 +441,7 @@ ELSEWHERE = """
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from layerwise.engines import compiled
-from layerwise.torch import _watch
+from layerwise.torch.step import _watch
 
 _setup_privateuseone_for_python_backend("elsewhere")
 assert compiled._native is not None

@@ -11,15 +11,15 @@
 """
 
 from layerwise.torch import optimizers
-from layerwise.torch._backward import step_in_backward
-from layerwise.torch._convert import convert
-from layerwise.torch._engines import set_bucket_size
-from layerwise.torch._groups import ParamGroups, param_groups
-from layerwise.torch._heatmap import heatmap
-from layerwise.torch._monitor import monitor
-from layerwise.torch._noise import NoiseScale
-from layerwise.torch._schedule import scheduler
+from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+from layerwise.torch.step._engines import set_bucket_size
+from layerwise.torch.tools._backward import step_in_backward
+from layerwise.torch.tools._groups import ParamGroups, param_groups
+from layerwise.torch.tools._heatmap import heatmap
+from layerwise.torch.tools._monitor import monitor
+from layerwise.torch.tools._noise import NoiseScale
+from layerwise.torch.tools._schedule import scheduler
 
 __all__ = [
     "NoiseScale",

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError
-from layerwise.torch import _schedule
-from layerwise.torch._agreeing import Agreeing
-from layerwise.torch._plan import Plan
-from layerwise.torch._settings import proportional_rates
-from layerwise.torch._turn import Turn
+from layerwise.torch.sharding._agreeing import Agreeing
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._settings import proportional_rates
+from layerwise.torch.step._turn import Turn
+from layerwise.torch.tools import _schedule
 
 
 class Answering(Agreeing):

@@ -23,18 +23,20 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
-from layerwise.torch import _cuts as cuts
-from layerwise.torch import _loading, _schedule, _state, _tensors
-from layerwise.torch._agreement import Skipped
 from layerwise.torch._answering import Answering
-from layerwise.torch._engines import FUSED, check_fused, engine_name, engines_of
-from layerwise.torch._memory import check_apart, readable
-from layerwise.torch._model_group import as_model_group
-from layerwise.torch._names import Names
-from layerwise.torch._peers import Skips
-from layerwise.torch._plan import Plan, check_step, plan_of
-from layerwise.torch._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
-from layerwise.torch._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
+from layerwise.torch.checkpoints import _loading
+from layerwise.torch.checkpoints._names import Names
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Skipped
+from layerwise.torch.sharding._model_group import as_model_group
+from layerwise.torch.sharding._peers import Skips
+from layerwise.torch.step import _state, _tensors
+from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
+from layerwise.torch.step._memory import check_apart, readable
+from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
+from layerwise.torch.step._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
+from layerwise.torch.tools import _schedule
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 

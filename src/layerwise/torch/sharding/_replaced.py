@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerwise.errors import ParameterError
-from layerwise.torch._cuts import is_dtensor
+from layerwise.torch.sharding._cuts import is_dtensor
 
 MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
-from layerwise.torch import _matching, _origin, _state
-from layerwise.torch._matching import MOVED, same
-from layerwise.torch._settings import RATES
+from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints._matching import MOVED, same
+from layerwise.torch.step import _state
+from layerwise.torch.step._settings import RATES
 
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import SynchronizationError
-from layerwise.torch._cuts import Axis
+from layerwise.torch.sharding._cuts import Axis
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
 HEADER = 2 * CHUNKS + 3

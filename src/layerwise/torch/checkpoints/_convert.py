@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch._matching import MOVED
-from layerwise.torch._state import with_lr
+from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.step._state import with_lr
 
 State = dict[str, Any]
 Group = Mapping[str, Any]

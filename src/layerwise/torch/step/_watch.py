@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from layerwise.engines import compiled
-from layerwise.torch._cuts import local
-from layerwise.torch._memory import has_address
+from layerwise.torch.sharding._cuts import local
+from layerwise.torch.step._memory import has_address
 
 States = Mapping[Tensor, Mapping[str, Any]]
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
-from layerwise.torch._cuts import is_dtensor, local
-from layerwise.torch._memory import has_address, lying, resolved, unreadable
-from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import FLOATING, LOW, alike, computing
+from layerwise.torch.sharding._cuts import is_dtensor, local
+from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._tensors import FLOATING, LOW, alike, computing
 
 State = dict[str, Any]
 OTHERS = ("step", "master")

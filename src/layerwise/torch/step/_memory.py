@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError
 from layerwise.spans import Lying, shared
-from layerwise.torch._cuts import local
+from layerwise.torch.sharding._cuts import local
 
 BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions say what they hold
 FAKE = torch._C._TorchDispatchModeKey.FAKE

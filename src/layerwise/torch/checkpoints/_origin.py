@@ -12,7 +12,7 @@ from layerwise.registry import ENTRIES
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
-from layerwise.torch._matching import MOVED
+from layerwise.torch.checkpoints._matching import MOVED
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.

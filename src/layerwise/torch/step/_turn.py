@@ -15,14 +15,14 @@ from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.telemetry import summary
-from layerwise.torch import _state
-from layerwise.torch._agreement import Agreement
-from layerwise.torch._counts import Counts
-from layerwise.torch._cuts import local
-from layerwise.torch._peers import Peers, Skips
-from layerwise.torch._plan import Plan
-from layerwise.torch._tensors import alike, written
-from layerwise.torch._watch import States, watch
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._peers import Peers, Skips
+from layerwise.torch.step import _state
+from layerwise.torch.step._counts import Counts
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._tensors import alike, written
+from layerwise.torch.step._watch import States, watch
 
 Here = tuple[list[Tensor], list[Tensor]]  # what of parameters and gradients is here
 

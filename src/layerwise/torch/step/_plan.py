@@ -14,8 +14,8 @@ from layerwise.engines import Job
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
 from layerwise.layout import Layout, lay_out
-from layerwise.torch._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
-from layerwise.torch._tensors import check_gradient, check_parameter
+from layerwise.torch.sharding._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
+from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch._agreement import Agreement, Said, all_reduced
-from layerwise.torch._cuts import Axis
+from layerwise.torch.sharding._agreement import Agreement, Said, all_reduced
+from layerwise.torch.sharding._cuts import Axis
 
 Axes = tuple[tuple[Axis, int], ...]  # of one job: who cuts it, and along which of its dimensions
 

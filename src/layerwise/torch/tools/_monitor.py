@@ -11,9 +11,9 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.telemetry import clipped
-from layerwise.torch import _state
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch._records import Record, Table, writing_to
+from layerwise.torch.step import _state
+from layerwise.torch.tools._records import Record, Table, writing_to
 
 
 class Monitor:

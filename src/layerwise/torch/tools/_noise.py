@@ -32,9 +32,9 @@ from layerwise.errors import (
     SynchronizationError,
     sentence,
 )
-from layerwise.torch import _tensors
-from layerwise.torch._agreement import all_reduced, axis_of
-from layerwise.torch._cuts import Axis, is_dtensor, local
+from layerwise.torch.sharding._agreement import all_reduced, axis_of
+from layerwise.torch.sharding._cuts import Axis, is_dtensor, local
+from layerwise.torch.step import _tensors
 
 Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
 BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."

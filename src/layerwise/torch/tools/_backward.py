@@ -14,9 +14,9 @@ from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
-from layerwise.torch import _cuts as cuts
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch._turn import Due
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.step._turn import Due
 
 
 class InBackward:

@@ -9,8 +9,8 @@ from layerwise import checks
 from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
-from layerwise.torch import _tensors
-from layerwise.torch._namespace import DifferentiableTensors, Tensors
+from layerwise.torch.step import _tensors
+from layerwise.torch.step._namespace import DifferentiableTensors, Tensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.

@@ -12,7 +12,7 @@ from layerwise.engines import Counter
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now
-from layerwise.torch import _state
+from layerwise.torch.step import _state
 
 
 class Counts:

@@ -14,8 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from layerwise.engines.compiled import know_torch
 from layerwise.errors import GradientError, ParameterError
-from layerwise.torch._cuts import local
-from layerwise.torch._memory import is_fake, lying, unreadable
+from layerwise.torch.sharding._cuts import local
+from layerwise.torch.step._memory import is_fake, lying, unreadable
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)

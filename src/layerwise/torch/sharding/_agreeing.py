@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
-from layerwise.torch import _cuts as cuts
-from layerwise.torch import _replaced
-from layerwise.torch._agreement import Agreement
-from layerwise.torch._model_group import ModelGroup, as_model_group
-from layerwise.torch._names import Named
-from layerwise.torch._peers import Skips
-from layerwise.torch._settings import Groups
-from layerwise.torch._turn import Turn
+from layerwise.torch.checkpoints._names import Named
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding import _replaced
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
+from layerwise.torch.sharding._peers import Skips
+from layerwise.torch.step._settings import Groups
+from layerwise.torch.step._turn import Turn
 
 
 class Agreeing(Named):

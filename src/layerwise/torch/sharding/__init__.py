@@ -1,0 +1,1 @@
+"""Tensors that lie on several ranks: how they are cut, what ranks agree on, and sums over ranks."""

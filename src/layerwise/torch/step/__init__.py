@@ -1,0 +1,1 @@
+"""A step of PyTorch's front, from parameter groups to the jobs of engines."""

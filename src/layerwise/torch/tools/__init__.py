@@ -1,0 +1,1 @@
+"""What stands beside an optimizer: groups, schedulers, monitors, and steps in the backward pass."""
