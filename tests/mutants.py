@@ -231,7 +231,7 @@ MUTANTS = [
         ("m of the raw gradient", "mix(xp, b1, m, g), mix", "mix(xp, b1, m, 2 * g), mix", "reference vectors"),
         ("v not squared", "mix(xp, b2, v, square(g))", "mix(xp, b2, v, abs(g))", "reference vectors limits"),
         ("m not corrected", "m / (one_minus_power(xp, b1, t) * d)", "m / d", "reference vectors"),
-        ("v not corrected", "xp.sqrt(v / one_minus_power(xp, b2, t))", "xp.sqrt(v)", "reference vectors limits"),
+        ("v not corrected", "v / one_minus_power(xp, b2, t)", "v", "reference vectors limits"),
         (
             "the gradient's direction corrected",
             "g / d\n",

@@ -41,7 +41,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def parameter(page: Path) -> Any:
-    slow = any(imports(*PARITY).search(code) for _, code in blocks(page))
+    slow = any(imports(*PARITY, "jax").search(code) for _, code in blocks(page))  # which compiles for long
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.slow if slow else ())
 
 

@@ -32,7 +32,8 @@ def test_rebuilding_alone_changes_nothing() -> None:
 
 def test_every_oracle_has_mutants_of_its_own() -> None:
     assert {oracle for mutant in MUTANTS for oracle in mutant.caught_by} == set(ORACLES)
-    assert {f"layerwise.{mutant.module}" for mutant in MUTANTS} == set(MODULES)
+    rebuilt_alone = {"layerwise.drive", "layerwise.drive.parts"}  # the latter is tried where others hold parts
+    assert {f"layerwise.{mutant.module}" for mutant in MUTANTS} == set(MODULES) - rebuilt_alone
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

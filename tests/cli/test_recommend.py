@@ -52,7 +52,7 @@ class TestRecommend:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (("sgd", "1024"), "`optimizer` must be one of Adafactor, Lamb, Lars, but is 'sgd'"),
+            (("sgd", "1024"), "`optimizer` must be one of Adafactor, Lamb, Lans, Lars, but is 'sgd'"),
             (("lamb", "0"), "`batch` must be an integer ≥ 1, but is 0"),
             (("lamb", "1024", "--reference-lr", "0.1"), "`reference_batch` must be given"),
             (("adafactor", "1024"), "`reference_lr` must be given for Adafactor"),

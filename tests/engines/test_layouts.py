@@ -230,7 +230,7 @@ def test_as_many_groups_as_there_are(counted, monkeypatch, options):
     assert (len(made_), counted) == (before, first)
     for step in range(1000):  # and what a scheduler makes is forgotten
         opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
-        opt.settings_of(opt.param_groups[0])
+        opt._settings_of(opt.param_groups[0])
     assert len(opt._groups._made) < 600
 
 

@@ -45,6 +45,7 @@ def test_for_nvidia(target):
         assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one
 
 
+@pytest.mark.slow
 def test_for_amd():
     kernels = compiled("gfx942", EXTENT)
     assert all_phases(kernels)

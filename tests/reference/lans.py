@@ -25,6 +25,7 @@ class Lans(Stepper):
         betas=(0.9, 0.999),
         eps=1e-6,
         weight_decay=0,
+        eps_root=0,
         adapt=True,
         trust_clip=None,
         max_weight_norm=None,
@@ -37,6 +38,7 @@ class Lans(Stepper):
         super().__init__(lr, weight_decay, blocks, None, None, max_grad_value, maximize)
         self.b1, self.b2 = betas
         self.eps = eps
+        self.eps_root = eps_root
         self.adapt = adapt
         self.trust_clip = trust_clip
         self.max_weight_norm = max_weight_norm
@@ -54,7 +56,7 @@ class Lans(Stepper):
             unit = 0.0 if size == 0 else g[i] / size
             state["m"][i] = self.b1 * state["m"][i] + (1 - self.b1) * unit
             state["v"][i] = self.b2 * state["v"][i] + (1 - self.b2) * unit * unit
-            below = math.sqrt(state["v"][i] / (1 - self.b2**t)) + self.eps
+            below = math.sqrt(state["v"][i] / (1 - self.b2**t) + self.eps_root) + self.eps
             r[i] = divide(state["m"][i] / (1 - self.b1**t), below) + lam * p[i]
             c[i] = divide(unit, below) + lam * p[i]
         weight_norm, update_norm = norm(p), norm(r)
@@ -83,6 +85,7 @@ OPTIONS = {
     "betas": ((0.9, 0.999), (0.0, 0.5), (0.5, 0.0)),
     "eps": (1e-6, 1e-2),
     "weight_decay": (0.0, 0.1),
+    "eps_root": (0.0, 1e-3),
     "max_weight_norm": (None, 0.5),
 }
 
@@ -136,4 +139,5 @@ CASE = Case(
     properties=_properties,
     limits=_limits,
     consistent=_consistent,
+    smooth={"eps_root": 1e-8},
 )

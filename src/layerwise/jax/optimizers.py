@@ -243,6 +243,7 @@ def lans(
     weight_decay: Rate = 0.0,
     *,
     mask: ByLeaf = None,
+    eps_root: Number = 0.0,
     max_weight_norm: Number | None = None,
     adapt: Adapt = True,
     trust_clip: Bounds | None = None,
@@ -268,6 +269,7 @@ def lans(
         weight_decay: Weight decay λ. It may be a function of the step.
         mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
             returns one.
+        eps_root: Added inside the root of the denominator.
         max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
         adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
             ("decayed").

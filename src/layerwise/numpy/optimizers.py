@@ -193,6 +193,7 @@ class Lans(Optimizer):
         betas: Decay rates of the first moment m and of the second moment v.
         eps: Added to the denominator of both directions.
         weight_decay: Weight decay λ. It may be a function of the step.
+        eps_root: Added inside the root of the denominator.
         max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
         adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
             ("decayed").
@@ -220,6 +221,7 @@ class Lans(Optimizer):
         eps: float = 1e-06,
         weight_decay: Scheduled = 0.0,
         *,
+        eps_root: float = 0.0,
         max_weight_norm: float | None = None,
         adapt: Adapt | ByName[Adapt] = True,
         trust_clip: Bounds | None = None,

@@ -3,8 +3,9 @@
     ĝ = g / ‖g‖,  and 0 where ‖g‖ is 0
     m ← b1·m + (1 − b1)·ĝ
     v ← b2·v + (1 − b2)·ĝ²
-    r = (m / (1 − b1^t)) / (√(v / (1 − b2^t)) + eps) + lam·p
-    c = ĝ / (√(v / (1 − b2^t)) + eps) + lam·p
+    d = √(v / (1 − b2^t) + eps_root) + eps
+    r = (m / (1 − b1^t)) / d + lam·p
+    c = ĝ / d + lam·p
     p ← p − lr·(b1·(‖p‖ / ‖r‖)·r + (1 − b1)·(‖p‖ / ‖c‖)·c),  with zero_norm_ratio for a ratio with a norm of 0
 
 g is the gradient made ready: parts.py's `ready` unscales it, turns it round and clips its elements, if asked to.
@@ -57,6 +58,9 @@ class Lans(TrustRatio):
     )
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY
+    eps_root: float = option(
+        0.0, number(0), "Added inside the root of the denominator.", "Pass a small number such as eps_root=1e-12, or 0."
+    )
     max_weight_norm: float | None = option(
         None,
         number(0, above=True) | NONE,
@@ -86,11 +90,12 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     g = yield from _normalized(xp, ready(xp, g, h, now))
     m, v = final(xp, mix(xp, b1, m, g), mix(xp, b2, v, square(g)))
 
-    d = xp.sqrt(v / one_minus_power(xp, b2, t)) + h.eps
+    v_hat = v / one_minus_power(xp, b2, t)
+    d = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root) + h.eps
     r, c = m / (one_minus_power(xp, b1, t) * d), g / d
     if not is_zero(lam):
         r, c = add(xp, r, lam, p), add(xp, c, lam, p)
-    del g, d  # what waits for the sums is p, r and c
+    del g, v_hat, d  # what waits for the sums is p, r and c
     m, v = yield Keep(State(m, v))
 
     (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, lam, h)

@@ -12,7 +12,7 @@ import numpy as np
 
 from layerwise.cli import Mistake
 from layerwise.cli.bench.memory import available, bytes_in
-from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, Running, Work, load
+from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, Running, Work, load
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
@@ -197,16 +197,17 @@ def _numpy_peers(name: str) -> tuple[Peer, ...]:
     """Ours, optax's, what PyTorch has of the same, and last its AdamW: 28 bytes a parameter, moved once."""
     ours = f"layerwise.numpy.{name}", f"layerwise.numpy:{name}"
     others = [peer for peer in PEERS[name] if peer.label in OF_TORCH]
-    optax = JaxPeerOfNumpy(f"optax.{name.lower()}, jitted", f"optax:{name.lower()}")
+    optax = [JaxPeerOfNumpy(f"optax.{name.lower()}, jitted", f"optax:{name.lower()}")] if name in OTHERS else []
     adamw = Peer("torch.optim.AdamW, fused", "torch.optim:AdamW", {"fused": True})
-    return NumpyPeer(*ours), NumpyPeer(f"{ours[0]}, by the rule", ours[1], {"engine": "rule"}), optax, *others, adamw
+    return NumpyPeer(*ours), NumpyPeer(f"{ours[0]}, by the rule", ours[1], {"engine": "rule"}), *optax, *others, adamw
 
 
 def _jax_peers(name: str) -> tuple[Peer, ...]:
     """Last what the memory allows."""
-    labels = f"layerwise.jax.{name}", f"optax.{name}", "optax.adamw"
+    optax = [f"optax.{name.lower()}"] if name in OTHERS else []
+    labels = f"layerwise.jax.{name.lower()}", *optax, "optax.adamw"
     return tuple(JaxPeer(label, ":".join(label.rsplit(".", 1))) for label in labels)
 
 
 NUMPY_PEERS = {name: _numpy_peers(name) for name in PEERS}
-JAX_PEERS = {name: _jax_peers(name.lower()) for name in PEERS}
+JAX_PEERS = {name: _jax_peers(name) for name in PEERS}
