@@ -34,12 +34,14 @@ def jax64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    from applicable import applies
+    from selection import applies, thin
 
     left_out = [item for item in items if not applies(item)]
     items[:] = [item for item in items if applies(item)]
     config.hook.pytest_deselected(items=left_out)
+    thin(items, pytest.mark.slow)
     items.sort(key=lambda item: next((i for i, path in enumerate(LONGEST) if item.path.is_relative_to(path)), 99))
 
 

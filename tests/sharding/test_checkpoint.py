@@ -48,12 +48,14 @@ def resumed(
 
 @pytest.mark.parametrize("how", checkpoints.OPTIONS)
 @with_control
+@pytest.mark.thinned(2)
 def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
     same(*resumed(ranks, saved, front, ("fsdp on 4", "fsdp on 4"), torch.float32, how))
 
 
 @pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 1", "tensor parallel on 2", "hybrid", "plain"])
 @with_control
+@pytest.mark.thinned(2)
 def test_onto_another_layout(ranks, saved, front, there):
     ours, wanted = resumed(ranks, saved, front, ("fsdp on 4", there), torch.float64)
     close(ours, wanted, TOLERANCE[torch.float64])
@@ -61,6 +63,7 @@ def test_onto_another_layout(ranks, saved, front, there):
 
 @pytest.mark.parametrize("how", ["flat", "full", "from rank 0"])
 @fronts
+@pytest.mark.thinned(2)
 def test_onto_another_layout_in_other_ways(ranks, saved, front, how):
     ours, wanted = resumed(ranks, saved, front, ("tensor parallel on 4", "fsdp on 3"), torch.float64, how)
     close(ours, wanted, TOLERANCE[torch.float64])
@@ -68,6 +71,7 @@ def test_onto_another_layout_in_other_ways(ranks, saved, front, how):
 
 @pytest.mark.parametrize("pair", [("plain", "fsdp on 4"), ("strided", "fsdp on 3")], ids=" to ".join)
 @fronts
+@pytest.mark.thinned(2)
 def test_from_other_layouts(ranks, saved, front, pair):
     ours, wanted = resumed(ranks, saved, front, pair, torch.float64)
     close(ours, wanted, TOLERANCE[torch.float64])

@@ -35,6 +35,7 @@ def test_collectives_are_seen(ranks):
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "fsdp on 4", "nested", "hybrid", "part of the model"])
 @fronts
+@pytest.mark.thinned(2)
 def test_one_for_each_round(ranks, front, layout):
     assert len(steady(ranks, front, layout)) == ROUNDS[front]
 

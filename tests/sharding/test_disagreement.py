@@ -30,6 +30,7 @@ SOON = 30.0  # seconds
     ("front", "layout"),
     [*((front, "fsdp on 2") for front in FRONTS), *((Lamb, one) for one in OVER_REPLICAS), (Lamb, "two-dimensional")],
 )
+@pytest.mark.thinned(2)
 def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
     world = runs.layout_of(layout)[0]
     found = ranks.run(world, disagreements.disagreeing, front, layout, change, timeout=SOON)
@@ -85,6 +86,7 @@ def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "several meshes", *OVER_REPLICAS])
 @fronts
+@pytest.mark.thinned(2)
 def test_an_optimizer_that_one_rank_makes_again(ranks, front, layout):
     """It has no state, and has sent nothing yet, while the others send sums."""
     found = ranks.run(
@@ -126,6 +128,7 @@ def test_a_closure_that_fails_where_the_others_are_within_theirs(ranks):
         for layout in ("fsdp on 2", "two-dimensional", "several meshes", *OVER_REPLICAS)
     ],
 )
+@pytest.mark.thinned(2)
 def test_all_skip(ranks, front, layout, spoil):
     world = runs.layout_of(layout)[0]
     found = ranks.run(world, disagreements.skipping, front, layout, spoil, timeout=SOON)

@@ -42,6 +42,7 @@ def test_the_wrappings_train(ranks, wrapping):
 
 @each_wrapping
 @fronts
+@pytest.mark.thinned(2)
 def test_wrappings(ranks, front, wrapping):
     check(ranks, front, wrapping, torch.float32)
 

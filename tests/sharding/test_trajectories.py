@@ -60,6 +60,7 @@ def test_the_layouts_hold_what_they_are_given(ranks, layout):
 
 @each_layout
 @fronts
+@pytest.mark.thinned(2)
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float64)
 
@@ -67,12 +68,14 @@ def test_layouts(ranks, front, layout):
 @pytest.mark.parametrize("layout", ["fsdp on 4", "several meshes"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @fronts
+@pytest.mark.thinned(2)
 def test_dtypes(ranks, front, layout, dtype):
     check(ranks, front, layout, dtype)
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
 @fronts
+@pytest.mark.thinned(2)
 def test_by_the_rule(ranks, front, layout):
     check(ranks, front, layout, torch.float64, fused=False)
 
@@ -86,6 +89,7 @@ def test_the_norm_of_all_gradients(ranks, front, layout, fused):
 
 @pytest.mark.parametrize("layout", MANY)
 @fronts
+@pytest.mark.thinned(2)
 def test_parameters_without_gradients(ranks, front, layout):
     """They wait, and count no step, as long as no rank has one."""
     check(ranks, front, layout, torch.float64, without=("first.embed", "second.narrow", "bare.scalar"))
@@ -93,6 +97,7 @@ def test_parameters_without_gradients(ranks, front, layout):
 
 @pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
 @fronts
+@pytest.mark.thinned(2)
 def test_state_lies_as_its_parameter_does(ranks, front, layout):
     """So that torch.distributed.checkpoint can cut it anew."""
     for found in ranks.run(runs.layout_of(layout)[0], runs.layout_of_state, front, layout):

@@ -1,6 +1,10 @@
-"""Tests of all optimizers that are about an option leave out those that do not take it.
+"""Which optimizers a test of all of them is tried with.
 
-A test says `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
+Tests that are about an option leave out optimizers that do not take it. A test says
+`@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
+
+Where a mechanism is tried on many layouts, say, and does not depend on the rule, `@pytest.mark.thinned(2)` lets
+`make test` try each layout with two optimizers in turn. `make test-all` tries all.
 """
 
 from __future__ import annotations
@@ -26,6 +30,22 @@ def applies(item: Any) -> bool:
         return True
     needed = {name for mark in item.iter_markers("needs") for name in mark.args}
     return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
+
+
+def thin(items: list[Any], slow: Any) -> None:
+    """Mark as slow all but so many optimizers, in turn, of each combination of a thinned test's other parameters."""
+    combinations: dict[str, dict[Any, list[Any]]] = {}
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            others = tuple(repr(one) for one in item.callspec.params.values() if _name(one) not in TAKEN)
+            combinations.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
+    for groups in combinations.values():
+        for turn, group in enumerate(groups.values()):
+            most = group[0].get_closest_marker("thinned").args[0]
+            tried = {(turn + i) % len(group) for i in range(most)}
+            for i, item in enumerate(group):
+                if i not in tried:
+                    item.add_marker(slow)
 
 
 def _name(given: Any) -> str | None:
