@@ -107,3 +107,12 @@ def check_part(what: str, found: Any, shape: Shape | None) -> None:
         has = "nothing" if found is None else f"the shape {tuple(jnp.shape(found))}"
         wanted = "nothing" if shape is None else f"the shape {shape}"
         raise StateError(f"{what} must have {wanted}, but has {has}. {WAY_OUT}")
+
+
+def __getattr__(name: str) -> Any:
+    """Find the states where pickles of earlier versions have them."""
+    from layerwise.jax import optimizers
+
+    if name.endswith("State") and name in optimizers.__all__:
+        return getattr(optimizers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
