@@ -45,7 +45,14 @@ DECAY_MASK = {
     name: next(one for one in ("mask", "weight_decay_mask") if one in inspect.signature(function).parameters)
     for name, function in FRONTS.items()
 }
+WITH_RATIO = [name for name, function in FRONTS.items() if "trust_ratio_mask" in inspect.signature(function).parameters]
 THEIRS = {name: getattr(optax, name.lower()) for name in NAMES if hasattr(optax, name.lower())}
+
+
+def taken(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the optimizer takes."""
+    known = inspect.signature(FRONTS[name]).parameters
+    return {key: value for key, value in options.items() if key in known}
 
 
 def is_shape(x: Any) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from jax_front.front import NAMES, made
+from jax_front.front import DECAY_MASK, NAMES, made
 
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
@@ -44,7 +44,7 @@ def test_integers_stay_what_they_are(name, jit):
 def test_masks_of_jax(name):
     params = {"w": jnp.ones(3), "b": jnp.ones(2)}
     masks = {"w": jnp.array(True), "b": jnp.array(False)}, {"w": True, "b": np.False_}
-    argument = "mask" if name == "Lamb" else "weight_decay_mask"
+    argument = DECAY_MASK[name]
     steps = []
     for mask in masks:
         opt = made(name, **{argument: mask})

@@ -9,7 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax_front.front import BY_NAME, DECAY_MASK, FRONTS, NAMES, arguments, close, gradients, made, run, same, tree
+from jax_front.front import (
+    BY_NAME,
+    DECAY_MASK,
+    FRONTS,
+    NAMES,
+    THEIRS,
+    WITH_RATIO,
+    arguments,
+    close,
+    gradients,
+    made,
+    run,
+    same,
+    taken,
+    tree,
+)
 
 from layerwise import Blocks
 from layerwise import jax as front
@@ -42,7 +57,7 @@ def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
     same(moved(name, **{DECAY_MASK[name]: whole}), by_prefix)
     same(moved(name, **{DECAY_MASK[name]: lambda params: MASK}), by_prefix)
     theirs = jax.tree.map(lambda keep: keep, MASK)
-    decay = {"weight_decay_rate": 0} if name == "Adafactor" else {"weight_decay": 0}
+    decay = taken(name, {"weight_decay_rate": 0, "weight_decay": 0})
     undecayed, decayed = moved(name, **decay), moved(name)
     for key, keep in theirs.items():
         same(by_prefix[key], (decayed if keep else undecayed)[key])
@@ -50,7 +65,7 @@ def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
             assert not np.array_equal(jax.tree.leaves(decayed[key])[0], jax.tree.leaves(undecayed[key])[0])
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+@pytest.mark.parametrize("name", WITH_RATIO)
 def test_the_ratio_has_a_mask_of_its_own(name):
     masked, plain, adapted = moved(name, trust_ratio_mask=MASK), moved(name, adapt=False), moved(name)
     for key, keep in MASK.items():
@@ -290,14 +305,14 @@ def test_a_count_may_be_any_integer(name):
 def test_a_part_of_the_state_that_is_no_such_array(name, one):
     opt, params = made(name), {"w": jnp.ones((4, 3))}
     state = opt.init(params)
-    part = {"Lamb": "mu", "Lars": "trace", "Adafactor": "ema"}[name]
+    part = next(part for part in ("mu", "trace", "ema", *state._fields[1:]) if part in state._fields)
     with pytest.raises(StateError, match=f"{part} of w must "):
         opt.update(params, state._replace(**{part: {"w": one}}), params)
 
 
-@each
+@pytest.mark.parametrize("name", THEIRS)
 def test_the_state_of_optax_names_its_converter(name):
-    theirs = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}[name](0.1)
+    theirs = THEIRS[name](0.1)
     params = {"w": jnp.ones(2)}
     with pytest.raises(StateError, match=r"convert\.from_optax\(state, optimizer, params\)"):
         made(name).update(params, theirs.init(params), params)
@@ -314,7 +329,7 @@ def test_masks_may_be_made_of_arrays(name, true):
 
     expected = moved(name, **{DECAY_MASK[name]: MASK})
     same(moved(name, **{DECAY_MASK[name]: jax.tree.map(array, MASK)}), expected)
-    if name != "Adafactor":
+    if name in WITH_RATIO:
         by_array, by_bool = moved(name, trust_ratio_mask=jax.tree.map(array, MASK)), moved(name, trust_ratio_mask=MASK)
         same(by_array, by_bool)
 
@@ -395,18 +410,21 @@ def test_complex_numbers_are_not_clipped_by_value(name):
         made(name, max_grad_value=1.0).init({"w": jnp.ones(2, jnp.complex64)})
 
 
+OF_ALL = [
+    ("learning_rate", -1.0), ("learning_rate", None), ("learning_rate", "0.1"), ("weight_decay", -0.1), ("eps", -1),
+    ("adapt", "never"), ("trust_clip", (2, 1)), ("min_norm", -1), ("max_grad_norm", -1), ("max_grad_value", (1, 0)),
+]  # fmt: skip
 BAD = {
     "Lamb": [
-        ("learning_rate", -1.0), ("learning_rate", None), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps", -1),
-        ("eps_root", "0"), ("weight_decay", -0.1), ("adapt", "never"), ("decay", "L2"), ("trust_clip", (2, 1)),
-        ("min_norm", -1), ("trust_eps", None), ("l2", "0"), ("max_grad_value", (1, 0)),
+        ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps_root", "0"), ("decay", "L2"), ("trust_eps", None),
+        ("l2", "0"),
     ],
     "Lars": [
-        ("learning_rate", "0.1"), ("momentum", 1.0), ("trust_coefficient", 0), ("eps", -1), ("nesterov", 1),
-        ("norm", "g"), ("weight_decay", -1), ("dampening", 2), ("min_norm", "1"), ("l2", -1),
+        ("momentum", 1.0), ("trust_coefficient", 0), ("nesterov", 1), ("norm", "g"), ("dampening", 2),
+        ("min_norm", "1"), ("l2", -1),
     ],
     "Adafactor": [
-        ("learning_rate", -1), ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
+        ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
         ("decay_offset", -1), ("multiply_by_parameter_scale", 1), ("clipping_threshold", 0), ("momentum", 1.0),
         ("weight_decay_rate", -1), ("eps", 0), ("eps", (1, 2, 3)), ("factored", "first"), ("decay_scale", "all"),
         ("beta2", 1.0), ("beta2", "0.9"),
@@ -414,7 +432,9 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "option", "value"), [(n, *one) for n in NAMES for one in BAD[n]], ids=str)
+@pytest.mark.parametrize(
+    ("name", "option", "value"), [(n, *one) for n in NAMES for one in OF_ALL + BAD.get(n, [])], ids=str
+)
 def test_options_out_of_range_are_named(name, option, value):
     with pytest.raises(HyperparameterError) as caught:
         made(name, **{option: value})
