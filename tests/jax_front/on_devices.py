@@ -220,7 +220,7 @@ CHECKS = {
 def main():
     found = {}
     for name, check in CHECKS.items():
-        if len(sys.argv) > 1 and not any(one in name for one in sys.argv[1:]):
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
             continue
         try:
             check()

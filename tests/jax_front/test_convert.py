@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax_front.front import FRONTS, NAMES, close, gradients, made, run, tree
+from jax_front.front import FRONTS, NAMES, close, goes_on, gradients, made, run, tree
 
 from layerwise import convert
 from layerwise.errors import StateError
@@ -21,11 +21,8 @@ OF_OPTAX = {
 }
 
 
-def goes_on(opt, params, state, grads):
-    for g in grads:
-        updates, state = opt.update(g, state, params)
-        params = optax.apply_updates(params, updates)
-    return params
+def after(opt, params, state, grads):
+    return goes_on(opt, params, state, grads)[0]
 
 
 @pytest.mark.parametrize("name", OF_OPTAX)
@@ -37,11 +34,11 @@ def test_optax_and_back(name, scheduled):
     params, grads = tree(0, SHAPES), gradients(6, SHAPES)
     expected, _ = run(theirs, params, grads)
     half, state = run(theirs, params, grads[:3])
-    close(goes_on(ours, half, convert.from_optax(state, ours, half), grads[3:]), expected, 3e-5)
+    close(after(ours, half, convert.from_optax(state, ours, half), grads[3:]), expected, 3e-5)
     half, state = run(ours, params, grads[:3])
-    close(goes_on(theirs, half, convert.to_optax(state, theirs, half), grads[3:]), expected, 3e-5)
+    close(after(theirs, half, convert.to_optax(state, theirs, half), grads[3:]), expected, 3e-5)
     # The tolerance tells it from a run that forgot.
-    forgot = goes_on(theirs, half, theirs.init(half), grads[3:])
+    forgot = after(theirs, half, theirs.init(half), grads[3:])
     assert (
         max(
             float(jnp.abs(a - b).max()) for a, b in zip(jax.tree.leaves(forgot), jax.tree.leaves(expected), strict=True)
@@ -119,7 +116,7 @@ def test_pytorch_and_back(name):
     half = first.here(params)
     state = convert.from_torch(first.opt.state_dict(), opt, half, axes=AXES)
     assert int(state.count) == 3
-    close(goes_on(opt, half, state, grads[3:]), expected, 3e-6)
+    close(after(opt, half, state, grads[3:]), expected, 3e-6)
 
     half, state = run(opt, params, grads[:3])
     second = InTorch(name, half)

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
-from jax_front.front import FRONTS, NAMES, WITH_RATIO, close, gradients, made, taken, tree
+from jax_front.front import FRONTS, NAMES, WITH_RATIO, close, gradients, made, mainly, taken, tree
 
 from layerwise.jax import _drive
 
@@ -81,7 +81,7 @@ def sizes(request, monkeypatch):
         monkeypatch.setattr(_drive, "LARGE", 1)
 
 
-@each
+@mainly("Adafactor")
 def test_hypergradients_are_the_slopes(name, jax64, sizes):
     rates = {key: jnp.asarray(value) for key, value in RATES[name].items()}
     f = jax.jit(lambda rates: after(name, rates, start()))
@@ -91,7 +91,7 @@ def test_hypergradients_are_the_slopes(name, jax64, sizes):
     close(found, wanted, 1e-6)
 
 
-@each
+@mainly("Lamb")
 def test_gradients_through_steps_are_the_slopes(name, jax64, sizes):
     f = jax.jit(lambda params: after(name, RATES[name], params))
     close(jax.jit(jax.grad(f))(start()), slopes(f, start()), 1e-6)
@@ -134,13 +134,13 @@ def test_slopes_at_zero(name, jax64):
     close(jax.jit(jax.grad(once))(zero), wanted, 1e-5)
 
 
-@each
+@mainly("Lars")
 def test_forward_mode_agrees(name, jax64):
     f = jax.jit(lambda lr: after(name, {**RATES[name], "learning_rate": lr}, start()))
     np.testing.assert_allclose(jax.jit(jax.jacfwd(f))(0.1), jax.jit(jax.grad(f))(0.1), rtol=1e-9)
 
 
-@each
+@mainly("Lamb")
 def test_vmap_over_learning_rates(name, jax64):
     rates = jnp.asarray([0.0, 0.01, 0.1])
     f = lambda lr: after(name, {"learning_rate": lr}, start())  # noqa: E731
@@ -149,7 +149,7 @@ def test_vmap_over_learning_rates(name, jax64):
 
 
 @pytest.mark.needs("max_grad_norm")
-@each
+@mainly("Lars")
 def test_vmap_over_an_ensemble(name, sizes):
     """Every member has its own norms, statistics and count."""
     members, grads = [tree(i) for i in range(3)], [gradients(2)[i] for i in (0, 1, 0)]

@@ -20,6 +20,7 @@ from jax_front.front import (
     close,
     gradients,
     made,
+    mainly,
     run,
     same,
     taken,
@@ -50,7 +51,7 @@ def moved(name, **options):
 # ---- masks
 
 
-@each
+@mainly("Lamb")
 def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
     by_prefix = moved(name, **{DECAY_MASK[name]: MASK})
     whole = jax.tree.map(lambda keep, under: jax.tree.map(lambda _: keep, under), MASK, tree(0))
@@ -106,7 +107,7 @@ def unstacked(params):
     return {"layers": layers, "head": params["head"]}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @each
 def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
     """Step for step, and with everything drawn that an option can be."""
@@ -126,7 +127,7 @@ def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
                 np.testing.assert_allclose(values[i], wanted[f"layers/{i}/{key}"][measured], rtol=1e-10)
 
 
-@each
+@mainly("Lars")
 def test_without_blocks_a_stack_is_one_layer(name):
     params, grads = tree(0, STACKED), [tree(1, STACKED)]
     together, _ = run(made(name), params, grads)
@@ -144,7 +145,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
-@each
+@mainly("Adafactor")
 def test_every_kind_of_block(name, blocks, shape, jax64):
     params, grads = tree(0, {"w": shape}, "float64"), [tree(i, {"w": shape}, "float64") for i in (1, 2)]
 
@@ -161,7 +162,7 @@ def test_every_kind_of_block(name, blocks, shape, jax64):
     assert again["w"].shape == shape
 
 
-@each
+@mainly("Lamb")
 def test_several_leading_axes(name, jax64):
     shape = {"w": (2, 3, 5, 4)}
     params, grads = tree(0, shape, "float64"), [tree(i, shape, "float64") for i in (1, 2)]
@@ -192,7 +193,7 @@ def test_blocks_that_do_not_fit(name):
 # ---- None, and other trees
 
 
-@each
+@mainly("Lamb")
 def test_none_leaves(name):
     params, grads = tree(0), gradients(2)
     with_none = {**params, "none": None, "deep": {**params["deep"], "none": None}}
@@ -202,7 +203,7 @@ def test_none_leaves(name):
     assert state is not None
 
 
-@each
+@mainly("Adafactor")
 def test_a_parameter_without_gradient_is_left_alone(name):
     opt, params = made(name), tree(0)
     _, state = jax.jit(opt.update)(tree(1), opt.init(params), params)
@@ -216,7 +217,7 @@ def test_a_parameter_without_gradient_is_left_alone(name):
     same(optax.apply_updates(params, updates)["w"], params["w"])
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("params", [jnp.ones(3), [jnp.ones((2, 2)), (jnp.ones(1),)], {}, 2.0])
 def test_any_tree(name, params):
     opt = made(name)
@@ -281,7 +282,7 @@ def test_a_count_that_does_not_count(name, count):
         opt.update(params, opt.init(params)._replace(count=count), params)
 
 
-@each
+@mainly("Lamb")
 def test_a_negative_count_is_refused_where_it_is_known_and_else_0(name):
     opt, params = made(name), {"w": jnp.ones(2)}
     state = opt.init(params)
@@ -292,7 +293,7 @@ def test_a_negative_count_is_refused_where_it_is_known_and_else_0(name):
     same(update(params, state._replace(count=jnp.int32(-7)), params), update(params, state, params))
 
 
-@each
+@mainly("Lars")
 def test_a_count_may_be_any_integer(name):
     opt, params = made(name), {"w": jnp.ones(2)}
     expected = opt.update(params, opt.init(params)._replace(count=jnp.int32(5)), params)
@@ -321,7 +322,7 @@ def test_the_state_of_optax_names_its_converter(name):
 # ---- masks of arrays, integers, and wide numbers
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("true", [jnp.array(True), np.array(True), np.True_], ids=["jax", "numpy", "scalar"])
 def test_masks_may_be_made_of_arrays(name, true):
     def array(keep):
@@ -334,7 +335,7 @@ def test_masks_may_be_made_of_arrays(name, true):
         same(by_array, by_bool)
 
 
-@each
+@mainly("Lars")
 def test_a_callable_mask_may_use_jax(name):
     """Also inside jit, where what jax.numpy makes is traced unless it is asked to be known."""
     mask = {DECAY_MASK[name]: lambda params: jax.tree.map(lambda x: jnp.asarray(x.ndim > 1), params)}
@@ -349,7 +350,7 @@ def test_masks_of_other_arrays_are_refused(name):
             made(name, **{DECAY_MASK[name]: {**MASK, "w": one}}).init(tree(0))
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("zero", [jnp.zeros, lambda n, _: np.zeros(n, jax.dtypes.float0), lambda *_: None])
 def test_integers_stay_as_they_are(name, zero):
     """As with optax, where the gradient of an integer is 0, and of no type, as jax.grad gives it."""
@@ -375,7 +376,7 @@ def test_a_mask_may_speak_of_integers():
     assert not np.any(updates["n"])
 
 
-@each
+@mainly("Lamb")
 def test_wide_numbers_without_x64_warn_once(name):
     _trees._warn_of.cache_clear()
     params = {"w": np.ones((4, 3))}
@@ -393,7 +394,7 @@ def test_wide_numbers_without_x64_warn_once(name):
     same(updates, opt.update(narrow, opt.init(narrow), narrow)[0])
 
 
-@each
+@mainly("Lars")
 def test_wide_numbers_with_x64_stay_wide(name, jax64):
     _trees._warn_of.cache_clear()
     params = {"w": np.ones((4, 3))}
@@ -411,16 +412,18 @@ def test_complex_numbers_are_not_clipped_by_value(name):
 
 
 OF_ALL = [
-    ("learning_rate", -1.0), ("learning_rate", None), ("learning_rate", "0.1"), ("weight_decay", -0.1), ("eps", -1),
+    ("learning_rate", -1.0), ("learning_rate", "0.1"), ("eps", -1),
     ("adapt", "never"), ("trust_clip", (2, 1)), ("min_norm", -1), ("max_grad_norm", -1), ("max_grad_value", (1, 0)),
 ]  # fmt: skip
 BAD = {
     "Lamb": [
-        ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps_root", "0"), ("decay", "L2"), ("trust_eps", None),
+        ("learning_rate", None), ("weight_decay", -0.1), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")),
+        ("eps_root", "0"), ("decay", "L2"), ("trust_eps", None),
         ("l2", "0"),
     ],
     "Lars": [
-        ("momentum", 1.0), ("trust_coefficient", 0), ("nesterov", 1), ("norm", "g"), ("dampening", 2),
+        ("weight_decay", -1), ("momentum", 1.0), ("trust_coefficient", 0), ("nesterov", 1), ("norm", "g"),
+        ("dampening", 2),
         ("min_norm", "1"), ("l2", -1),
     ],
     "Adafactor": [
@@ -432,9 +435,10 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "value"), [(n, *one) for n in NAMES for one in OF_ALL + BAD.get(n, [])], ids=str
-)
+REFUSED = [(n, *one) for n in NAMES for one in OF_ALL + BAD.get(n, [])]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), REFUSED, ids=str)
 def test_options_out_of_range_are_named(name, option, value):
     with pytest.raises(HyperparameterError) as caught:
         made(name, **{option: value})
