@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from cases import CASES, Case
 
 import layerwise.jax as front
 from layerwise.arguments import optax_defaults, optax_names, optax_pairs
+from layerwise.jax import _drive
 
 FRONTS = {case.name: getattr(front, case.name.lower()) for case in CASES}
 NAMES = list(FRONTS)
@@ -22,7 +25,18 @@ SHAPES = {"w": (5, 4), "b": (4,), "s": (), "deep": {"k": (4, 2, 3), "zero": (3, 
 
 def made(name: str, **options: Any) -> optax.GradientTransformationExtraArgs:
     """The optimizer in a busy setting."""
-    return FRONTS[name](**{**BUSY[name], **options})
+    try:
+        # Types belong to the key because 1 == True.
+        given = tuple((key, type(value), value) for key, value in sorted(options.items()))
+        return _made(name, given, _drive.LARGE)
+    except TypeError:  # options that have no hash
+        return FRONTS[name](**{**BUSY[name], **options})
+
+
+@cache
+def _made(name: str, options: tuple[tuple[str, type, Any], ...], large: int) -> optax.GradientTransformationExtraArgs:
+    """The same object each time, so that JAX compiles its step once for all tests. What they patch is in the key."""
+    return FRONTS[name](**{**BUSY[name], **{key: value for key, _, value in options}})
 
 
 def arguments(case: Case, options: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +59,19 @@ DECAY_MASK = {
     name: next(one for one in ("mask", "weight_decay_mask") if one in inspect.signature(function).parameters)
     for name, function in FRONTS.items()
 }
+WITH_RATIO = [name for name, function in FRONTS.items() if "trust_ratio_mask" in inspect.signature(function).parameters]
 THEIRS = {name: getattr(optax, name.lower()) for name in NAMES if hasattr(optax, name.lower())}
+
+
+def mainly(name: str, names: Any = tuple(NAMES)) -> Any:
+    """Parametrize a test of what no rule has a part in: with one optimizer for every change, with all of them slow."""
+    return pytest.mark.parametrize("name", [n if n == name else pytest.param(n, marks=pytest.mark.slow) for n in names])
+
+
+def taken(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the optimizer takes."""
+    known = inspect.signature(FRONTS[name]).parameters
+    return {key: value for key, value in options.items() if key in known}
 
 
 def is_shape(x: Any) -> bool:
@@ -60,11 +86,28 @@ def tree(seed: int, shapes: Any = SHAPES, dtype: str = "float32", size: float = 
 
 def run(opt: Any, params: Any, grads: Any, jit: bool = True) -> tuple[Any, Any]:
     """Parameters and state after a step on each of the gradients."""
-    state, update = opt.init(params), jax.jit(opt.update) if jit else opt.update
+    return goes_on(opt, params, opt.init(params), grads, jit)
+
+
+def goes_on(opt: Any, params: Any, state: Any, grads: Any, jit: bool = True) -> tuple[Any, Any]:
+    """The same from a state on."""
+    step = _jitted(opt.update) if jit else _step_of(opt.update)
     for g in grads:
-        updates, state = update(g, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = step(g, state, params)
     return params, state
+
+
+def _step_of(update: Any) -> Any:
+    def step(g: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = update(g, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return step
+
+
+@lru_cache(200)
+def _jitted(update: Any) -> Any:
+    return jax.jit(_step_of(jax.jit(update)))
 
 
 def gradients(steps: int, shapes: Any = SHAPES, dtype: str = "float32") -> list[Any]:

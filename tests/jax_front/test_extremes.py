@@ -24,7 +24,14 @@ CASES = {
         {"lr": 0.01, "scale_parameter": True, "eps": (1e-30, 0.0)},
     ),
 }
-cases = pytest.mark.parametrize("name", CASES)
+WAYS = ["short", "branch", "large", "accelerator"]
+slow = pytest.mark.slow
+
+
+def products(names, fast):
+    """All optimizers, sizes and ways: fast are those that differ in how sums are taken, slow the others."""
+    every = [(name, size, way) for name in names for size in SIZES for way in WAYS]
+    return [one if one in fast else pytest.param(*one, marks=slow) for one in every]
 
 
 def numbers(seed, size, dtype="float32"):
@@ -51,7 +58,7 @@ def check(name, weights, grads, **options):
         np.testing.assert_allclose(np.asarray(found[key], np.float64) / most, wanted / most, rtol=0, atol=2e-5)
 
 
-@pytest.fixture(params=["short", "branch", "large", "accelerator"])
+@pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
     """Each way to take a sum."""
     if request.param != "short":
@@ -65,15 +72,26 @@ def way(request, monkeypatch):
     _norms._of_alike.clear_cache()
 
 
-@cases
-@pytest.mark.parametrize("size", SIZES)
+OF_WEIGHTS = [
+    ("Lamb", 1e-25, "branch"),
+    ("Lamb", 1e30, "large"),
+    ("Lars", 1e25, "short"),
+    ("Lars", 1e-30, "large"),
+    ("Adafactor", 1e-30, "short"),
+    ("Adafactor", 1e25, "branch"),
+    ("Adafactor", 1e30, "accelerator"),
+]
+OF_GRADIENTS = [("Lars", size, way) for size, way in zip(SIZES, WAYS, strict=True)]
+
+
+@pytest.mark.parametrize(("name", "size", "way"), products(CASES, OF_WEIGHTS), indirect=["way"])
 def test_weights_of_any_size_move_by_their_norm(name, size, way):
     check(name, numbers(1, size), numbers(2, 1.0))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_gradients_of_any_size_have_a_norm_in_lars(size, way):
-    check("Lars", numbers(1, 1.0), numbers(2, size))
+@pytest.mark.parametrize(("name", "size", "way"), products(["Lars"], OF_GRADIENTS), indirect=["way"])
+def test_gradients_of_any_size_have_a_norm_in_lars(name, size, way):
+    check(name, numbers(1, 1.0), numbers(2, size))
 
 
 def test_norms_are_finite_and_not_0_and_have_slopes(way):

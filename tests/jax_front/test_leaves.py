@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 import torch
-from jax_front.front import NAMES, made
+from jax_front.front import DECAY_MASK, NAMES, made, mainly
 
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
@@ -17,7 +17,7 @@ from layerwise.errors import HyperparameterError
 each = pytest.mark.parametrize("name", NAMES)
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("jit", [False, True])
 def test_integers_stay_what_they_are(name, jit):
     params = {"w": jnp.ones((3, 2)), "count": jnp.arange(3), "flag": jnp.array(True), "n": 3}
@@ -40,11 +40,11 @@ def test_integers_stay_what_they_are(name, jit):
     assert (first["w"] == same["w"]).all()
 
 
-@each
+@mainly("Lamb")
 def test_masks_of_jax(name):
     params = {"w": jnp.ones(3), "b": jnp.ones(2)}
     masks = {"w": jnp.array(True), "b": jnp.array(False)}, {"w": True, "b": np.False_}
-    argument = "mask" if name == "Lamb" else "weight_decay_mask"
+    argument = DECAY_MASK[name]
     steps = []
     for mask in masks:
         opt = made(name, **{argument: mask})
@@ -55,7 +55,7 @@ def test_masks_of_jax(name):
         jax.jit(traced)(jnp.array(True))
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("one", [jnp.array([0.25]), np.array([[0.25]])])
 def test_rates_of_one_element(name, one):
     params = {"w": jnp.arange(1.0, 4.0)}

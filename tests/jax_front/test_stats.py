@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
-from jax_front.front import BY_NAME, FRONTS, NAMES, arguments, gradients, made, run, tree
+from jax_front.front import BY_NAME, FRONTS, NAMES, arguments, gradients, made, mainly, run, tree
 
 from layerwise import jax as front
 from layerwise.errors import StateError
@@ -35,7 +35,7 @@ def test_the_numbers_of_the_numpy_front(case, jax64):
             np.testing.assert_allclose(found[key][measured], value, rtol=1e-12)
 
 
-@each
+@mainly("Lars")
 def test_inside_other_transformations(name):
     chained = optax.chain(
         optax.clip(1.0), optax.masked(made(name, stats=True), {"w": True, "b": False, "s": False, "deep": True})
@@ -44,7 +44,7 @@ def test_inside_other_transformations(name):
     assert sorted(front.stats(state)) == ["deep/k", "deep/zero", "w"]
 
 
-@each
+@mainly("Adafactor")
 def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name):
     opt, params = made(name, stats=True, blocks={"w": "each", "b": 2, "s": None, "deep": None}), tree(0)
     before = opt.init(params)
@@ -55,7 +55,7 @@ def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name
     assert front.stats(after)["w"]["trust_ratio"].shape == (5,)
 
 
-@each
+@mainly("Lamb")
 def test_they_cost_nothing_when_not_asked_for(name):
     """The program that is compiled has no output, and no operation, for their sake."""
     plain, asked = (
@@ -70,7 +70,7 @@ def test_they_cost_nothing_when_not_asked_for(name):
         front.stats(optax.adam(0.1).init(tree(0)))
 
 
-@each
+@mainly("Adafactor")
 def test_asking_changes_no_number(name):
     case = BY_NAME[name]
     options = arguments(case, case.usual())

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
-from jax_front.front import FRONTS, NAMES, arguments, close, gradients, made, run, same, tree
+from jax_front.front import FRONTS, NAMES, THEIRS, arguments, close, gradients, made, mainly, run, same, tree
 from oracles import data
 from parity import test_optax as parity
 from parity.live import Draw, tensors
@@ -19,10 +19,11 @@ from layerwise.jax import _drive
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
-THEIRS = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
     if seed % 2:  # as if the tensors were large
@@ -40,8 +41,8 @@ def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
         close(named, expected, 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", SEEDS)
+@with_theirs
 def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     """The same call, and the same numbers."""
     _, _, _, draw = parity.CASES[name.lower()]
@@ -55,7 +56,7 @@ def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     assert int(state.count) == len(grads)
 
 
-@each
+@mainly("Adafactor", THEIRS)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_updates_have_the_dtype_and_the_size_of_optax_s(name, dtype, jax64):
     shapes = {"w": (5, 4), "b": (3,), "large": (129, 130)}
@@ -72,7 +73,7 @@ def test_updates_have_the_dtype_and_the_size_of_optax_s(name, dtype, jax64):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.abs(b).max())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@with_theirs
 def test_the_signature_begins_with_optax_s(name):
     ours = list(inspect.signature(FRONTS[name]).parameters.values())
     theirs = list(inspect.signature(THEIRS[name]).parameters.values())
@@ -80,7 +81,7 @@ def test_the_signature_begins_with_optax_s(name):
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in ours[len(theirs) :])
 
 
-@each
+@mainly("Lamb")
 def test_one_compilation_for_all_steps(name):
     opt, params, traced = made(name), tree(0), []
 
@@ -97,7 +98,7 @@ def test_one_compilation_for_all_steps(name):
     assert step._cache_size() == 1
 
 
-@each
+@mainly("Adafactor")
 def test_donation(name):
     opt, params = made(name), tree(0)
     expected, _ = run(opt, params, gradients(2))
@@ -116,13 +117,13 @@ def test_donation(name):
     close(given, expected)
 
 
-@each
+@mainly("Lars")
 def test_jitted_and_not(name):
     params, grads = tree(0, {"w": (5, 4)}), gradients(2, {"w": (5, 4)})
     close(run(made(name), params, grads), run(made(name), params, grads, jit=False))
 
 
-@each
+@mainly("Lamb")
 def test_in_a_scan(name):
     opt, params, grads = made(name, stats=True), tree(0), gradients(3)
 
@@ -138,14 +139,13 @@ def test_in_a_scan(name):
     close(state.stats, expected_state.stats)
 
 
-@each
+@with_theirs
 def test_schedules_see_0_1_2(name):
     rates = jnp.asarray([0.1, 0.0, 0.3])
     given = {
-        "Lamb": {"weight_decay": lambda i: rates[2 - i]},
         "Lars": {"weight_decay": lambda i: rates[2 - i], "trust_coefficient": 0.5},
         "Adafactor": {"weight_decay_rate": lambda i: rates[2 - i], "momentum": 0.9, "min_dim_size_to_factor": 0},
-    }[name]
+    }.get(name, {"weight_decay": lambda i: rates[2 - i]})
     params, grads = tree(0), gradients(3)
     (ours, _), (theirs, _) = (
         run(make(learning_rate=lambda i: rates[i], **given), params, grads) for make in (FRONTS[name], THEIRS[name])
@@ -153,7 +153,7 @@ def test_schedules_see_0_1_2(name):
     close(ours, theirs, 2e-5)
 
 
-@each
+@mainly("Lars")
 def test_the_count_stays_at_its_largest(name):
     opt, params = made(name), tree(0)
     most = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
@@ -171,7 +171,7 @@ def test_state_is_float32_for_low_precision_and_follows_high(name, jax64):
         assert found == {expected, "float32"} if name == "Adafactor" else found == {expected}
 
 
-@each
+@mainly("Lamb")
 def test_low_precision_is_rounded_once(name, jax64):
     params, grads = tree(0, dtype="bfloat16"), gradients(2, dtype="bfloat16")
     exact = jax.tree.map(lambda x: x.astype(jnp.float64), params)
@@ -189,7 +189,7 @@ def test_momentum_in_another_dtype():
     assert {x.dtype.name for x in jax.tree.leaves(state.ema)} == {"bfloat16"}
 
 
-@each
+@with_theirs
 def test_complex_parameters_as_optax(name):
     real, imag = tree(0, {"w": (129, 130), "b": (4,)}), tree(1, {"w": (129, 130), "b": (4,)})
     params = jax.tree.map(jax.lax.complex, real, imag)
@@ -200,7 +200,7 @@ def test_complex_parameters_as_optax(name):
     close(ours, theirs, 3e-6)
 
 
-@each
+@mainly("Lamb")
 def test_nothing_given_is_written_to(name):
     opt, params, g = made(name), tree(0), tree(1)
     state = opt.init(params)
@@ -209,30 +209,35 @@ def test_nothing_given_is_written_to(name):
     same((params, g, state), jax.tree.map(jnp.asarray, before))
 
 
-@each
+@mainly("Adafactor")
 def test_the_same_numbers_every_time(name):
     same(run(made(name), tree(0), gradients(3)), run(made(name), tree(0), gradients(3)))
 
 
-CLIPPED = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 0.5, "max_grad_value": 0.3, "maximize": True}
+BY_VALUE = {"max_grad_value": 0.3, "maximize": True}
+CLIPPED = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 0.5, **BY_VALUE}
 # What changes where in a step sums are taken, and of what.
+OF_ALL = [{}, {"max_grad_norm": 1.0}, BY_VALUE]
 SUMS = {
     "Lamb": [
-        {}, {"max_grad_norm": 1.0}, CLIPPED, {"weight_decay": 0.1, "decay": "l2"}, {"eps_root": 1e-8},
+        CLIPPED, {"weight_decay": 0.1, "decay": "l2"}, {"eps_root": 1e-8},
         {"bias_correction": False}, {"bias_correction": "lr", "grad_averaging": False}, {"b1": 0.0},
     ],
     "Lars": [
-        {}, {"max_grad_norm": 1.0}, {**CLIPPED, "weight_decay": 0.1}, {"norm": "split", "weight_decay": 0.1},
+        {**CLIPPED, "weight_decay": 0.1}, {"norm": "split", "weight_decay": 0.1},
         {"nesterov": True, "dampening": 0.0, "max_grad_value": 0.3},
     ],
     "Adafactor": [
-        {}, {"max_grad_norm": 1.0}, {**CLIPPED, "weight_decay_rate": 0.1}, {"factored": False},
+        {**CLIPPED, "weight_decay_rate": 0.1}, {"factored": False},
         {"factored": False, "max_grad_norm": 1.0}, {"momentum": 0.9, "max_grad_norm_per_tensor": 1.0},
     ],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "options"), [(name, one) for name in NAMES for one in SUMS[name]], ids=str)
+SETTINGS = [(name, one) for name in NAMES for one in OF_ALL + SUMS.get(name, [])]
+
+
+@pytest.mark.parametrize(("name", "options"), SETTINGS, ids=str)
 def test_large_tensors_take_no_memory_on_the_way(name, options):
     """What a step needs besides its arguments and results is far less than one of the parameters."""
     shapes = dict.fromkeys("abc", (512, 512))
@@ -247,8 +252,9 @@ def test_large_tensors_take_no_memory_on_the_way(name, options):
 
 
 @each
-def test_large_tensors_step_as_small_ones(name, monkeypatch):
-    options = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "stats": True}
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}], ids=str)
+def test_large_tensors_step_as_small_ones(name, options, monkeypatch):
+    options = {**options, "stats": True}
     params, grads = tree(0), gradients(3)
     small = run(made(name, **options), params, grads)
     monkeypatch.setattr(_drive, "LARGE", 1)

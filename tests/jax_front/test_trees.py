@@ -9,7 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax_front.front import BY_NAME, DECAY_MASK, FRONTS, NAMES, arguments, close, gradients, made, run, same, tree
+from jax_front.front import (
+    BY_NAME,
+    DECAY_MASK,
+    FRONTS,
+    NAMES,
+    THEIRS,
+    WITH_RATIO,
+    arguments,
+    close,
+    gradients,
+    made,
+    mainly,
+    run,
+    same,
+    taken,
+    tree,
+)
 
 from layerwise import Blocks
 from layerwise import jax as front
@@ -35,14 +51,14 @@ def moved(name, **options):
 # ---- masks
 
 
-@each
+@mainly("Lamb")
 def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
     by_prefix = moved(name, **{DECAY_MASK[name]: MASK})
     whole = jax.tree.map(lambda keep, under: jax.tree.map(lambda _: keep, under), MASK, tree(0))
     same(moved(name, **{DECAY_MASK[name]: whole}), by_prefix)
     same(moved(name, **{DECAY_MASK[name]: lambda params: MASK}), by_prefix)
     theirs = jax.tree.map(lambda keep: keep, MASK)
-    decay = {"weight_decay_rate": 0} if name == "Adafactor" else {"weight_decay": 0}
+    decay = taken(name, {"weight_decay_rate": 0, "weight_decay": 0})
     undecayed, decayed = moved(name, **decay), moved(name)
     for key, keep in theirs.items():
         same(by_prefix[key], (decayed if keep else undecayed)[key])
@@ -50,7 +66,7 @@ def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
             assert not np.array_equal(jax.tree.leaves(decayed[key])[0], jax.tree.leaves(undecayed[key])[0])
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+@pytest.mark.parametrize("name", WITH_RATIO)
 def test_the_ratio_has_a_mask_of_its_own(name):
     masked, plain, adapted = moved(name, trust_ratio_mask=MASK), moved(name, adapt=False), moved(name)
     for key, keep in MASK.items():
@@ -91,7 +107,7 @@ def unstacked(params):
     return {"layers": layers, "head": params["head"]}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 @each
 def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
     """Step for step, and with everything drawn that an option can be."""
@@ -111,7 +127,7 @@ def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
                 np.testing.assert_allclose(values[i], wanted[f"layers/{i}/{key}"][measured], rtol=1e-10)
 
 
-@each
+@mainly("Lars")
 def test_without_blocks_a_stack_is_one_layer(name):
     params, grads = tree(0, STACKED), [tree(1, STACKED)]
     together, _ = run(made(name), params, grads)
@@ -129,7 +145,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
-@each
+@mainly("Adafactor")
 def test_every_kind_of_block(name, blocks, shape, jax64):
     params, grads = tree(0, {"w": shape}, "float64"), [tree(i, {"w": shape}, "float64") for i in (1, 2)]
 
@@ -146,7 +162,7 @@ def test_every_kind_of_block(name, blocks, shape, jax64):
     assert again["w"].shape == shape
 
 
-@each
+@mainly("Lamb")
 def test_several_leading_axes(name, jax64):
     shape = {"w": (2, 3, 5, 4)}
     params, grads = tree(0, shape, "float64"), [tree(i, shape, "float64") for i in (1, 2)]
@@ -177,7 +193,7 @@ def test_blocks_that_do_not_fit(name):
 # ---- None, and other trees
 
 
-@each
+@mainly("Lamb")
 def test_none_leaves(name):
     params, grads = tree(0), gradients(2)
     with_none = {**params, "none": None, "deep": {**params["deep"], "none": None}}
@@ -187,7 +203,7 @@ def test_none_leaves(name):
     assert state is not None
 
 
-@each
+@mainly("Adafactor")
 def test_a_parameter_without_gradient_is_left_alone(name):
     opt, params = made(name), tree(0)
     _, state = jax.jit(opt.update)(tree(1), opt.init(params), params)
@@ -201,7 +217,7 @@ def test_a_parameter_without_gradient_is_left_alone(name):
     same(optax.apply_updates(params, updates)["w"], params["w"])
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("params", [jnp.ones(3), [jnp.ones((2, 2)), (jnp.ones(1),)], {}, 2.0])
 def test_any_tree(name, params):
     opt = made(name)
@@ -266,7 +282,7 @@ def test_a_count_that_does_not_count(name, count):
         opt.update(params, opt.init(params)._replace(count=count), params)
 
 
-@each
+@mainly("Lamb")
 def test_a_negative_count_is_refused_where_it_is_known_and_else_0(name):
     opt, params = made(name), {"w": jnp.ones(2)}
     state = opt.init(params)
@@ -277,7 +293,7 @@ def test_a_negative_count_is_refused_where_it_is_known_and_else_0(name):
     same(update(params, state._replace(count=jnp.int32(-7)), params), update(params, state, params))
 
 
-@each
+@mainly("Lars")
 def test_a_count_may_be_any_integer(name):
     opt, params = made(name), {"w": jnp.ones(2)}
     expected = opt.update(params, opt.init(params)._replace(count=jnp.int32(5)), params)
@@ -290,14 +306,14 @@ def test_a_count_may_be_any_integer(name):
 def test_a_part_of_the_state_that_is_no_such_array(name, one):
     opt, params = made(name), {"w": jnp.ones((4, 3))}
     state = opt.init(params)
-    part = {"Lamb": "mu", "Lars": "trace", "Adafactor": "ema"}[name]
+    part = next(part for part in ("mu", "trace", "ema", *state._fields[1:]) if part in state._fields)
     with pytest.raises(StateError, match=f"{part} of w must "):
         opt.update(params, state._replace(**{part: {"w": one}}), params)
 
 
-@each
+@pytest.mark.parametrize("name", THEIRS)
 def test_the_state_of_optax_names_its_converter(name):
-    theirs = {"Lamb": optax.lamb, "Lars": optax.lars, "Adafactor": optax.adafactor}[name](0.1)
+    theirs = THEIRS[name](0.1)
     params = {"w": jnp.ones(2)}
     with pytest.raises(StateError, match=r"convert\.from_optax\(state, optimizer, params\)"):
         made(name).update(params, theirs.init(params), params)
@@ -306,7 +322,7 @@ def test_the_state_of_optax_names_its_converter(name):
 # ---- masks of arrays, integers, and wide numbers
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("true", [jnp.array(True), np.array(True), np.True_], ids=["jax", "numpy", "scalar"])
 def test_masks_may_be_made_of_arrays(name, true):
     def array(keep):
@@ -314,12 +330,12 @@ def test_masks_may_be_made_of_arrays(name, true):
 
     expected = moved(name, **{DECAY_MASK[name]: MASK})
     same(moved(name, **{DECAY_MASK[name]: jax.tree.map(array, MASK)}), expected)
-    if name != "Adafactor":
+    if name in WITH_RATIO:
         by_array, by_bool = moved(name, trust_ratio_mask=jax.tree.map(array, MASK)), moved(name, trust_ratio_mask=MASK)
         same(by_array, by_bool)
 
 
-@each
+@mainly("Lars")
 def test_a_callable_mask_may_use_jax(name):
     """Also inside jit, where what jax.numpy makes is traced unless it is asked to be known."""
     mask = {DECAY_MASK[name]: lambda params: jax.tree.map(lambda x: jnp.asarray(x.ndim > 1), params)}
@@ -334,7 +350,7 @@ def test_masks_of_other_arrays_are_refused(name):
             made(name, **{DECAY_MASK[name]: {**MASK, "w": one}}).init(tree(0))
 
 
-@each
+@mainly("Lars")
 @pytest.mark.parametrize("zero", [jnp.zeros, lambda n, _: np.zeros(n, jax.dtypes.float0), lambda *_: None])
 def test_integers_stay_as_they_are(name, zero):
     """As with optax, where the gradient of an integer is 0, and of no type, as jax.grad gives it."""
@@ -360,7 +376,7 @@ def test_a_mask_may_speak_of_integers():
     assert not np.any(updates["n"])
 
 
-@each
+@mainly("Lamb")
 def test_wide_numbers_without_x64_warn_once(name):
     _trees._warn_of.cache_clear()
     params = {"w": np.ones((4, 3))}
@@ -378,7 +394,7 @@ def test_wide_numbers_without_x64_warn_once(name):
     same(updates, opt.update(narrow, opt.init(narrow), narrow)[0])
 
 
-@each
+@mainly("Lars")
 def test_wide_numbers_with_x64_stay_wide(name, jax64):
     _trees._warn_of.cache_clear()
     params = {"w": np.ones((4, 3))}
@@ -395,18 +411,23 @@ def test_complex_numbers_are_not_clipped_by_value(name):
         made(name, max_grad_value=1.0).init({"w": jnp.ones(2, jnp.complex64)})
 
 
+OF_ALL = [
+    ("learning_rate", -1.0), ("learning_rate", "0.1"), ("eps", -1),
+    ("adapt", "never"), ("trust_clip", (2, 1)), ("min_norm", -1), ("max_grad_norm", -1), ("max_grad_value", (1, 0)),
+]  # fmt: skip
 BAD = {
     "Lamb": [
-        ("learning_rate", -1.0), ("learning_rate", None), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")), ("eps", -1),
-        ("eps_root", "0"), ("weight_decay", -0.1), ("adapt", "never"), ("decay", "L2"), ("trust_clip", (2, 1)),
-        ("min_norm", -1), ("trust_eps", None), ("l2", "0"), ("max_grad_value", (1, 0)),
+        ("learning_rate", None), ("weight_decay", -0.1), ("b1", 1.0), ("b2", 1.5), ("b1", float("nan")),
+        ("eps_root", "0"), ("decay", "L2"), ("trust_eps", None),
+        ("l2", "0"),
     ],
     "Lars": [
-        ("learning_rate", "0.1"), ("momentum", 1.0), ("trust_coefficient", 0), ("eps", -1), ("nesterov", 1),
-        ("norm", "g"), ("weight_decay", -1), ("dampening", 2), ("min_norm", "1"), ("l2", -1),
+        ("weight_decay", -1), ("momentum", 1.0), ("trust_coefficient", 0), ("nesterov", 1), ("norm", "g"),
+        ("dampening", 2),
+        ("min_norm", "1"), ("l2", -1),
     ],
     "Adafactor": [
-        ("learning_rate", -1), ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
+        ("min_dim_size_to_factor", -1), ("min_dim_size_to_factor", 1.5), ("decay_rate", -0.8),
         ("decay_offset", -1), ("multiply_by_parameter_scale", 1), ("clipping_threshold", 0), ("momentum", 1.0),
         ("weight_decay_rate", -1), ("eps", 0), ("eps", (1, 2, 3)), ("factored", "first"), ("decay_scale", "all"),
         ("beta2", 1.0), ("beta2", "0.9"),
@@ -414,7 +435,10 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "option", "value"), [(n, *one) for n in NAMES for one in BAD[n]], ids=str)
+REFUSED = [(n, *one) for n in NAMES for one in OF_ALL + BAD.get(n, [])]
+
+
+@pytest.mark.parametrize(("name", "option", "value"), REFUSED, ids=str)
 def test_options_out_of_range_are_named(name, option, value):
     with pytest.raises(HyperparameterError) as caught:
         made(name, **{option: value})
