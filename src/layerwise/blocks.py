@@ -1,4 +1,4 @@
-"""What "a layer" is: a parameter that stacks several layers, declared as blocks along an axis."""
+"""Layers that share one parameter, declared as its blocks along an axis."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Blocks:
             )
 
     def parts(self, name: Name, shape: Shape) -> list[Part]:
-        """How a tensor of this shape falls into pieces that a rule can step: equal blocks are one."""
+        """Return the pieces of a tensor of this shape that a rule can step. Equal blocks are one piece."""
         axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
         for axis in axes:
             if not -len(shape) <= axis < len(shape):
@@ -92,7 +92,7 @@ class Blocks:
 
 
 def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
-    """What a front accepts: Blocks, or what Blocks takes as its `split`, then along axis 0."""
+    """Return Blocks as they are, and a `split` as Blocks along axis 0."""
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
 
 
@@ -111,7 +111,7 @@ class Part:
     others: Shape = ()  # with `drop`, further axes that count blocks
 
     def one_by_one(self, whole: Shape) -> list[Part]:
-        """The same blocks, each a piece of its own, unless they are already or have no length."""
+        """Return the same blocks, each a piece of its own, unless they are already or have no length."""
         if self.one is not None or self.drop:
             return [self]
         length = whole[self.axis]
@@ -122,7 +122,7 @@ class Part:
         return () if self.one is not None else (self.axis, *self.others)
 
     def shape(self, whole: Shape) -> Shape:
-        """The shape of the piece of a tensor of this shape."""
+        """Return the shape of the piece of a tensor of this shape."""
         before, after = whole[: self.axis], whole[self.axis + 1 :]
         if self.one is not None:
             _, start, end, _ = self.one
@@ -130,7 +130,7 @@ class Part:
         return whole if self.drop else (*before, self.count, whole[self.axis] // self.count, *after)
 
     def view(self, array: Any) -> Any:
-        """The piece of `array`, whose length along the axis is the tensor's, or one for each block."""
+        """Return the piece of `array`, whose length along the axis is the tensor's, or one for each block."""
         if self.one is not None:
             number, start, end, length = self.one
             cut = slice(start, end) if array.shape[self.axis] == length else slice(number, number + 1)
@@ -141,7 +141,7 @@ class Part:
 
 
 def merged(parts: Sequence[Part], shapes: Sequence[Shape]) -> Shape:
-    """The shape that holds the pieces' statistics together: their blocks one after the other along the axis."""
+    """Return the shape that holds the pieces' statistics together: their blocks one after the other along the axis."""
     part, first = parts[0], shapes[0]
     before, after = first[: part.axis], first[part.axis + 1 :]
     if part.one is not None:

@@ -22,7 +22,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """What an option allows, in words, and the function that holds a value to it."""
+    """The values that an option allows, in words, and the function that checks and converts one."""
 
     allowed: str
     convert: Convert
@@ -50,12 +50,12 @@ def option(default: Any, check: Check, way_out: str, shown: bool = True, **known
 
 
 def checked(spec: Field[Any], value: Any) -> Any:
-    """The value of one field, checked and in normal form."""
+    """Return the value of one field, checked and in normal form."""
     return spec.metadata["check"](spec.name, value, spec.metadata["way_out"])
 
 
 def plain(value: Any, of_one: bool = False) -> Any:
-    """A scalar or zero-dimensional array of an array library as the Python object it holds.
+    """Return a scalar or zero-dimensional array of an array library as the Python object it holds.
 
     With `of_one` an array of one element as well, whatever its dimensions.
     """
@@ -73,7 +73,7 @@ def plain(value: Any, of_one: bool = False) -> Any:
 
 
 def members(value: Any) -> tuple[Any, ...]:
-    """The members of a sequence or of a one-dimensional array; text is neither."""
+    """Return the members of a sequence or of a one-dimensional array; text is neither."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         return tuple(value.tolist())
     if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
@@ -82,7 +82,7 @@ def members(value: Any) -> tuple[Any, ...]:
 
 
 def as_float(value: Any) -> float:
-    """A finite number as float: of Python or an array of one, but neither bool nor text."""
+    """Return a finite number as float: of Python or an array of one, but neither bool nor text."""
     value = plain(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise Refused
@@ -103,7 +103,7 @@ def as_int(value: Any) -> int:
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False, to: bool = False) -> Check:
-    """A finite number from `low` (itself excluded if `above`) below `high` (itself included if `to`)."""
+    """Return a finite number from `low` (itself excluded if `above`) below `high` (itself included if `to`)."""
 
     def convert(value: Any) -> float:
         x = as_float(value)
@@ -121,7 +121,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
 
 
 def integer(low: int, bits: int | None = None) -> Check:
-    """An integer from `low`, with so many `bits` where kernels take it."""
+    """Return an integer from `low`, with so many `bits` where kernels take it."""
 
     def convert(value: Any) -> int:
         n = as_int(value)
@@ -172,7 +172,7 @@ def schedule() -> Check:
 
 
 def _takes_a_step(function: Callable[..., Any]) -> bool:
-    """Whether it can be called with a step, as far as its signature says."""
+    """Return whether it can be called with a step, as far as its signature says."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables have none
@@ -185,7 +185,7 @@ def _takes_a_step(function: Callable[..., Any]) -> bool:
 
 
 def _dtype_name(value: Any) -> Any:
-    """The name of a dtype, which may be given as one of PyTorch, of NumPy or of JAX."""
+    """Return the name of a dtype, which may be given as one of PyTorch, of NumPy or of JAX."""
     if isinstance(value, (str, int, float, type(None))):
         return value
     if type(value).__module__ == "torch":
@@ -197,7 +197,7 @@ def _dtype_name(value: Any) -> Any:
 
 
 def dtype(*names: str) -> Check:
-    """The name of one of these dtypes, given by name or as a dtype of an array library."""
+    """Return the name of one of these dtypes, given by name or as a dtype of an array library."""
     named = one_of(*names)
     return Check(f"{named.allowed} or a dtype of that name", lambda value: named.convert(_dtype_name(value)))
 

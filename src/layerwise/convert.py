@@ -26,7 +26,7 @@ COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
-    """The state of `transform`, ours, that goes on where optax.lamb, lars or adafactor left off with `state`."""
+    """Return the state of `transform`, ours, that goes on where optax.lamb, lars or adafactor left off with `state`."""
     ours, leaves = _ours(transform, params), parameters(params)
     if isinstance(ours, LambState):
         adam = _only(state, "ScaleByAdamState")
@@ -47,7 +47,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
-    """The state of `transform`, optax's, that goes on where ours left off with `state`."""
+    """Return the state of `transform`, optax's, that goes on where ours left off with `state`."""
     leaves = parameters(params)
 
     def fill(one: Any) -> Any:
@@ -76,10 +76,10 @@ FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
-    """What `optimizer`, of layerwise.torch and made of named parameters, loads with load_state_dict to go on.
+    """Return the state_dict with which `optimizer`, of layerwise.torch and made of named parameters, goes on.
 
-    `names` says what a leaf such as "dense/kernel" is called there ("dense.kernel" unless said otherwise), and `axes`
-    in which order its dimensions lie there, as numpy.transpose takes it.
+    `names` gives the name of a leaf such as "dense/kernel" there ("dense.kernel" by default). `axes` gives the order
+    of its dimensions there, as numpy.transpose takes it.
     """
     import torch
 
@@ -105,7 +105,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 def from_torch(
     state_dict: Mapping[str, Any], transform: Any, params: Any, *, names: Names = None, axes: Axes = None
 ) -> Any:
-    """The state of `transform`, ours, that goes on from a state_dict of layerwise.torch's optimizer.
+    """Return the state of `transform`, ours, that goes on from a state_dict of layerwise.torch's optimizer.
 
     `names` and `axes` are as in `to_torch`.
     """
@@ -142,7 +142,7 @@ RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTR
 
 
 def _parts(state: Any) -> dict[str, str]:
-    """The parts of a state: what the PyTorch front and the rules call each, and what it is called here."""
+    """Return the parts of a state: what the PyTorch front and the rules call each, and what it is called here."""
     if type(state) not in RULES:
         raise StateError(
             f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
@@ -235,9 +235,9 @@ def _named(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return list(zip(group["param_names"], group["params"], strict=True))
 
 
-def _check_leaves(leaves: Leaves, **said: Any) -> None:
-    """Raise where something is said of a leaf that the parameters do not have."""
-    for argument, given in said.items():
+def _check_leaves(leaves: Leaves, **arguments: Any) -> None:
+    """Raise if an argument names a leaf that the parameters do not have."""
+    for argument, given in arguments.items():
         check_matched(argument, given if isinstance(given, Mapping) else (), leaves.names, exact=True)
 
 
@@ -253,7 +253,7 @@ def _axes(leaf: str, axes: Axes) -> Sequence[int] | None:
 
 
 def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
-    """The parts with their dimensions in another order; what were rows are columns where the two change places."""
+    """Return the parts with their dimensions in another order. Rows become columns where the two change places."""
     if axes is None:
         return parts
     parts = {part: np.transpose(array, axes) for part, array in parts.items()}

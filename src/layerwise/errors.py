@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every error says what was found, what is allowed, and the way out."""
+"""The errors. Every error states the value found, the values allowed, and the way out."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class MissingPackageError(LayerwiseError, ImportError):
 
 
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
-    """The one shape all messages have, so that every front says the same of the same mistake."""
+    """Return the one shape all messages have, so that every front says the same of the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"

@@ -1,4 +1,4 @@
-"""Which dimensions of a tensor Adafactor takes as rows and as columns."""
+"""The dimensions of a tensor that Adafactor takes as rows and as columns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _explicit(how: Factored, shape: Dims) -> Factored | None:
 
 
 def dims(how: Any, shape: Dims, smallest: int, block_dims: Dims = ()) -> Factored | None:
-    """The rows and the columns of a tensor, or None where its second moment is kept whole.
+    """Return the rows and the columns of a tensor, or None where its second moment is kept whole.
 
     `block_dims` count blocks: each block is judged by its own shape, and the answer is in dimensions of `shape`.
     """

@@ -67,7 +67,7 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def explained(function: F) -> F:
-    """The function, whose unknown keywords raise an error that says what may be meant."""
+    """Return the function, whose unknown keywords raise an error that says what may be meant."""
     known = [name for name in inspect.signature(function).parameters if name != "self"]
     of = function.__qualname__.removesuffix(".__init__")
 
@@ -88,7 +88,7 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
 
 
 def meant(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """A sentence that says what is meant by a keyword, as far as that can be told."""
+    """Return a sentence that says what is meant by a keyword, as far as that can be told."""
     called, remark = MEANT.get(name, ((), ""))
     close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
     if not close:

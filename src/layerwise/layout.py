@@ -1,4 +1,4 @@
-"""How a tensor is stepped: in which pieces a rule sees it, with which settings, and what state that takes."""
+"""The layout of a tensor's step: the pieces that a rule sees, their settings, and their state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Layout:
     pieces: tuple[Piece, ...]
 
     def state_shapes(self) -> tuple[Shape | None, ...]:
-        """The shapes of the state as it is stored, the pieces' together."""
+        """Return the shapes of the state as it is stored, the pieces' together."""
         if self.pieces[0].part is None:
             return self.pieces[0].fields
         parts = [piece.part for piece in self.pieces if piece.part is not None]
@@ -57,7 +57,7 @@ def lay_out(
     machine_eps: float,
     one_by_one: Callable[[int], bool] = lambda axis: False,
 ) -> Layout:
-    """The tensor cut into pieces, each with the hyperparameters fitted to its shape.
+    """Return the tensor cut into pieces, each with the hyperparameters fitted to its shape.
 
     Equal blocks are one piece, except along an axis for which they are wanted `one_by_one`.
     """

@@ -25,7 +25,7 @@ INSTEAD = tuple(BY_NAME)  # options that the NumPy front may take by name instea
 
 
 def as_name(name: Any) -> Name:
-    """The name of a parameter in its one form: a string, or an integer of Python."""
+    """Return the name of a parameter in its one form: a string, or an integer of Python."""
     if isinstance(name, str) and name and "\0" not in name:
         return name
     if _is_id(name):
@@ -57,7 +57,7 @@ def _twin(name: Name) -> Name | None:
 
 
 def matches(name: Name, pattern: Name) -> bool:
-    """Whether a name is the pattern, or fits it; an integer fits what its digits fit."""
+    """Return whether a name is the pattern, or fits it; an integer fits what its digits fit."""
     return name == pattern or (isinstance(pattern, str) and fnmatchcase(str(name), pattern))
 
 

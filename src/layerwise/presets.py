@@ -196,12 +196,12 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 
 
 def _options(one: Preset) -> list[str]:
-    """The options of the formula that the preset's optimizer has."""
+    """Return the options of the formula that the preset's optimizer has."""
     return options_in_order(ENTRIES[one.optimizer].hyper)
 
 
 def find(name: str) -> Preset:
-    """The preset of that name."""
+    """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
         close = get_close_matches(str(name), _PRESETS, n=3, cutoff=0.4) or _PRESETS
         raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
@@ -209,5 +209,5 @@ def find(name: str) -> Preset:
 
 
 def presets() -> list[Preset]:
-    """All presets; print one for what differs from our defaults and what cannot be reproduced."""
+    """Return all presets; print one for what differs from our defaults and what cannot be reproduced."""
     return list(_PRESETS.values())

@@ -29,7 +29,7 @@ RATE = number(0)
 
 
 class Schedule:
-    """What all have: the highest learning rate, the length in steps, and a rate for each step."""
+    """The base of all schedules: the highest learning rate, the length in steps, and a rate for each step."""
 
     peak: float
     total: int
@@ -38,7 +38,7 @@ class Schedule:
         raise NotImplementedError
 
     def __call__(self, step: Any) -> Any:
-        """The rate after `step` steps: a float, or for an array, traced or not, one of its library."""
+        """Return the rate after `step` steps: a float, or for an array, traced or not, one of its library."""
         namespace: Callable[[], Any] | None = getattr(step, "__array_namespace__", None)
         return float(self._at(np, step)) if namespace is None else self._at(namespace(), step)
 
@@ -72,7 +72,7 @@ class _Decay(Schedule):
         return xp.where(step < self.warmup, rising, self.end + (self.peak - self.end) * self._left(xp, fallen))
 
     def _left(self, xp: Any, fallen: Any) -> Any:
-        """The share of the way from `end` to `peak` that is left when this share of the decay is over."""
+        """Return the share of the way from `end` to `peak` that is left when this share of the decay is over."""
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class Polynomial(_Decay):
 
 @dataclass(frozen=True)
 class Cosine(_Decay):
-    """As `Polynomial`, but with half a cosine after the warm-up: `(1 + cos πx) / 2`, x from 0 to 1."""
+    """Warm-up as in `Polynomial`, then half a cosine: `(1 + cos πx) / 2`, x from 0 to 1."""
 
     def _left(self, xp: Any, fallen: Any) -> Any:
         return 0.5 * (1.0 + xp.cos(math.pi * fallen))
@@ -100,9 +100,9 @@ class Cosine(_Decay):
 
 @dataclass(frozen=True, init=False)
 class Stages(Schedule):
-    """One schedule after the other, each from its own first step: the second warms up anew.
+    """One schedule after the other, each from its own first step: the second has a warm-up of its own.
 
-    Training in two stages of different batch or sequence length is what this is for; LAMB's BERT did.
+    It serves training in stages of different batch or sequence length, such as LAMB's of BERT.
     """
 
     parts: tuple[Schedule, ...]
@@ -130,14 +130,14 @@ class Stages(Schedule):
 
 
 def samples(count: float, *, batch: int) -> int:
-    """How many steps take so many samples, the last batch perhaps not all of them."""
+    """Return how many steps process so many samples. The last batch may be incomplete."""
     return _steps("count", count, 1, batch)
 
 
 def epochs(count: float, *, dataset_size: int, batch: int) -> int:
-    """How many steps take so many epochs, where a batch may reach over the end of one.
+    """Return how many steps process so many epochs, if a batch may reach over the end of one.
 
-    If yours end every epoch with a smaller batch or leave it out, pass count·len(loader) instead.
+    If your epochs end with a smaller batch, or leave it out, pass count·len(loader) instead.
     """
     size = COUNT("dataset_size", dataset_size, "Pass how many samples an epoch has.")
     return _steps("count", count, size, batch)

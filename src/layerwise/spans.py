@@ -1,4 +1,4 @@
-"""Which arrays lie in the same memory: engines write several at once, so each must have its own."""
+"""Arrays that lie in the same memory: engines write several at once, so each must have its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
 
 
 class Lying(NamedTuple):
-    """Where an array lies, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
+    """The place of an array, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
 
     address: int
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Lying(NamedTuple):
 
     @property
     def overlaps_itself(self) -> bool:
-        """Whether several elements share memory."""
+        """True if several elements share memory."""
         each = [(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1]
         reach = self.itemsize
         for stride, n in sorted(each):
@@ -55,7 +55,7 @@ class Lying(NamedTuple):
         return bool((np.diff(offsets) < self.itemsize).any())
 
     def shares(self, other: Lying) -> bool:
-        """Whether an element of one lies where an element of the other does."""
+        """Return whether an element of one lies where an element of the other does."""
         return np.shares_memory(self._as_array(), other._as_array())
 
     def _as_array(self) -> np.ndarray:

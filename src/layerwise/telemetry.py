@@ -1,4 +1,4 @@
-"""What a step measured, in the form in which people read it."""
+"""The measurements of a step, in the form in which people read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[Piece]) -> dict[str, Any]:
-    """The measurements of a tensor's pieces, joined: numbers, or arrays of one number a block."""
+    """Return the measurements of a tensor's pieces, joined: numbers, or arrays of one number a block."""
     blocked = pieces[0].part is not None
     each = [_of_piece(stats, piece.shape, piece.block_dims) for stats, piece in zip(measured, pieces, strict=True)]
     joined = {key: np.concatenate([one[key] for one in each]) for key in each[0]}
@@ -29,7 +29,7 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
 
 
 def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Whether a bound on the ratio or the update was reached, as 0 or 1, in the form of the measurements."""
+    """Return whether a bound on the ratio or the update was reached, as 0 or 1, in the form of the measurements."""
     ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
     found = np.zeros(ratio.shape, bool)
     if getattr(h, "clip_threshold", None) is not None:
@@ -45,7 +45,7 @@ def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
 
 
 def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Whether the ratio is one of norms."""
+    """Return whether the ratio is one of norms."""
     if h.adapt is False or (h.adapt == "decayed" and weight_decay == 0):
         return False
     return (np.asarray(measured["weight_norm"]) != 0) & (np.asarray(measured["update_norm"]) != 0)

@@ -1,4 +1,4 @@
-"""How many threads the compiled engine takes: those this process may run on, unless somebody says otherwise."""
+"""The number of threads of the compiled engine: as many as this process may run on, unless set otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _given: int | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """How many threads the compiled engine takes at most; results are the same for any number."""
+    """Set the largest number of threads that the compiled engine takes. Results are the same for any number."""
     global _given
     _given = min(int(COUNT("n", n, WAY_OUT)), MOST)
     if (native := extension()) is not None:
@@ -29,27 +29,27 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads the compiled engine takes at most; 1 where there is no such engine."""
+    """Return the largest number of threads that the compiled engine takes: 1 without that engine."""
     return 1 if extension() is None else wanted_threads()
 
 
 def wanted_threads() -> int:
-    """What was set, or what the environment variable says, or as many as there are processors for us."""
+    """Return the number that was set, or else the environment variable's, or else that of the available processors."""
     if _given is not None:
         return _given
-    said = os.environ.get(VARIABLE)
-    if not said:
+    value = os.environ.get(VARIABLE)
+    if not value:
         return available_processors()
     try:
-        return min(int(COUNT(VARIABLE, int(said), WAY_OUT)), MOST)
+        return min(int(COUNT(VARIABLE, int(value), WAY_OUT)), MOST)
     except ValueError as problem:
         if isinstance(problem, HyperparameterError):
             raise
-        raise HyperparameterError(f"{VARIABLE} must be {COUNT.allowed}, but is {said!r}. {WAY_OUT}") from None
+        raise HyperparameterError(f"{VARIABLE} must be {COUNT.allowed}, but is {value!r}. {WAY_OUT}") from None
 
 
 def available_processors() -> int:
-    """The processors this process may run on, or fewer where a quota holds it to the time of fewer."""
+    """Return the processors this process may run on, or fewer where a quota holds it to the time of fewer."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
@@ -59,13 +59,13 @@ def available_processors() -> int:
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
-    """How many processors' time the control groups of this process allow, or None for no limit."""
+    """Return how many processors' time the control groups of this process allow, or None for no limit."""
     found = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
     return min(found, default=None)
 
 
 def _groups(root: Path, membership: Path) -> list[Path]:
-    """The group of this process and those around it, in either version's hierarchy."""
+    """Return the group of this process and those around it, in either version's hierarchy."""
     folders = [root, root / "cpu"]
     for line in _read(membership).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
@@ -95,7 +95,7 @@ def _read(path: Path) -> str:
 
 
 def extension() -> ModuleType | None:
-    """The compiled extension, made to use as many threads as are wanted; None where it is not there."""
+    """Return the compiled extension, made to use as many threads as are wanted; None where it is not there."""
     try:
         from layerwise import _native
     except ImportError:

@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """The exit code; what is wrong with the world around the program is a line and no traceback."""
+    """Return the exit code; what is wrong with the world around the program is a line and no traceback."""
     try:
         code = _run(arguments)
         if sys.stdout is not None:
@@ -70,7 +70,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _is_plain(arguments: Sequence[str]) -> bool:
-    """Whether this is `info`, which has to answer where things are missing."""
+    """Return whether this is `info`, which has to answer where things are missing."""
     return list(arguments[:1]) == ["info"] and {"--json", "--devices"}.issuperset(arguments[1:])
 
 

@@ -28,7 +28,7 @@ app = typer.Typer(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code of the program. Mistakes are one line on the standard error."""
+    """Return the exit code of the program. Mistakes are one line on the standard error."""
     try:
         return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
     except UsageError as problem:
@@ -64,7 +64,7 @@ def info(
     devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Which engines there are, with which instructions and threads, and why one is not to be had."""
+    """Show the engines with their instructions and threads, and why one is unavailable."""
     facts.show(devices, json)
 
 

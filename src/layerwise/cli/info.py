@@ -1,6 +1,6 @@
-"""What would carry out a step here, and why not something faster. Needs no package besides NumPy.
+"""The engines that would carry out a step here, and why not faster ones. Needs no package besides NumPy.
 
-A framework is imported only if it is asked for its devices: that takes seconds, and its version is known without.
+A framework is imported only to list its devices: that takes seconds, and its version is known without.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_INSTALLED = "not installed"
 
 
 def show(devices: bool = False, json: bool = False) -> None:
-    """What `layerwise info` prints."""
+    """Print the output of `layerwise info`."""
     found = facts(devices)
     print(text.dumps(found, indent=2, ensure_ascii=False) if json else "\n".join(lines(found)))
 
@@ -143,7 +143,7 @@ def _gpu() -> dict[str, Any]:
 
 
 def _torch_devices() -> list[str] | str:
-    """What torch sees besides the processor; never an error, because this is what is asked when something is wrong."""
+    """Return torch's devices besides the processor. Errors become text: users run this when something is wrong."""
     try:
         torch = importlib.import_module("torch")
         cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
@@ -171,7 +171,7 @@ def _jax_devices() -> list[str] | str:
 
 
 def processor() -> str:
-    """The processor's name, as the system has it."""
+    """Return the processor's name, as the system has it."""
     try:
         rows = (line.partition(":") for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines())
         found = {key.strip(): value.strip() for key, _, value in rows}

@@ -1,4 +1,4 @@
-"""What was typed wrongly, in one line with the way out; and what can be typed, for the shell to complete."""
+"""Usage errors, each in one line with the way out, and the names that a shell can complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 6  # names in a message
 
 
 def in_one_line(problem: Any) -> str:
-    """The message of a usage error, which click spreads over several lines."""
+    """Return the message of a usage error, which click spreads over several lines."""
     name = problem.ctx.command_path if problem.ctx is not None else "layerwise"
     possible = getattr(problem, "possibilities", None)
     if possible and "Did you mean" not in problem.message:
@@ -26,7 +26,7 @@ def in_one_line(problem: Any) -> str:
 
 
 def known(what: str, value: str, names: Sequence[str]) -> str:
-    """The name that is meant, whatever its case; a mistake that suggests one otherwise."""
+    """Return the name that is meant, whatever its case; a mistake that suggests one otherwise."""
     found = {name.lower(): name for name in names}
     if value.lower() in found:
         return found[value.lower()]
@@ -37,7 +37,7 @@ def known(what: str, value: str, names: Sequence[str]) -> str:
 
 
 def one_of(what: str, names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """What an option or argument is given that takes one of these names, or several."""
+    """Return the callback and the completion of an option or argument that takes one of these names, or several."""
 
     def check(value: Any) -> Any:
         if isinstance(value, (list, tuple)):

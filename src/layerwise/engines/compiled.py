@@ -89,7 +89,7 @@ def _addresses(torch: Any) -> tuple[int, ...]:
 
 
 def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]) -> Any:
-    """The extension's look at PyTorch's tensors, or None where it cannot look at one of them."""
+    """Return the extension's look at PyTorch's tensors, or None where it cannot look at one of them."""
     try:
         return None if _native is None else _native.Watch(params, grads, states)
     except ValueError:
@@ -97,23 +97,23 @@ def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]
 
 
 def in_memory(tensors: list[Any]) -> bool:
-    """Whether all of PyTorch's tensors are known to hold what their memory does."""
+    """Return whether all of PyTorch's tensors are known to hold what their memory does."""
     return _native is not None and bool(_native.in_memory(tensors))
 
 
 def counts(steps: list[Any]) -> list[int] | None:
-    """The numbers that these tensors of PyTorch hold, if the extension can read them."""
+    """Return the numbers that these tensors of PyTorch hold, if the extension can read them."""
     found: list[int] | None = None if _native is None else _native.counts(steps)
     return found
 
 
 def count(steps: list[Any]) -> bool:
-    """Add one to each of them, and whether that could be done."""
+    """Add one to each of them, and return whether that could be done."""
     return _native is not None and bool(_native.count(steps))
 
 
 class Measured(Mapping[str, Any]):
-    """What a batch measured of one job in its last step, read when asked for."""
+    """The measurements of one job in a batch's last step, read on access."""
 
     __slots__ = ("_batch", "_job", "_names")
 
@@ -134,9 +134,9 @@ class Measured(Mapping[str, Any]):
 
 
 class Layouts:
-    """What jobs were laid out as, a few ways for gradients that lie in memory now in one and now in another.
+    """The layouts of jobs: a few, for gradients whose arrangement in memory changes from step to step.
 
-    It holds no arrays, and may be given to the next `prepare` of jobs that differ in arrays or numbers.
+    They hold no arrays. The next `prepare` may use them for jobs that differ in arrays or numbers.
     """
 
     def __init__(self, hs: Sequence[Any] = ()) -> None:
@@ -144,7 +144,7 @@ class Layouts:
         self.batches: list[Any] = []  # the last used at the start
 
     def fitted(self, hs: Sequence[Any]) -> Layouts:
-        """The same for these hyperparameters, as far as they differ in numbers alone."""
+        """Return the same for these hyperparameters, as far as they differ in numbers alone."""
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):

@@ -38,7 +38,7 @@ class Layouts:
         self.by_share = by_share or {}
 
     def all_by_first(self, jobs: int) -> bool:
-        """Whether the first engine of the table had all of so many jobs."""
+        """Return whether the first engine of the table had all of so many jobs."""
         return [*self.by_share] == [(0, tuple(range(jobs)))]
 
 
@@ -143,7 +143,7 @@ class Distributed:
         return found
 
     def _taken_together(self, given: Sequence[Given | None]) -> list[int]:
-        """The same where one engine has to take all of them."""
+        """Return the same where one engine has to take all of them."""
         reasons: list[str] = []
         for engine in self._engines:
             why = next((why for i, one in enumerate(given) if (why := self._declined(engine, i, one))), "")

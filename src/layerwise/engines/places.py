@@ -1,4 +1,4 @@
-"""Whether arrays are what they were when their step was prepared, for engines that do not see it as they read them."""
+"""A check that arrays are unchanged since their step was prepared, for engines that do not see it on reading."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Rounds:
         return TensorRequest(i, type(request), dims_of(request, len(job.p.shape), job.block_dims), length)
 
     def _request(self, h: Any, what: Any) -> Request:
-        """The rule's request for these sums."""
+        """Return the rule's request for these sums."""
         sums = self._sums
         rows, cols = getattr(h, "factored", None) or ((), ())
         if what == sums.MODEL:

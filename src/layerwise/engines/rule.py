@@ -16,7 +16,7 @@ STACKED = 1 << 15  # elements that a stack may have: work that is not worth shar
 
 
 class Arrays(Protocol):
-    """How a library's arrays are read and written."""
+    """The reading and writing of a library's arrays."""
 
     @property
     def xp(self) -> Any:
@@ -30,7 +30,7 @@ class Arrays(Protocol):
         """`array` in the dtype in which a step on `like` is computed, and on its device."""
 
     def copy(self, array: Array) -> Array:
-        """A copy, which may be written over."""
+        """Return a copy, which may be written over."""
 
     def write(self, stored: Array, new: Array) -> None:
         """Round `new` into `stored`."""
@@ -39,7 +39,7 @@ class Arrays(Protocol):
         """Its shape, dtype and device: arrays of one kind can be stacked."""
 
     def stack(self, arrays: Sequence[Array]) -> Array:
-        """The arrays along a new last dimension."""
+        """Return the arrays along a new last dimension."""
 
     def write_stack(self, stored: Sequence[Array], new: Array) -> None:
         """Round each entry along the last dimension of `new` into its place."""
@@ -48,10 +48,10 @@ class Arrays(Protocol):
 class RuleEngine:
     """Reads stored arrays into the dtype of the arithmetic, drives the rule, and writes the results back.
 
-    Tensors of more than `slice_size` elements are taken in slices of that size: to the driver they are tensors cut in
-    pieces, whoever has done the cutting. Tensors of at most `stack_size` elements are stepped together with others of
-    their kind: stacked, they are one tensor of so many blocks. With others who hold parts of the tensors, all of a
-    bucket wait for one another with their new moments in hand; a bucket has `bucket_size` elements, if not one tensor.
+    The engine takes tensors of more than `slice_size` elements in slices of that size. To the driver, slices and
+    shards are alike. Tensors of at most `stack_size` elements are stepped together with others of their kind:
+    stacked, they are one tensor of so many blocks. If other ranks hold shards of the tensors, all tensors of a bucket
+    wait for one another and keep their new moments meanwhile. A bucket has `bucket_size` elements, or one tensor.
     """
 
     name = "the rule"
@@ -76,7 +76,7 @@ class RuleEngine:
 
 
 class Task(NamedTuple):
-    """What is driven as one: a job, or several stacked."""
+    """A job, or several stacked jobs, driven as one."""
 
     places: tuple[int, ...]
     jobs: tuple[Job, ...]
@@ -162,12 +162,12 @@ def _entry(x: Array, k: int) -> Array:
 
 
 def _size(job: Job) -> int:
-    """The elements of a job, or of its part: as many for all who hold one, so that they all do the same."""
+    """Return the elements of a job, or of a shard of it: the same number on all ranks, so that all do the same."""
     return -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
 
 
 def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> list[list[int]]:
-    """Some of the jobs by their places, those together that can be stacked."""
+    """Return some of the jobs by their places, those together that can be stacked."""
     groups: dict[Hashable, list[int]] = {}
     for i in places:
         job = jobs[i]
@@ -180,7 +180,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
 
 
 def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
-    """The places of all jobs in order, cut where everybody who holds parts of them cuts as well."""
+    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them."""
     bucket: list[int] = []
     size = 0
     for i, job in enumerate(jobs):
@@ -200,7 +200,7 @@ def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats
 
 
 def _cut(shape: tuple[int, ...], slice_size: int | None) -> tuple[int, list[slice]]:
-    """A dimension, and the slices along it in which a tensor of this shape is taken."""
+    """Return a dimension, and the slices along it in which a tensor of this shape is taken."""
     wanted = -(-prod(shape) // slice_size) if slice_size else 1
     if wanted <= 1:
         return 0, [slice(None)]
@@ -219,7 +219,7 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
 
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
-    """The rule on one slice, with everything written where it is kept as soon as it is known."""
+    """Drive the rule on one slice, and write every result to its place as soon as it is known."""
     p, g, *state = _stacked(task) if task.stacked else _sliced(task, dim, cut)
     # Statistics that other slices read as well are not this rule's to use up.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
@@ -242,7 +242,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
 
 
 def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
-    """The state where it is stored, now that it is put there."""
+    """Return the state where it is stored, now that it is put there."""
     _put(engine, task, stored, state)
     return type(state)(*stored)
 
@@ -284,7 +284,7 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
 
 
 def _sliced(task: Task, dim: int, cut: slice) -> Iterator[Array]:
-    """The job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
+    """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
     [job], [g] = task.jobs, task.grads
     place = (slice(None),) * dim + (cut,)
     for array in (job.p, g, *job.state):
@@ -293,14 +293,14 @@ def _sliced(task: Task, dim: int, cut: slice) -> Iterator[Array]:
 
 
 def _stacked(task: Task) -> Iterator[tuple[Array, ...] | None]:
-    """The same of several jobs: each p, each g, each state."""
+    """Yield the same of several jobs: each p, each g, each state."""
     rows = ((job.p, g, *job.state) for job, g in zip(task.jobs, task.grads, strict=True))
     for column in zip(*rows, strict=True):
         yield None if column[0] is None else column
 
 
 def _joined_stats(engine: RuleEngine, task: Task, dim: int, done: Sequence[Stats]) -> Stats:
-    # Slices of one block were told the same; where the cut runs between blocks, each knows only of its own.
+    # Slices of one block received the same answers. Where the cut runs between blocks, each slice has its own.
     if dim not in task.jobs[0].block_dims or len(done) == 1:
         return done[0]
     concat = engine.arrays.xp.concat

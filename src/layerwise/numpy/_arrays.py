@@ -1,4 +1,4 @@
-"""What the NumPy front accepts as a parameter and as a gradient, and how it reads and writes them."""
+"""The parameters and gradients that the NumPy front accepts, and their reading and writing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
 
 @cache
 def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of the arithmetic and of the state: at least float32."""
+    """Return the dtype of the arithmetic and of the state: at least float32."""
     return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
 
 
 def named_dtype(argument: str, name: str) -> np.dtype[Any]:
-    """The dtype of that name, if this process knows it: bfloat16 comes to NumPy from outside."""
+    """Return the dtype of that name, if this process knows it: bfloat16 comes to NumPy from outside."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -82,7 +82,7 @@ class Arrays:
 
 
 def is_finite(grad: Array, weights: Array) -> bool:
-    """Whether the gradient is finite in the dtype in which it will be used."""
+    """Return whether the gradient is finite in the dtype in which it will be used."""
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 

@@ -1,4 +1,4 @@
-"""Which arrays lie in the same memory: tied weights, and gradients that are somebody's weights."""
+"""Arrays that lie in the same memory: tied weights, and gradients that are weights of another name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Occupied:
             )
 
     def apart(self, grad: Array) -> Array:
-        """The gradient, or a copy of it where stepping some weights could change it underway."""
+        """Return the gradient, or a copy of it where stepping some weights could change it underway."""
         if not grad.size or not self._starts:
             return grad
         low, high = byte_bounds(grad)

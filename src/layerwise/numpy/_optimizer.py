@@ -42,7 +42,7 @@ ALWAYS_SHOWN = ("lr", "relative_step")
 
 
 class Optimizer(Settable):
-    """What `Lamb`, `Lars` and `Adafactor` have in common.
+    """The common part of `Lamb`, `Lars` and `Adafactor`.
 
     Every option is an attribute: it can be read, and set with effect from the next step.
     """
@@ -63,12 +63,12 @@ class Optimizer(Settable):
 
     @property
     def steps(self) -> int:
-        """How many steps have been taken: as many as by the name that has gone furthest. Schedules follow it."""
+        """The number of steps taken: that of the name with the most steps. Schedules follow it."""
         return self._furthest
 
     @property
     def skipped(self) -> int:
-        """How many steps were left out because of nan or inf."""
+        """The number of steps left out because of nan or inf."""
         return self._skipped
 
     def step(self, name: Name, weights: Array, grad: Any) -> None:
@@ -106,7 +106,7 @@ class Optimizer(Settable):
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
-        """The name of a parameter in its one form."""
+        """Return the name of a parameter in its one form."""
         own = as_name(name)
         if own not in self._slots:
             check_twin(own, given, self._seen, self._slots)
@@ -152,7 +152,7 @@ class Optimizer(Settable):
         self._remember(together, prepared.layouts)
 
     def _counted(self, slots: Mapping[Name, Slot], whole: bool) -> tuple[dict[Name, int], int]:
-        """The step that each name takes, and the furthest that any has taken then.
+        """Return the step that each name takes, and the furthest that any has taken then.
 
         With `shared_count` all names of a call to step_all take the same, and with step() a new one begins when a name
         comes that has taken the last.
@@ -239,14 +239,14 @@ class Optimizer(Settable):
 
     @property
     def num_parameters(self) -> int:
-        """How many names have been seen: all that were given to step_all, or that have a state."""
+        """The number of names seen: all that were given to step_all, or that have a state."""
         return len(self.parameters)
 
     def stats(self) -> dict[Name, dict[str, Any]]:
-        """What the last step of each name measured: a number, or with blocks an array of one number a block.
+        """Return the measurements of each name's last step: numbers, or with blocks arrays of one number a block.
 
-        `weight_norm` ‖p‖; `update_norm` the length it was measured against; `update_rms` the same as root mean
-        square; `trust_ratio` their ratio as it was used. What a step had no need to measure is not there.
+        `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
+        square, and `trust_ratio` their ratio as it was used. Quantities that a step need not measure are missing.
         """
         return {
             name: summary(slot.measured, slot.layout.pieces)
@@ -255,7 +255,7 @@ class Optimizer(Settable):
         }
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: they begin anew when seen again."""
+        """Forget the state of one name, or of all: they begin again when seen again."""
         if name is None:
             self._slots.clear()
             self._seen.clear()
@@ -271,7 +271,7 @@ class Optimizer(Settable):
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:
-        """What can be set while training and is not a schedule, and what lr is."""
+        """Return the settings that can change while training, without schedules, and the role of lr."""
         h = self._options.h
         values = {name: getattr(h, name) for name in _saved.SETTINGS if hasattr(h, name)}
         return {name: value for name, value in values.items() if not callable(value)}

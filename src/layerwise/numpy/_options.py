@@ -1,4 +1,4 @@
-"""What was asked of an optimizer, all of it checked together, and how it changes while training."""
+"""The options of an optimizer, all checked together, and their changes while training."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Options:
         return cls(h, said, flags, given["engine"], dtypes)
 
     def read(self, name: str) -> Any:
-        """What an option is now. Mappings are read-only: what is written to one would change nothing."""
-        said = self.by_name[name].given if name in self.by_name else None
-        if said is not None:
-            return MappingProxyType(said) if isinstance(said, Mapping) else said
+        """Return the value of an option. Mappings are read-only: writing to one would change nothing."""
+        given = self.by_name[name].given if name in self.by_name else None
+        if given is not None:
+            return MappingProxyType(given) if isinstance(given, Mapping) else given
         if name in self.flags:
             return self.flags[name]
         return self.engine if name == "engine" else getattr(self.h, name, None)
 
     def changed(self, values: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
-        """The same with other values, checked together with the rest."""
+        """Return the same with other values, checked together with the rest."""
         for name in RATES:
             if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
                 self._keep_schedule(name, values[name])
@@ -87,7 +87,7 @@ class Options:
 
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Any:
-    """The state of one name as changed options want it, or an error where that cannot be made of what there is."""
+    """Return the state of one name as changed options need it, or raise if the present state does not allow it."""
     state, made = slot.state, []
     default = next((s.dtype for s in state if s is not None), np.dtype(np.float32))
     alike = before.state_dtypes == options.state_dtypes
@@ -145,17 +145,17 @@ class Settable:
         return sorted({*object.__dir__(self), *self._names()})
 
     def _is_extended(self) -> bool:
-        """Whether this is of a class that a user derived from ours, which may have attributes of its own."""
+        """Return whether this is of a class that a user derived from ours, which may have attributes of its own."""
         return "_hyper" not in vars(type(self))
 
     def _is_users(self, name: str) -> bool:
-        """Whether a user's class declares this attribute."""
+        """Return whether a user's class declares this attribute."""
         mro = type(self).__mro__
         own = mro[: next(i for i, one in enumerate(mro) if "_hyper" in vars(one))]
         return any(name in vars(one) or name in vars(one).get("__annotations__", {}) for one in own)
 
     def _is_near(self, name: str) -> bool:
-        """Whether the name is what others call an option, or one misspelt."""
+        """Return whether the name is another library's name of an option, or a misspelt one."""
         return "Is `" in meant(name, self._names(), cutoff=0.85)
 
     def _hint(self, name: str) -> str:

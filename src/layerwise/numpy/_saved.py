@@ -74,7 +74,7 @@ def parse(optimizer: str, state: Any) -> Saved:
 
 
 def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
-    """The entries, with integers for the names that were integers."""
+    """Return the entries, with integers for the names that were integers."""
     ids = header.get("ids", np.array([], np.str_))
     numbers = {str(one): int(str(one)) for one in ids.ravel() if str(one).lstrip("-").isdecimal()}
     if ids.ndim != 1 or list(map(str, numbers.values())) != ids.tolist() or not numbers.keys() <= entries.keys():
@@ -115,7 +115,7 @@ SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
 
 
 def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the saved settings is to be taken over by an optimizer that has these."""
+    """Return the saved settings that an optimizer with these settings takes over."""
     common = {name: value for name, value in saved.settings.items() if name in here}
     if "lr" not in common:
         return {name: value for name, value in common.items() if name != "relative_step"}
@@ -132,7 +132,7 @@ def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
-    """The shape of a saved tensor."""
+    """Return the shape of a saved tensor."""
     saved = entry.get("shape")
     if saved is None or saved.ndim != 1 or (saved.size and saved.dtype.kind not in "iu") or (saved < 0).any():
         raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {saved!r}. {WAY_OUT}")

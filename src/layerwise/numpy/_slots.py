@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each name: its settings as they apply to that tensor, and its state."""
+"""The record that an optimizer keeps of each name: its settings as they apply to that tensor, and its state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerwise.layout import Layout
 
 @dataclass(frozen=True)
 class Plan:
-    """How one name is stepped."""
+    """The layout and the factors of one name's step."""
 
     layout: Layout
     lr_scale: float

@@ -1,4 +1,4 @@
-"""What is answered: the settings, and for each of them where it comes from."""
+"""The answer: the settings, and the origin of each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Recommendation:
 
     @property
     def extrapolated(self) -> bool:
-        """Whether a setting goes beyond what somebody published."""
+        """True if a setting goes beyond published ones."""
         return any(line.extrapolated for line in self.lines if not line.alternative)
 
     @property
@@ -69,14 +69,14 @@ class Recommendation:
         return known
 
     def schedule(self, power: float = 1.0, end: float = 0.0) -> Polynomial:
-        """The warm-up to lr, and a polynomial from there to `end`, over the whole run."""
+        """Return the warm-up to lr, and a polynomial from there to `end`, over the whole run."""
         if self.steps is None:
             way_out = "Ask again with total_samples; the length of a run is not known without."
             raise ContradictionError(sentence("total_samples", "given for a schedule", None, way_out))
         return Polynomial(self.lr, self.steps, self.warmup_steps or 0, power=power, end=end)
 
     def explain(self) -> list[str]:
-        """A line for each setting, with its reason and its distance; then what to know, and the sources."""
+        """Return a line for each setting, with its reason and its distance; then what to know, and the sources."""
         return [
             f"{self.optimizer} at batch {self.batch:,}" + (f", {self.steps:,} steps" if self.steps else ""),
             *map(str, self.lines),

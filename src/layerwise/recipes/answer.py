@@ -32,7 +32,7 @@ def recommend(
     kept = q.anchor if q.reference is None else Point(q.batch, q.reference.lr, None)
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     warmup = lines.warmup(q, steps)
-    said = (*lines.rates(q), warmup.line, *lines.kept(q), *lines.cost(q))
+    shown = (*lines.rates(q), warmup.line, *lines.kept(q), *lines.cost(q))
     return Recommendation(
         q.optimizer,
         q.batch,
@@ -42,7 +42,7 @@ def recommend(
         kept.momentum,
         kept.weight_decay,
         steps,
-        said,
+        shown,
         notes=tuple(lines.notes(q, kept, steps)),
-        sources=tuple(lines.sources(q, said)),
+        sources=tuple(lines.sources(q, shown)),
     )

@@ -1,4 +1,4 @@
-"""What is said of each setting: where its value comes from, and how far the batch is from what was published."""
+"""A line for each setting: the origin of its value, and the distance of the batch from published ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Warmup(NamedTuple):
 
 
 def rates(q: Question) -> Iterator[Line]:
-    """The learning rate, what the other rule would make of it, and what published runs had."""
+    """Yield the learning rate, what the other rule would make of it, and what published runs had."""
     anchor = q.anchor
     if q.reference is not None:
         whose, distance, beyond = "yours", *_from_yours(q)
@@ -49,7 +49,7 @@ def rates(q: Question) -> Iterator[Line]:
 
 
 def _published(q: Question) -> Iterator[Line]:
-    """How the rate grew in each series between the reference and here; without reference, what the other series had."""
+    """Yield the growth of the rate in each series since the reference; without one, the rates of the other series."""
     for curve in q.curves:
         near, (distance, beyond) = curve.nearest(q.batch), _distance(q.batch, curve)
         if q.reference is not None:
@@ -57,16 +57,19 @@ def _published(q: Question) -> Iterator[Line]:
             grown = near.lr / before.lr
             why = f"yours × {grown:.3g}, as there from batch {before.batch:,} to {near.batch:,}"
             line = Line(f"as {curve.name}", f"{q.reference.lr * grown:.3g}", why, distance, extrapolated=beyond)
-            told = before is not near
+            shown = before is not near
         else:
             line = Line(curve.name, f"{near.lr:.3g}", f"not scaled, at batch {near.batch:,}", distance)
-            told = curve is not q.curve
-        if told:
+            shown = curve is not q.curve
+        if shown:
             yield replace(line, series=curve.name, alternative=True)
 
 
 def warmup(q: Question, steps: int | None) -> Warmup:
-    """As many steps at every batch, so a share of the run that grows with it; yours is taken to start from scratch."""
+    """Return the warm-up: the same number of steps at every batch, so a share of the run that grows with it.
+
+    The user's run is assumed to start from scratch.
+    """
     if q.reference is not None and q.reference.warmup is not None:
         return _grown(q, steps, q.reference, "yours", *_from_yours(q))
     fitting = [one for one in (q.curve, *q.curves) if one and (one.from_scratch or q.reference is None)]
@@ -92,7 +95,7 @@ def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: s
 
 
 def kept(q: Question) -> Iterator[Line]:
-    """What no rule scales: that of the nearest published run, or yours and what became of it there."""
+    """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
     if q.curve is None:
         return
     near, (distance, beyond) = q.curve.nearest(q.batch), _distance(q.batch, q.curve)
@@ -112,7 +115,7 @@ def kept(q: Question) -> Iterator[Line]:
 
 
 def cost(q: Question) -> Iterator[Line]:
-    """What a larger batch cost others: their target took more training."""
+    """Yield the published cost of a larger batch: the target took more training."""
     if q.curve is None or not q.curve.unit:
         return
     before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
@@ -138,21 +141,21 @@ def notes(q: Question, kept: Point, steps: int | None) -> Iterator[str]:
     yield MATCHED if q.curves else BORROWED
 
 
-def sources(q: Question, said: Sequence[Line]) -> Iterator[str]:
+def sources(q: Question, lines: Sequence[Line]) -> Iterator[str]:
     yield LEGW
-    named = {line.series for line in said}
+    named = {line.series for line in lines}
     yield from (f"{one.name}: {one.task}; {one.source}" for one in q.curves if one.name in named)
 
 
 def _distance(batch: int, curve: Curve) -> tuple[str, bool]:
-    """How far a batch is from the nearest point of a series, and whether it is beyond all of them."""
+    """Return the distance of a batch from the nearest point of a series, and whether it is beyond all of them."""
     near = curve.nearest(batch).batch
     beyond = not curve.points[0].batch <= batch <= curve.points[-1].batch
     return "a published batch" if batch == near else f"{_times(batch, near)} the published {near:,}", beyond
 
 
 def _from_yours(q: Question) -> tuple[str, bool]:
-    """How far a rule is stretched and where that ends, and whether either is more than was published."""
+    """Return how far a rule is stretched and where that ends, and whether either is more than was published."""
     batch, yours = q.batch, q.anchor.batch
     if batch == yours:
         return "yours", False

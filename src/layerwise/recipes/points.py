@@ -35,7 +35,7 @@ class Curve:
     unit: str = ""  # of what the points say of their cost
 
     def nearest(self, batch: float) -> Point:
-        """The point that the fewest doublings lead to."""
+        """Return the point that the fewest doublings lead to."""
         return min(self.points, key=lambda point: abs(math.log(point.batch / batch)))
 
     @property

@@ -1,4 +1,4 @@
-"""What is asked: checked as hyperparameters are, with the same messages."""
+"""The question: checked as hyperparameters are, with the same messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Question:
             raise ContradictionError(sentence("reference_lr", f"given for {self.optimizer}", None, way_out))
 
     def has(self, setting: str) -> bool:
-        """Whether the optimizer has such an option."""
+        """Return whether the optimizer has such an option."""
         return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
 
     @property
@@ -97,9 +97,9 @@ class Question:
 
     @property
     def anchor(self) -> Point:
-        """What is scaled: the asker's own point, or the nearest published."""
+        """The point to scale: the asker's own, or the nearest published."""
         return self.reference or self.series.nearest(self.batch)
 
     def scaled(self, rule: str) -> float:
-        """The anchor's learning rate, scaled to the batch."""
+        """Return the anchor's learning rate, scaled to the batch."""
         return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[rule])

@@ -302,7 +302,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
-    """The new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
+    """Yield the new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
     (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
     if not h.factored:
@@ -351,12 +351,12 @@ def _rho(xp: Any, now: Now, h: Any) -> Scalar:
 
 
 def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
-    """What multiplies the relative step, and what bounds it; lr is one of them."""
+    """Return the factor of the relative step and its bound; lr is one of them."""
     return (1.0, now.lr) if h.relative_step == "cap" else (now.lr, h.lr_cap)
 
 
 def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Scalar, Array, Array]:
-    """The step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
+    """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
         return alpha * clip, u, None
     e = add(xp, h.beta1 * e, (1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0), u)
@@ -364,7 +364,7 @@ def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) 
 
 
 def _decay(now: Now, alpha: Scalar, h: Any) -> Scalar:
-    """What p loses of itself, besides the step."""
+    """Return the share of itself that p loses besides the step."""
     if is_zero(now.weight_decay):
         return 0.0
     factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)

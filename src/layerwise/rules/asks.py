@@ -1,4 +1,4 @@
-"""What a rule may ask of whoever drives it, and what it is told."""
+"""The requests that a rule may make of its driver, and the numbers that it receives."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class MeanSquare(NamedTuple):
 class Keep(NamedTuple):
     """State that is final before the step is. It is answered with that state, wherever it is kept from now on.
 
-    Whoever steps in place puts it there at once, and it is no longer held beside what it replaces.
+    An engine that steps in place stores it at once, and the state that it replaces takes no more memory.
     """
 
     state: Any  # the rule's State
 
 
 class Now(NamedTuple):
-    """What changes from step to step: Python numbers, or floating arrays of the tensor's own dtype."""
+    """The numbers that change from step to step: of Python, or floating arrays of the tensor's own dtype."""
 
     t: Scalar  # this tensor's own step, counted from 1
     lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it
@@ -66,11 +66,11 @@ Moves = tuple[tuple[Scalar, Array], ...]
 
 
 class Stepped(NamedTuple):
-    """What a rule returns."""
+    """The return value of a rule."""
 
     moves: Moves  # p ← p + a·x for each (a, x), one after the other
     state: Any  # the rule's State
-    stats: dict[str, Array]  # what it was told and made of it, per tensor or block
+    stats: dict[str, Array]  # its answers and what it made of them, per tensor or block
 
 
 Asking = Generator[tuple[Mean | Squares | MeanSquare | ModelSum, ...] | Keep, Any, T]

@@ -1,4 +1,4 @@
-"""What the rules share: the gradient made ready, the trust ratio made safe, and arithmetic on scalars.
+"""The parts that the rules share: preparing the gradient, a safe trust ratio, and arithmetic on scalars.
 
 A scalar may be a plain number, known now, or an array, known when the program runs.
 """
@@ -95,7 +95,7 @@ def root(xp: Any, x: Scalar) -> Scalar:
 
 
 def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
-    """The root of an answer to a request for squares, in the dtype of `like` where it is an array."""
+    """Return the root of an answer to a request for squares, in the dtype of `like` where it is an array."""
     if is_number(squares):
         return sqrt(squares)
     norm = xp.length(squares) if hasattr(xp, "length") else root(xp, squares)
@@ -130,12 +130,12 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
 
 
 def floored(xp: Any, norm: Scalar, h: Any) -> Scalar:
-    """The norm as the ratio takes it: no smaller than min_norm."""
+    """Return the norm as the ratio takes it: no smaller than min_norm."""
     return norm if is_zero(h.min_norm) else at_least(xp, norm, h.min_norm)
 
 
 def trusted(xp: Any, ratio: Scalar, defined: Any, lam: Scalar, h: Any) -> Scalar:
-    """The ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
+    """Return the ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
     ratio = choose(xp, defined, ratio, h.zero_norm_ratio)
     one = 1.0 if is_number(ratio) else xp.ones_like(ratio)
     return choose(xp, lam == 0, one, ratio) if h.adapt == "decayed" else ratio

@@ -1,4 +1,4 @@
-"""What people ask of an optimizer, and tell it, between its steps."""
+"""The questions and settings of an optimizer between its steps."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Answering(Agreeing):
 
     @property
     def skipped(self) -> int | Tensor:
-        """How many steps were left out; on the device, if it is known only there."""
+        """The number of steps left out; on the device, if it is known only there."""
         return self._skipped.clone() if isinstance(self._skipped, Tensor) else self._skipped
 
     def get_lr(self) -> Any:
-        """The learning rate, or a list of one for each group where they differ."""
+        """Return the learning rate, or a list of one for each group where they differ."""
         rates = [group["lr"] for group in self.param_groups]
         return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
 
@@ -60,7 +60,7 @@ class Answering(Agreeing):
         self._begun_elsewhere = False
 
     def parameters(self) -> list[Tensor]:
-        """All parameters, group by group."""
+        """Return all parameters, group by group."""
         return [p for p, _ in self._members()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
@@ -75,15 +75,15 @@ class Answering(Agreeing):
         self._forget_plans()
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """What the last step of each parameter measured, by name: numbers, or with blocks an array of one a block.
+        """Return the measurements of each parameter's last step by name: numbers, or with blocks arrays of one a block.
 
-        `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the device;
-        taking the step did not.
+        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the
+        device; the step did not.
         """
         return {name: measured for _, name, measured in self._measured()}
 
     def _measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
-        """The same with each parameter, before its name."""
+        """Yield the same with each parameter, before its name."""
         latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
         found: list[str] = []
         for p, (name, measured) in latest.items():

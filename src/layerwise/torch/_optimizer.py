@@ -1,4 +1,4 @@
-"""What `Lamb`, `Lars` and `Adafactor` have in common as PyTorch optimizers."""
+"""The common part of `Lamb`, `Lars` and `Adafactor` as PyTorch optimizers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engin
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
-from layerwise.torch.step._turn import Due, Here, Turn, grads_of, params_of, with_gradients, with_grads
+from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
 from layerwise.torch.tools import _schedule
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -107,15 +107,15 @@ class Optimizer(Answering):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
-        # told itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
+        # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
         group = {key: x for key, x in param_group.items() if not self._repeats(key, x)}
         self._groups.check_keys(group)
-        told = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
+        given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         group = {**self.defaults, **group}
         self._groups.check(group)
         self._groups.settle(group)
-        super().add_param_group({**group, **dict.fromkeys(told)})
+        super().add_param_group({**group, **dict.fromkeys(given)})
         self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
@@ -124,7 +124,7 @@ class Optimizer(Answering):
             raise
 
     def _repeats(self, key: str, value: Any) -> bool:
-        """Whether this is what the whole optimizer was given."""
+        """Return whether the whole optimizer was given this very value."""
         own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else {}
         return key in own and own[key] is value
 
@@ -158,7 +158,7 @@ class Optimizer(Answering):
             forget()
 
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
-        """The group's hyperparameters, if all it says is right."""
+        """Return the group's hyperparameters, if all it says is right."""
         self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
@@ -225,7 +225,7 @@ class Optimizer(Answering):
             self._remember(key, turn)
             self._count_skipped(skip)
 
-    def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Here]:
+    def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Local]:
         """Return what of parameters and gradients is here.
 
         Gradients whose memory does not hold their numbers are replaced if asked for, and where that is not left to an
@@ -254,7 +254,7 @@ class Optimizer(Answering):
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
         return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
 
-    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Here, skip: Tensor | None, skips: Skips | None) -> Turn:
+    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Local, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, by another turn where an engine finds that this one no longer holds."""
         given = skip, getattr(self, "grad_scale", None), skips
         try:
@@ -281,7 +281,7 @@ class Optimizer(Answering):
         return (key, turn, turn.plans) if holds and (same or turn.takes(dues)) else (key, None, ())
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
-        """How each parameter is to be stepped, if all of them can be."""
+        """Yield the plan of each parameter, if all of them can be stepped."""
         for due in dues:
             names = dict(self._named(due.number))
             for p, g in zip(due.params, due.grads, strict=True):
@@ -301,10 +301,10 @@ class Optimizer(Answering):
         return plan
 
     def _plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
-        """How this parameter is to be stepped with these settings."""
+        """Return the plan of this parameter's step with these settings."""
         return plan_of(self._rule, p, h, name, self._by_name(name))
 
-    def _prepare(self, dues: Sequence[Due], here: Here, plans: Sequence[Plan], on_device: bool) -> Turn:
+    def _prepare(self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool) -> Turn:
         differentiable = self._groups.differentiable
         each = iter(plans)
         for due in dues:
@@ -330,7 +330,7 @@ class Optimizer(Answering):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """The state and the groups, as torch.optim has them; of a function among the options its name alone."""
+        """Return the state and the groups, as torch.optim has them; of a function among the options its name alone."""
         saved = super().state_dict()
         for group in saved["param_groups"]:
             group.update({key: in_words(value) for key, value in group.items() if callable(value)})

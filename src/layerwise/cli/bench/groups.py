@@ -1,4 +1,4 @@
-"""Who is timed together: all, if what they keep fits the memory side by side, or as many as do."""
+"""Groups of implementations that are timed together: as many as fit the memory side by side, all if they do."""
 
 from __future__ import annotations
 

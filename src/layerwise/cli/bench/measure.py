@@ -18,7 +18,7 @@ NOTHING = Timing(())
 
 
 class Screen(Protocol):
-    """Who is told what is being done."""
+    """A display of the work in progress."""
 
     def begin(self, what: str, steps: int) -> None: ...
 
@@ -27,7 +27,7 @@ class Screen(Protocol):
 
 @dataclass
 class Row:
-    """What was measured of one implementation so far."""
+    """The measurements of one implementation so far."""
 
     label: str
     package: str
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass
 class Table:
-    """What was measured of one optimizer on one set of shapes so far."""
+    """The measurements of one optimizer on one set of shapes so far."""
 
     optimizer: str
     name: str
@@ -90,7 +90,7 @@ class Measurement:
             self._measure_host(rounds)
 
     def _costs(self) -> dict[str, Cost]:
-        """What each will take, from a step of tensors that are much smaller; this also finds those that fail."""
+        """Estimate each implementation's memory from a step of much smaller tensors. This also finds those that fail."""
         small = self._work.like(shrunk(self._work.shapes))
         times = self.table.parameters / parameters(small.shapes)
         found = {}

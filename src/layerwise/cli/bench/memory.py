@@ -1,4 +1,4 @@
-"""How much memory there is, how much an optimizer keeps, and how much a step takes on top."""
+"""The free memory, the memory that an optimizer keeps, and the memory that a step takes on top."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _number(path: Path) -> int | None:
 
 
 def bytes_in(held: Any) -> int:
-    """The bytes of all arrays and tensors in nested containers, each counted once."""
+    """Return the bytes of all arrays and tensors in nested containers, each counted once."""
     return sum({id(one): int(one.nbytes) for one in _arrays(held)}.values())
 
 
@@ -55,7 +55,7 @@ def _arrays(held: Any) -> Iterable[Any]:
 
 
 def peak_on_cpu(step: Step) -> int:
-    """The largest sum of what PyTorch holds at one time while `step` runs, beside what was there before.
+    """Return the largest sum of what PyTorch holds at one time while `step` runs, beside what was there before.
 
     Of the second of two steps: what is given back is known only of what was taken while somebody watched.
     """

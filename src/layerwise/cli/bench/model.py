@@ -20,7 +20,7 @@ SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model
 
 
 def model_of(path: str) -> torch.nn.Module:
-    """The model that the callable returns."""
+    """Return the model that the callable returns."""
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
         raise Mistake(f"--model {path!r} has no callable in it. {SHAPE}")
@@ -40,7 +40,7 @@ def shapes_of(path: str) -> Shapes:
 
 
 def _attempt(what: str, call: Callable[[], Any]) -> Any:
-    """What the user's code returns; what it raises is said in one line."""
+    """Return what the user's code returns. Report an error of it in one line."""
     try:
         return call()
     except (Exception, SystemExit) as problem:

@@ -1,4 +1,4 @@
-"""Where figures are from: machine, load and versions."""
+"""The origin of the figures: machine, load and versions."""
 
 from __future__ import annotations
 

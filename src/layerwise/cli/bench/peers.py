@@ -1,6 +1,6 @@
-"""Who is compared: each optimizer's implementations, ours first, what does less last.
+"""The implementations compared for each optimizer: ours first, those that do less last.
 
-They are made to do what ours does where an option of theirs allows it: no clipping of all gradients together, no
+The others do what ours does where an option of theirs allows it: no clipping of all gradients together, no
 momentum for Adafactor, and some decay, because some leave out the ratio without it.
 """
 
@@ -93,7 +93,7 @@ class Peer:
         return Stepping(self.label, work, self.make(work.params))
 
     def try_out(self, work: Any) -> Running:
-        """The same at work on tensors that are much smaller, to find what it will take."""
+        """Return the same at work on tensors that are much smaller, to find what it will take."""
         return self.start(work)
 
 

@@ -1,4 +1,4 @@
-"""What is shown and written of the tables. Every statement is made from the figures of this run."""
+"""The report of the tables, shown and written. Every statement is made from the figures of this run."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def show(console: Console, table: Table, more: Cells = lambda row: {}) -> None:
 
 
 def wide(console: Console) -> Console:
-    """The console, or where it is no terminal one without an end of its lines."""
+    """Return the console, or where it is no terminal one without an end of its lines."""
     return console if console.is_terminal else Console(file=console.file, width=WIDEST, color_system=None)
 
 
 def _fitting(console: Console, plain: bool, rows: Rows) -> Grid:
-    """The table with as many columns as there is room for, broken names before fewer columns than five."""
+    """Return the table with as many columns as there is room for, broken names before fewer columns than five."""
     grids = [_grid(rows, plain, False, ()), _grid(rows, plain, False, DROPPED[:1])]
     grids += [_grid(rows, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
     room = console.options.update(width=WIDEST)
@@ -77,7 +77,7 @@ def _without(dropped: Sequence[str], cells: Mapping[str, str]) -> dict[str, str]
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """What is shown of a row, by heading."""
+    """Return the cells of a row, by heading."""
     return {
         "step\nms": _ms(row.timing),
         "step's\nquartiles": _spread(row.timing, 1e3),
@@ -104,7 +104,7 @@ def in_digits(x: float) -> str:
 
 
 def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
-    """How the columns are to be read."""
+    """Return the explanation of the columns, line by line."""
     rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
     bases = ", ".join(dict.fromkeys(table.base for table in tables))
     on_cuda = any(table.device.startswith("cuda") for table in tables)

@@ -1,4 +1,4 @@
-"""What is asked for."""
+"""The request: the options of one run of the benchmark."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _measure(console: Console, request: Request, screen: Screen, tables: list[Ta
 
 
 def _front(request: Request) -> tuple[Works, Callable[[str], int], Mapping[str, tuple[Peer, ...]]]:
-    """What makes the tensors, what is free where they lie, and who steps them."""
+    """Return the functions that make the tensors and that find the free memory, and the implementations compared."""
     if request.front == "torch":
         from layerwise.cli.bench import tensors
 
@@ -71,7 +71,7 @@ def _front(request: Request) -> tuple[Works, Callable[[str], int], Mapping[str, 
 
 
 def _table(request: Request, every: Sequence[Peer], optimizer: str, name: str, work: Work) -> tuple[Table, list[Peer]]:
-    """An empty table, and who is to be measured. Of all, the first is ours, and the last does less."""
+    """Return an empty table and the implementations to measure. Of all, the first is ours, and the last does less."""
     base = every[0 if request.against == "ours" else -1].label
     peers = [peer for peer in every if request.peers or peer.package == OURS or peer.label == base]
     table = Table(optimizer, name, work.shapes, work.dtype, work.device, request.threads, base)

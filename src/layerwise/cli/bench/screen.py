@@ -1,4 +1,4 @@
-"""What is seen while steps are timed: a bar on a terminal, nothing elsewhere."""
+"""The display while steps are timed: a bar on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ PAUSE = 0.1  # seconds between two looks
 
 
 class Screen:
-    """As a context it leaves the terminal as it found it. Drawn between steps alone, to take no time from them."""
+    """A progress bar, drawn between steps only, to take no time from them.
+
+    As a context, it leaves the terminal as it found it.
+    """
 
     def __init__(self, console: Console) -> None:
         columns = (BarColumn(16), TaskProgressColumn(), TextColumn("{task.description}"))

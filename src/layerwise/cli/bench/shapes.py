@@ -8,7 +8,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def digits() -> Shapes:
-    """A network of one hidden layer for 8 × 8 images of digits: 64 → 128 → 10."""
+    """Return a network of one hidden layer for 8 × 8 images of digits: 64 → 128 → 10."""
     return {
         "layer1.weight": (64, 128),
         "layer1.bias": (128,),
@@ -50,7 +50,7 @@ def gpt2_medium() -> Shapes:
 
 
 def gpt_1b() -> Shapes:
-    """The same kind of network with a billion parameters and a head of its own. Its sizes are nobody's publication."""
+    """Return the same kind of network with a billion parameters and a head of its own. Its sizes are unpublished."""
     vocabulary, hidden = 32000, 1792
     return _gpt(vocabulary, positions=2048, hidden=hidden, layers=24) | {"head": (vocabulary, hidden)}
 
@@ -89,7 +89,7 @@ def _convolution(name: str, to: int, come: int, size: int) -> Shapes:
 
 
 def tiny_1000() -> Shapes:
-    """A thousand small tensors: what is left to measure is the overhead of each."""
+    """Return a thousand small tensors: what is left to measure is the overhead of each."""
     return {f"t{i}": (256,) for i in range(1000)}
 
 
@@ -108,12 +108,12 @@ def parameters(shapes: Shapes) -> int:
 
 
 def single(shapes: Shapes) -> Shapes:
-    """As many tensors of as many dimensions, with one element each."""
+    """Return as many tensors with as many dimensions, of one element each."""
     return {name: (1,) * len(shape) for name, shape in shapes.items()}
 
 
 def shrunk(shapes: Shapes, factor: int = 64) -> Shapes:
-    """Every tensor with about so many times fewer elements, so that what is largest stays largest."""
+    """Return every tensor with about so many times fewer elements, so that what is largest stays largest."""
     return {name: _shrunk(shape, factor) for name, shape in shapes.items()}
 
 

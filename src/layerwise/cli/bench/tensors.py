@@ -50,7 +50,7 @@ class Tensors:
         return on_cuda if self.on_cuda else wall
 
     def like(self, shapes: Shapes) -> Tensors:
-        """The same with tensors of other shapes."""
+        """Return the same with tensors of other shapes."""
         pairs = zip(shapes.values(), self.params, strict=True)
         return Tensors(shapes, [new_parameter(shape, p.dtype, p.device) for shape, p in pairs])
 
@@ -84,7 +84,7 @@ def with_gradient(p: torch.nn.Parameter) -> torch.nn.Parameter:
 
 
 def works(request: Request) -> Iterator[tuple[str, Tensors]]:
-    """The sets of tensors, one at a time."""
+    """Yield the sets of tensors, one at a time."""
     torch.manual_seed(0)
     torch.set_num_threads(request.threads)
     device = device_of(request.device)
@@ -131,7 +131,7 @@ def free(device: str) -> int:
 
 
 def on_cuda(step: Step) -> tuple[float, float]:
-    """The clock of a GPU, which takes two steps.
+    """Return the clock of a GPU, which takes two steps.
 
     The host's time is that of a step which finds the GPU idle. The GPU's, between two events, is that of one which was
     asked for while the GPU was still held up: else a GPU that is faster than the calls would be timed waiting for them.

@@ -34,12 +34,12 @@ class Timing:
         return Timing([*self.rounds, *more.rounds])
 
     def over(self, other: Timing) -> Timing:
-        """The ratio in each round, where both met the same machine."""
+        """Return the ratio in each round, where both met the same machine."""
         return Timing([mine / theirs for mine, theirs in zip(self.rounds, other.rounds, strict=False)])
 
 
 def wall(step: Step) -> tuple[float, float]:
-    """The clock of a processor, which is done when the call returns."""
+    """Return the clock of a processor, which is done when the call returns."""
     start = time.perf_counter()
     step()
     seconds = time.perf_counter() - start

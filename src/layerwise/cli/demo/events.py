@@ -1,4 +1,4 @@
-"""What happens while the demo trains, for whoever shows it."""
+"""The events of the demo's training, for the display."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _for_the_page(text: str, name: str, title: str) -> str:
 
 
 def colour(act: Act, case: Case) -> str:
-    """Each contender's own, in the order of the act."""
+    """Return each contender's own, in the order of the act."""
     return SERIES[act.contenders.index(case.contender)]
 
 

@@ -1,4 +1,4 @@
-"""What a run reports while it trains, and what it leaves behind: plain data, without PyTorch."""
+"""The reports of a run while it trains, and its outcome: plain data, without PyTorch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Noise:
 
 @dataclass
 class Outcome:
-    """What came of a run. A run that diverged has no figures, and its last loss is not finite."""
+    """The outcome of a run. A run that diverged has no figures, and its last loss is not finite."""
 
     accuracy: float | None = None  # on the test images, or of the next character of the test text, in percent
     loss: float | None = None  # on the same, in nats

@@ -1,4 +1,4 @@
-"""Where the report goes, and whether it can."""
+"""The place of the report, and a check that it can be written there."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Worker:
 
 
 def carry_out(runs: Sequence[Run], workers: int) -> Events:
-    """What happens, until all runs are done. The longest begin first, so that none is left to run alone at the end."""
+    """Yield the events until all runs are done. The longest begin first, so that none runs alone at the end."""
     waiting = sorted(runs, key=cost)
     with _workers(min(workers, len(runs))) as staff:
         for worker in staff.values():
@@ -130,11 +130,11 @@ def _started(context: SpawnContext) -> Worker:
 
 
 def work(pipe: Connection) -> None:
-    """What a worker does: train what it is sent, until there is nobody left to tell."""
+    """Train the runs that arrive, until the process that sends them is gone."""
     try:
         _train_all(pipe)
     except (EOFError, OSError):
-        os._exit(0)  # whoever asked is gone
+        os._exit(0)  # the process that sent the run is gone
 
 
 def _train_all(pipe: Connection) -> None:

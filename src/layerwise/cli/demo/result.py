@@ -74,7 +74,7 @@ class Result:
     outcomes: dict[Run, Outcome] = field(default_factory=dict)
 
     def runs(self) -> list[Run]:
-        """What is to be done. What two acts have in common is done once."""
+        """Return the runs to do. A run that two acts have in common is done once."""
         return list(dict.fromkeys(run for act in self.acts for run in runs(act, self.seeds)))
 
     def rows(self, act: Act) -> list[Row]:
@@ -85,7 +85,7 @@ class Result:
         return Row(case, tuple(o for run, o in found if run.case == case), len(seeds_of(case, self.seeds)))
 
     def get(self, act: Act, name: str, batch: int, retuned: bool = False) -> Row | None:
-        """The row of a contender, if all its seeds are there."""
+        """Return the row of a contender, if all its seeds are there."""
         wanted = (name, batch, retuned)
         found = (row for row in self.rows(act) if (row.case.contender.name, row.case.batch, row.case.retuned) == wanted)
         return next((row for row in found if row.done), None)
@@ -105,7 +105,7 @@ def change(result: Result, row: Row) -> float | None:
 
 
 def shown(row: Row, plus_minus: str = "±") -> str:
-    """The figure of a row with its spread, as the table has it."""
+    """Return the figure of a row with its spread, as the table has it."""
     if row.diverged:
         return "diverged" if row.diverged == len(row.outcomes) else f"{row.diverged} of {len(row.outcomes)} diverged"
     if row.mean is None:
@@ -121,7 +121,7 @@ def versions() -> dict[str, str]:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Every setting, version and figure. JSON has no infinities, so a loss that is not finite is null."""
+    """Return every setting, version and figure. JSON has no infinities, so a loss that is not finite is null."""
     return {
         "partial": result.partial,
         "quick": result.quick,
@@ -171,6 +171,6 @@ def _finite(x: Any) -> Any:
 
 
 def begun(result: Result) -> list[Row]:
-    """Each case of which something is known."""
+    """Return each case of which something is known."""
     found = dict.fromkeys(case for act in result.acts for case in cases(act))
     return [row for row in map(result.row, found) if row.outcomes]

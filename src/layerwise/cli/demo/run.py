@@ -36,7 +36,7 @@ class UnexpectedlyNotFinite(Exception):
 
 
 def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threads: int | None) -> int:
-    """The exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
+    """Return the exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
     check_packages()
     result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the terminal is left clean

@@ -139,7 +139,7 @@ def bar(share: float, width: int) -> str:
 
 
 def decades(low: float, high: float) -> tuple[float, float]:
-    """The powers of ten around these, at least one apart."""
+    """Return the powers of ten around these, at least one apart."""
     below, above = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return 10.0**below, 10.0 ** max(above, below + 1)
 

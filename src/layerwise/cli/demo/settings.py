@@ -1,4 +1,4 @@
-"""What is trained, with which optimizers, at which batches, and with which settings.
+"""The demo's tasks, with their optimizers, batches and settings.
 
 `benchmarks/tune_demo.py` found all settings, with the same budget for every optimizer and batch; its figures are in
 `benchmarks/results/tune_demo.csv`. At the large batch each optimizer runs twice: with the settings of the small batch,
@@ -90,7 +90,7 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the optimizer is given besides parameters and learning rate."""
+        """The optimizer's options besides parameters and learning rate."""
         return {**self.contender.options, **self.tuned.options}
 
     @cached_property
@@ -113,7 +113,7 @@ class Case:
 
     @property
     def lr_is(self) -> str:
-        """Where the learning rate is from, in words."""
+        """The origin of the learning rate, in words."""
         if self.retuned or self.batch == self.task.small:
             return f"tuned at batch {self.batch:,}"
         k = self.batch // self.task.small
@@ -133,7 +133,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """What a worker does in one go."""
+    """One training, which one worker does from start to end."""
 
     case: Case
     seed: int
@@ -209,13 +209,13 @@ QUICK_SHARE = {"digits": 0.5, "text": 0.1875}  # of the epochs
 
 
 def quick(act: Act) -> Act:
-    """A part of the training: a look, not a result."""
+    """Return a part of the training: a look, not a result."""
     task, share = act.task, QUICK_SHARE[act.task.data]
     return replace(act, task=replace(task, epochs=task.epochs * share, share=share))
 
 
 def cases(act: Act) -> Iterator[Case]:
-    """Each contender at each batch, and at the large one once more with settings that were tuned there."""
+    """Yield each contender at each batch, and at the large one once more with settings that were tuned there."""
     for contender in act.contenders:
         for batch in act.batches:
             yield Case(act.task, contender, batch)
@@ -228,7 +228,7 @@ def seeds_of(case: Case, seeds: range) -> range:
 
 
 def runs(act: Act, seeds: range) -> Iterator[Run]:
-    """Every case with every seed; LAMB's first at the small batch measures the noise of its gradients as it goes."""
+    """Yield every case with every seed. LAMB's first at the small batch also measures the noise of its gradients."""
     for case in cases(act):
         noisy = (case.contender, case.batch) == (LAMB, act.task.small)
         for seed in seeds_of(case, seeds):

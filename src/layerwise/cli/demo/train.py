@@ -74,7 +74,7 @@ def _steps(
 
 
 def _backward(model: nn.Module, x: Tensor, y: Tensor, noise: NoiseScale | None) -> float:
-    """The gradient of the mean loss; in parts where its noise is measured, which comes to the same."""
+    """Return the gradient of the mean loss; in parts where its noise is measured, which comes to the same."""
     if noise is None:
         loss = cross_entropy(model(x), y.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ def measure(model: nn.Module, data: Split) -> tuple[float, float]:
 
 
 def trust_ratios(opt: Any) -> Ratios:
-    """By layer, of the weights alone; none for PyTorch's optimizers."""
+    """Return the trust ratios of the weights, by layer; none for PyTorch's optimizers."""
     stats = opt.stats() if hasattr(opt, "stats") else {}
     return {
         name.removesuffix(".weight"): float(seen["trust_ratio"])
@@ -122,6 +122,6 @@ def trust_ratios(opt: Any) -> Ratios:
 
 
 def state_bytes(opt: Any) -> int:
-    """What the optimizer keeps of the parameters; step counts are not of their size."""
+    """Return the bytes of the optimizer's state without step counts, which are not of the parameters' size."""
     tensors = ((key, x) for kept in opt.state.values() for key, x in kept.items() if isinstance(x, Tensor))
     return sum(x.numel() * x.element_size() for key, x in tensors if key != "step")

@@ -1,4 +1,4 @@
-"""What the figures of this run show, and what they do not: every sentence is made from them."""
+"""The statements that the figures of this run support: every sentence is made from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _beware(result: Result) -> Iterator[str]:
 
 
 def caption(result: Result) -> str:
-    """What ± is in the tables, where there is any."""
+    """Return the meaning of ± in the tables, or that there is none."""
     several = len(result.seeds) > 1
     return (
         f"± is the standard deviation over {how_many_seeds(result)}." if several else "One seed, so without a spread."
@@ -38,9 +38,10 @@ def caption(result: Result) -> str:
 
 
 def compared(a: Row, b: Row) -> Verdict:
-    """Whether `a` did better than `b`: with several seeds, if even its worst seed did better than the best of b's.
+    """Return whether `a` did better than `b`, worse, or neither.
 
-    One seed says nothing of its spread, so there the difference decides.
+    With several seeds, `a` is better if even its worst seed is better than the best of `b`. One seed has no spread, so
+    the difference decides.
     """
     if a.mean is None or b.mean is None:
         return "even" if a.mean is b.mean else "worse" if a.mean is None else "better"

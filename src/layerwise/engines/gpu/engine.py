@@ -1,4 +1,4 @@
-"""Which jobs the kernels take."""
+"""The GPU engine: the jobs that its kernels take, and their steps."""
 
 from __future__ import annotations
 

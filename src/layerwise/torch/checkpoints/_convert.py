@@ -123,7 +123,7 @@ def _converted(state_dict: Mapping[str, Any], source: Source) -> dict[str, Any]:
 
 
 def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
-    """The same with lr in the momentum: lr times it, as far as lr was constant."""
+    """Return the same with lr in the momentum: lr times it, as far as lr was constant."""
     for group in made["param_groups"]:
         group["lr_in_momentum"] = True
         for one in (made["state"][key] for key in group["params"] if key in made["state"]):

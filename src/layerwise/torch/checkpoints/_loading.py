@@ -1,4 +1,4 @@
-"""How a checkpoint is taken over."""
+"""The loading of a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the 
 
 
 class Taken(NamedTuple):
-    """What an optimizer takes over: for each group its options and the keys of its parameters, and states by key."""
+    """The checkpoint as an optimizer takes it over: options and parameters' keys of each group, and states by key."""
 
     groups: list[dict[str, Any]]
     keys: list[list[Any]]
     state: dict[Any, dict[str, Any]]
-    said: list[str]  # what a warning is due for
+    warnings: list[str]
 
 
 def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
@@ -35,8 +35,8 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
         taken.append(_checked(optimizer, loaded))
-        for said in taken[0].said:  # before anything is changed, since a warning may be an error
-            warnings.warn(said, stacklevel=7)
+        for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error
+            warnings.warn(warning, stacklevel=7)
         groups = [
             {"params": keys, "capturable": group["capturable"]}
             for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)
@@ -62,7 +62,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
 
 
 def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
-    """What there is to take over; raises if the optimizer cannot go on from it."""
+    """Return the checkpoint in the form to take over, or raise if the optimizer cannot go on from it."""
     _check_form(loaded)
     ours = optimizer.param_groups
     _origin.check(optimizer._hyper, loaded["param_groups"])
@@ -78,13 +78,13 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
                 state[key] = _state.checked(optimizer._plan_for(p, h, name), one)
                 _convert_momentum(name, state[key], source, h)
-    said = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
+    due = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
-    return Taken(groups, [[key for _, key in members] for members in found], state, said)
+    return Taken(groups, [[key for _, key in members] for members in found], state, due)
 
 
 def _matched(ours: list[Any], named: list[Any], loaded: Mapping[str, Any]) -> list[list[tuple[Mapping[str, Any], Any]]]:
-    """The saved group and key of each parameter."""
+    """Return the saved group and key of each parameter."""
     names = [[name for _, name in members] for members in named]
     has_names = all(group.get("param_names") for group in ours if group["params"])
     found = _matching.aligned(ours, names if has_names else None, loaded["param_groups"])
@@ -108,7 +108,7 @@ def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any])
 
 
 def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved group with rates of its own: tensors where a captured step needs them, if they were moved to load."""
+    """Return the saved group with rates of its own: as tensors where a captured step needs them."""
     saved = _with_role(group, saved)
     rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
     device = group["params"][0].device if group["capturable"] and group["params"] else None
@@ -116,7 +116,7 @@ def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any
 
 
 def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The saved group with what its lr is; checkpoints that leave that open have None for a relative step."""
+    """Return the saved group with what its lr is; checkpoints that leave that open have None for a relative step."""
     if "lr" not in saved or "relative_step" not in group:
         return saved
     relative = saved["lr"] is None
@@ -142,7 +142,7 @@ def _check_form(loaded: Mapping[str, Any]) -> None:
 
 
 def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """What will be taken over has to be right, and must not turn a rate into the relative step or back."""
+    """Raise if the rates to take over are invalid, or turn a rate into the relative step or back."""
     there, here = saved.get("relative_step"), group.get("relative_step")
     if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
@@ -191,5 +191,5 @@ def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator
 
 def _regrouped(sources: Sequence[Mapping[str, Any]], regrouped: bool) -> Iterator[str]:
     if regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
-        said = {f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)}
-        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {said}"
+        seen = {f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)}
+        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {seen}"

@@ -74,7 +74,7 @@ def _check_keys(keys: Sequence[Any]) -> None:
 
 
 def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
-    """The checkpoint's names, the surest first.
+    """Return the checkpoint's names, the surest first.
 
     torch.distributed.checkpoint puts keys that are names in the order of the optimizer that loads, and leaves
     'param_names' in that of the one that saved.
@@ -101,7 +101,7 @@ def _names_in(group: Group) -> list[str]:
 
 
 def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
-    """The place of each of our names in the checkpoint."""
+    """Return the place of each of our names in the checkpoint."""
     if (order := _same_names(ours, theirs[0])) is not None:
         return order
     if theirs[1:] == [ours]:  # names that the caller made up, beside keys that are the model's
@@ -157,7 +157,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
-    """The saved group that one of ours goes on from, with the rates on which all of its parameters' groups agree."""
+    """Return the saved group that ours goes on from, with the rates on which all of its parameters' groups agree."""
     sources = _distinct(group for group, _ in members)
     for other in sources[1:]:
         for name in (*MOVED, "initial_lr"):
@@ -171,7 +171,7 @@ def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
 
 
 def regrouped(found: Sequence[Sequence[tuple[Group, Any]]]) -> bool:
-    """Whether the checkpoint's groups are cut otherwise than ours."""
+    """Return whether the checkpoint's groups are cut otherwise than ours."""
     cut = [id(group) for members in found for group in _distinct(one for one, _ in members)]
     return len(set(cut)) != len(cut) or any(len(_distinct(one for one, _ in members)) > 1 for members in found)
 
@@ -181,7 +181,7 @@ def _distinct(groups: Iterator[Group]) -> list[Group]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two options are equal, of whatever kind a checkpoint has them."""
+    """Return whether two options are equal, of whatever kind a checkpoint has them."""
     a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
     try:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

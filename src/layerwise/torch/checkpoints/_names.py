@@ -23,7 +23,7 @@ class Named(torch.optim.Optimizer):
 
     @property
     def num_parameters(self) -> int:
-        """How many parameters there are, counted as tensors."""
+        """The number of parameters, counted as tensors."""
         return sum(len(group["params"]) for group in self.param_groups)
 
     def _put_names_in_step(self) -> None:
@@ -68,7 +68,7 @@ class Names:
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:
-    """Whether the names are those of these parameters, as far as known, or new ones that the caller gave to all."""
+    """Return whether the names are the known ones of these parameters, or new ones that the caller gave to all."""
     if len(known) != len(names):
         return False
     renamed = not {name for name in known if name is not None} <= set(names)
@@ -76,7 +76,7 @@ def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:
 
 
 def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int) -> list[str]:
-    """The names known; a parameter that took the place of another takes its name as well."""
+    """Return the names known; a parameter that took the place of another takes its name as well."""
     taken, found = set(known), []
     for i, name in enumerate(known):
         if name is None:

@@ -1,4 +1,4 @@
-"""Who wrote a checkpoint, as its groups tell."""
+"""The writer of a checkpoint, recognized by its groups."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class Agreeing(Named):
         self._searched = _replaced.check(self._members(), search) or self._searched
 
     def _are_members(self, params: Sequence[Tensor]) -> bool:
-        """Whether these were in the groups when it was settled who holds parts of what."""
+        """Return whether these were in the groups when it was settled who holds parts of what."""
         return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
 
     def _cuts(self) -> list[cuts.Cut | None]:

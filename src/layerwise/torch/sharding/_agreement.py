@@ -167,7 +167,7 @@ class Agreement:
         return Heard(skip > 0, problem, new > 0)
 
     def _of_model(self, heard: Heard, sums: Tensor, places: Tensor) -> Heard:
-        """The sum over the model, with what is heard from those who hold other tensors of it."""
+        """Return the sum over the model, with what is heard from those who hold other tensors of it."""
         total = sums[places].sum()
         if self._model is not None:
             said = [float(heard.skip), float(bool(heard.problem)), total.item()]
@@ -185,7 +185,7 @@ def axis_of(group: Any) -> Axis:
 
 
 def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
-    """The sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
+    """Return the sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
     sent = sums.to(axis.device_type)
     if patience is None:
         dist.all_reduce(sent, group=axis.group)

@@ -19,7 +19,7 @@ Kept = tuple[bool, ...]  # of a statistic: whether it extends along each dimensi
 
 
 def is_dtensor(x: Any) -> bool:
-    """Whether `x` is a DTensor; there is none before its module has been imported."""
+    """Return whether `x` is a DTensor; there is none before its module has been imported."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
@@ -63,18 +63,18 @@ class Cut:
         return any(d == dim for _, d in self.axes)
 
     def along(self, kept: Kept) -> tuple[Any, ...]:
-        """The placements of a statistic that extends along some of the tensor's dimensions."""
+        """Return the placements of a statistic that extends along some of the tensor's dimensions."""
         from torch.distributed.tensor import Replicate
 
         return tuple(x if x.is_replicate() or kept[_dim(x)] else Replicate() for x in self.placements)
 
     def shape_here(self, whole: Shape, kept: Kept, p: Tensor) -> Shape:
-        """The shape of what is here of such a statistic."""
+        """Return the shape of what is here of such a statistic."""
         here = local(p).shape
         return tuple(here[d] if kept[d] and self.cuts(d) else n for d, n in enumerate(whole))
 
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
-        """A statistic, or a state of the tensor's shape, of which this is here."""
+        """Return a statistic, or a state of the tensor's shape, of which this is here."""
         from torch.distributed.tensor import DTensor
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
@@ -104,7 +104,7 @@ def _dim(placement: Any) -> int:
 
 
 def _moved_to_first(placement: Any) -> Any:
-    """The placement along the only dimension of a vector."""
+    """Return the placement along the only dimension of a vector."""
     factor = getattr(placement, "split_factor", None)
     return type(placement)(0) if factor is None else type(placement)(0, split_factor=factor)
 
@@ -177,7 +177,7 @@ class Held:
     blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
 
     def view(self, array: Any, kept: bool = True) -> Any:
-        """The piece's part of an array that extends along the blocks' axis, or has one entry a block."""
+        """Return the piece's part of an array that extends along the blocks' axis, or has one entry a block."""
         if self.along is None:
             return self.piece.view(array)
         part: Any = self.piece.part  # one block: those along an axis that is cut are laid out one by one
@@ -242,12 +242,12 @@ def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, .
 
 
 def in_group() -> bool:
-    """Whether this process belongs to a process group, if only by itself."""
+    """Return whether this process belongs to a process group, if only by itself."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def several_processes() -> bool:
-    """Whether this process is one of several."""
+    """Return whether this process is one of several."""
     return in_group() and torch.distributed.get_world_size() > 1
 
 

@@ -41,7 +41,7 @@ class ModelGroup:
 
 
 def as_model_group(group: Any) -> ModelGroup | None:
-    """The group as an optimizer keeps it, or raise unless it is a process group, or None."""
+    """Return the group as an optimizer keeps it, or raise unless it is a process group, or None."""
     if group is None:
         return None
     if dist.is_available() and isinstance(group, dist.ProcessGroup):

@@ -54,7 +54,7 @@ class Peers:
         self._said = self._said._replace(words=lambda: {**words(), "what steps it": stepper})
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
-        """The sums over all of the model, given those here."""
+        """Return the sums over all of the model, given those here."""
         sums = torch.as_tensor(sums)
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]

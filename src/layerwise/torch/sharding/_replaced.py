@@ -36,7 +36,7 @@ def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
-    """The name of the first that no module has, where a module has a part of a tensor of that name and shape."""
+    """Return the name of the first that no module has, where a module has a part of a tensor of that name and shape."""
     modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
     dicts = [module.__dict__.get("_parameters", {}) for module in modules]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
@@ -46,7 +46,7 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
 
 
 def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
-    """The names and shapes of the whole tensors of which this has parts; FSDP1 puts several in one."""
+    """Return the names and shapes of the whole tensors of which this has parts; FSDP1 puts several in one."""
     if hasattr(p, "_is_flat_param"):
         return [(info.param_name, shape) for info, shape in zip(p._param_infos, p._shapes, strict=True)]
     return [(name, p.shape)] if is_dtensor(p) else []

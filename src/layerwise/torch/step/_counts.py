@@ -1,4 +1,4 @@
-"""The step counts of one group's parameters, wherever they live, and what a step is told of them."""
+"""The step counts of one group's parameters, wherever they live, and the numbers that a step takes from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Counts:
         self._nows: list[Now] = []
 
     def nows(self, h: Hyper, rates: tuple[Any, Any, Any]) -> list[Now]:
-        """What each parameter's step is told, with these settings, and lr, weight decay and scale of the gradient."""
+        """Return each parameter's numbers of the step, from these settings, lr, weight decay and gradient scale."""
         if not self._on_device:
             taken = _state.counts(self.steps)
             if taken.count(taken[0]) == len(taken):  # as good as always

@@ -13,7 +13,7 @@ from layerwise.torch.step import _tensors
 from layerwise.torch.step._namespace import DifferentiableTensors, Tensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
-# and asks for them anew, which costs more than the arithmetic; slices of this size it keeps.
+# and requests them again, which costs more than the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
 # Up to this size the calls of a step cost more than its arithmetic.
 STACK = 1 << 12
@@ -27,17 +27,17 @@ DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
 def set_bucket_size(elements: int) -> None:
-    """How many elements of sharded tensors the rule steps side by side on one process; all have to say the same.
+    """Set how many elements of sharded tensors the rule steps side by side on one process. All must set the same.
 
-    It holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a round. The
-    compiled engine holds none, and knows no buckets.
+    The rule holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a
+    round. The compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
 
 
 def engine_name(fused: Any) -> str | None:
-    """The name of the engine that `fused` asks for, if there is one."""
+    """Return the name of the engine that `fused` asks for, if there is one."""
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
     name: str | None = {None: None, True: FUSED, False: "rule"}[fused]
     engines_of(name, differentiable=False)

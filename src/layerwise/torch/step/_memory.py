@@ -60,7 +60,7 @@ def unreadable(x: Tensor) -> str:
 
 
 def _is_freed(x: Tensor) -> bool:
-    """Whether a view reaches beyond its storage."""
+    """Return whether a view reaches beyond its storage."""
     if not x.numel():
         return False
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
@@ -68,12 +68,12 @@ def _is_freed(x: Tensor) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """Whether a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
+    """Return whether a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
     return hasattr(x, "fake_mode") or torch._C._get_dispatch_mode(FAKE) is not None
 
 
 def has_address(x: Tensor) -> bool:
-    """Whether what is here of a tensor lies at an address; on the meta device nothing does."""
+    """Return whether the local part of a tensor lies at an address. On the meta device it does not."""
     return type(x) in BY_ADDRESS and not x.is_meta
 
 

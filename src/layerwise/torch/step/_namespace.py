@@ -32,7 +32,7 @@ def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def followed_squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """The same for autograd: a norm has no derivative at 0."""
+    """Return the same for autograd: a norm has no derivative at 0."""
     return torch.sum(_wide(x).square(), dims, keepdim=True) if dims else _wide(x).square()
 
 
@@ -63,12 +63,12 @@ def move(x: Tensor, a: Any, y: Tensor) -> Tensor:
 
 
 def asarray(x: Any, dtype: torch.dtype) -> Tensor:
-    """An array of this dtype, followed by autograd as it was."""
+    """Return an array of this dtype, followed by autograd as it was."""
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
 
 
 def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
-    """The numbers between bounds, which may be larger than those of the dtype; PyTorch wants them infinite then."""
+    """Return the numbers between bounds. Bounds beyond the dtype's largest number become infinite for PyTorch."""
     most = torch.finfo(x.dtype).max
     low, high = (b if b is None or abs(b) <= most else copysign(inf, b) for b in (low, high))
     return torch.clip(x, low, high)

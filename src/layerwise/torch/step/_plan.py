@@ -1,4 +1,4 @@
-"""How one parameter is stepped: its layout, where its parts are, and what state goes with it."""
+"""The plan of one parameter's step: its layout, the places of its parts, and its state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """How one parameter is stepped."""
+    """The plan of one parameter's step."""
 
     name: str
     h: Hyper
@@ -35,7 +35,7 @@ class Plan:
     kept: dict[str, Kept | None]
 
     def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
-        """A state as it is at the start."""
+        """Return a state as it is at the start."""
         shape, kept = self.state_shapes[key], self.kept[key]
         if shape is None or kept is None:
             raise KeyError(key)
@@ -49,7 +49,7 @@ class Plan:
         return made if self.cut is None else self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
-        """A loaded state, laid out as it has to be."""
+        """Return a loaded state, laid out as it has to be."""
         from torch.distributed.tensor import distribute_tensor
 
         kept = (True,) * len(self.shape) if key == "master" else self.kept[key]
@@ -74,7 +74,7 @@ class Plan:
         return loaded
 
     def jobs(self, rule: Any, p: Tensor, state: Mapping[str, Any]) -> Iterator[Job]:
-        """What an engine is given of the parameter."""
+        """Yield the jobs of the parameter for an engine."""
         stored = {key: local(state[key]) for key, shape in self.state_shapes.items() if shape is not None}
         stepped = local(state.get("master", p))
         for one in self.held:
@@ -99,7 +99,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
 
 
 def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Blocks | None) -> Plan:
-    """How a parameter is stepped with these settings."""
+    """Return the plan of a parameter's step with these settings."""
     cut, shape = cut_of(name, p), tuple(p.shape)
     layout = lay_out(
         name, rule, h, shape, blocks, torch.finfo(p.dtype).eps, (lambda axis: False) if cut is None else cut.cuts

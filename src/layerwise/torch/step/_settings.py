@@ -1,4 +1,4 @@
-"""What a parameter group may say, and the hyperparameters it amounts to."""
+"""The keys of a parameter group, and its hyperparameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RATES = {
 }
 RATE = checks.number(0)
 SWITCHES = arguments.OF_GROUP
-# What is said once for all groups, and what one or another of the three optimizers takes.
+# The options given once for all groups, and those that any of the three optimizers takes.
 NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
@@ -59,7 +59,7 @@ class Groups:
                 raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
-        """The group's hyperparameters, if all it says is right."""
+        """Return the group's hyperparameters, if all it says is right."""
         h = self.settings(group)
         for name in SWITCHES:
             checks.FLAG(name, group[name], "Pass True or False.")
@@ -97,7 +97,7 @@ class Groups:
                 )
 
     def settings(self, group: Mapping[str, Any]) -> Hyper:
-        """The group's hyperparameters, checked; made once for as long as they stay the same."""
+        """Return the group's hyperparameters, checked; made once for as long as they stay the same."""
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and self._without_lr)
         lr = group["lr"]
@@ -126,7 +126,7 @@ class Groups:
         group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 
     def counted(self, h: Hyper) -> Hyper:
-        """The settings of a group that counts towards the norm of all gradients, though it may not be clipped by it."""
+        """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
@@ -142,8 +142,8 @@ def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) 
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is captured now."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # where it is not, nobody can ask
+    """Return whether a CUDA graph is captured now."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
     return initialized and torch.cuda.is_current_stream_capturing()
 
 
@@ -171,7 +171,7 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
 
 
 def _hashable(value: Any) -> Hashable:
-    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is told apart as text.
+    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is compared as text.
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
     return type(value), value if isinstance(value, Hashable) else repr(value)

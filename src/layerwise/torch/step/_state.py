@@ -22,7 +22,7 @@ WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torc
 
 
 def as_step(name: str, value: Any) -> Tensor:
-    """A step count as an integer tensor, whatever form it was saved in."""
+    """Return a step count as an integer tensor, whatever form it was saved in."""
     number = value
     if isinstance(value, Tensor):
         _check_readable(name, "step", value)
@@ -72,7 +72,7 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
-    """Whether some of these parameters have step counts that are not in the machine's memory."""
+    """Return whether some of these parameters have step counts that are not in the machine's memory."""
     found = (states[p].get("step") for p in params if p in states)
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
@@ -83,7 +83,7 @@ def apart(state: State) -> None:
 
 
 def counts(steps: list[Tensor]) -> list[int]:
-    """How many steps each of these has counted."""
+    """Return the number of steps that each of these has counted."""
     found = compiled.counts(steps)
     if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
         raise Changed
@@ -160,7 +160,7 @@ def with_lr(name: str, momentum: Tensor, lr: Any, within: bool) -> Tensor:
 
 
 def checked(plan: Plan, state: Any) -> State:
-    """A loaded state, if it fits its parameter."""
+    """Return a loaded state, if it fits its parameter."""
     name = plan.name
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")

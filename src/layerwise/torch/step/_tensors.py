@@ -1,4 +1,4 @@
-"""What the PyTorch front accepts as a parameter and as a gradient."""
+"""The parameters and gradients that the PyTorch front accepts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ know_torch(torch)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the arithmetic and of the state: at least float32."""
+    """Return the dtype of the arithmetic and of the state: at least float32."""
     return torch.float32 if dtype in LOW else dtype
 
 
@@ -91,7 +91,7 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
-    """Whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
+    """Return whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
         found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
@@ -102,12 +102,12 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
 
 
 def _any_nonfinite(grads: list[Tensor]) -> Tensor:
-    """Whether there is a nan or an infinity: the largest number is one then, and else cannot overflow."""
+    """Return whether there is a nan or an infinity: the largest number is one then, and else cannot overflow."""
     return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
 
 
 def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
-    """The rows, those together that lie on one device in one dtype: what `torch._foreach_` takes in one go."""
+    """Return the rows, those together that lie on one device in one dtype: what `torch._foreach_` takes in one go."""
     rows: dict[Any, list[tuple[Tensor, ...]]] = {}
     for row in zip(*columns, strict=True):
         rows.setdefault(tuple((x.device, x.dtype) for x in row), []).append(row)

@@ -24,7 +24,7 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import alike, written
 from layerwise.torch.step._watch import States, watch
 
-Here = tuple[list[Tensor], list[Tensor]]  # what of parameters and gradients is here
+Local = tuple[list[Tensor], list[Tensor]]  # the local parts of parameters and gradients
 
 
 class Due(NamedTuple):
@@ -38,12 +38,12 @@ class Due(NamedTuple):
 
 
 def params_of(dues: Sequence[Due]) -> list[Tensor]:
-    """All of the parameters."""
+    """Return all of the parameters."""
     return dues[0].params if len(dues) == 1 else [p for due in dues for p in due.params]
 
 
 def grads_of(dues: Sequence[Due]) -> list[Tensor]:
-    """The gradients of all of them."""
+    """Return the gradients of all of them."""
     return dues[0].grads if len(dues) == 1 else [g for due in dues for g in due.grads]
 
 
@@ -55,13 +55,13 @@ def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]
 
 
 def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
-    """The same with these gradients."""
+    """Return the same with these gradients."""
     each = iter(grads)
     return [due._replace(grads=list(islice(each, len(due.params)))) for due in dues]
 
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
-    """What of the groups' settings is part of the plan; the rates are not."""
+    """Return the groups' settings that are part of the plan; the rates are not."""
     return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
 
 
@@ -80,7 +80,7 @@ class Turn:
     def __init__(
         self,
         dues: Sequence[Due],
-        here: Here,
+        here: Local,
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
@@ -110,7 +110,7 @@ class Turn:
         self._peers = None if agreement is None else Peers(agreement, axes, self._described())
 
     def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
-        """The step counts of each group."""
+        """Return the step counts of each group."""
         steps = iter(state["step"] for state in self.states)
         on_device = (self.on_device or due.group["capturable"] for due in dues)
         return [
@@ -157,7 +157,7 @@ class Turn:
     ) -> None:
         """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
-        `skip` is known on the device alone; peers are told by `skips`.
+        `skip` is known on the device alone; `skips` informs the other processes.
         """
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
@@ -177,7 +177,7 @@ class Turn:
         return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
 
     def _described(self) -> str:
-        """All that makes the step what it is and does not change from step to step."""
+        """Return all that makes the step what it is and does not change from step to step."""
         return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
@@ -192,7 +192,7 @@ class Turn:
         return nows
 
     def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
-        """Each parameter with its name and what its step measured."""
+        """Yield each parameter with its name and what its step measured."""
         measured = iter(self._measured.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
             found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
@@ -200,12 +200,12 @@ class Turn:
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
-    """Whether the engine is given these very tensors, and no others that lie where they do."""
+    """Return whether the engine is given these very tensors, and no others that lie where they do."""
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
-    """A number, where it is at hand and no gradient is to flow through it."""
+    """Return a number, where it is at hand and no gradient is to flow through it."""
     if not isinstance(value, Tensor):
         return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
     if not followed and value.device.type == "cpu":
@@ -218,13 +218,13 @@ def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(plans: Sequence[Plan], nows: Sequence[Now]) -> dict[str, Any]:
-    """What makes the step what it is and what changes, in words, to find what is not the same on another process."""
-    said: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
+    """Return the changing inputs of the step in words, to name those that differ on another process."""
+    words: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
-        said[f"the step of {plan.name!r}"] = now.t
-        said[f"lr of {plan.name!r}"], said[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
-        said |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
-        said[f"beta2 of {plan.name!r} at this step"] = now.beta2
-        said[f"the shape of {plan.name!r}"] = tuple(plan.shape)
-        said["grad_scale"] = now.g_scale
-    return said
+        words[f"the step of {plan.name!r}"] = now.t
+        words[f"lr of {plan.name!r}"], words[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
+        words |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
+        words[f"beta2 of {plan.name!r} at this step"] = now.beta2
+        words[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+        words["grad_scale"] = now.g_scale
+    return words

@@ -1,4 +1,4 @@
-"""What a prepared step depends on, and whether it is still what it was."""
+"""Watches: comparisons of what a prepared step depends on with its present state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_STATE = (Tensor.data_ptr, Tensor.is_neg, _bytes)
 
 
 class Watch(Protocol):
-    """What tensors were when they were checked: types, shapes, dtypes, places in memory; the gradients' may change."""
+    """The types, shapes, dtypes and addresses of tensors when they were checked. Gradients' addresses may change."""
 
     def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
         """Return whether these are what they were; with `who`, only whether the state is made of the same objects."""
@@ -61,6 +61,6 @@ def _how(params: list[Tensor], grads: list[Tensor], states: States) -> list[list
 
 
 def watch(params: list[Tensor], grads: list[Tensor], states: States) -> Watch:
-    """The quickest watch that can be kept over these tensors."""
+    """Return the quickest watch that can be kept over these tensors."""
     found: Watch | None = compiled.watch(params, grads, states)
     return found or Marks(params, grads, states)

@@ -1,1 +1,1 @@
-"""What stands beside an optimizer: groups, schedulers, monitors, and steps in the backward pass."""
+"""Tools beside an optimizer: groups, schedulers, monitors, and steps in the backward pass."""

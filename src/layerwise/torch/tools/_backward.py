@@ -35,7 +35,7 @@ class InBackward:
             for p in group["params"]
             if p.requires_grad
         ]
-        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins anew.
+        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._passes.clear()))
         optimizer._when_zeroed.append(self._passes.clear)
 
@@ -119,7 +119,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
 
 
 def _in_ddp(optimizer: Optimizer) -> bool:
-    """Whether a DistributedDataParallel that is alive holds one of the parameters."""
+    """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
     return any(id(p) in own for ddp in found for p in ddp.parameters())

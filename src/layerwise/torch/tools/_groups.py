@@ -1,4 +1,4 @@
-"""Parameter groups by rule: what is not decayed, what is not adapted, and who went where."""
+"""Parameter groups by rule: parameters without weight decay, without adaptation, and a table of all groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAY_OUT = (
 
 
 class ParamGroups(list[dict[str, Any]]):
-    """Parameter groups for an optimizer; print them to see who went where."""
+    """Parameter groups for an optimizer; print them to see the group of each parameter."""
 
     def __str__(self) -> str:
         rows = [("parameter", "shape", "weight decay", "trust ratio")]
@@ -47,7 +47,7 @@ def param_groups(
     no_adapt: Iterable[Matcher] = (),
     **options: Any,
 ) -> ParamGroups:
-    """The model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
+    """Return the model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
 
     A parameter that several modules share is there once, under its first name, and matches if any of them does.
     `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is

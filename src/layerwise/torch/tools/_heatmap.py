@@ -20,7 +20,7 @@ WAY_OUT = "Pass the path of a table that monitor(optimizer, path) has written, o
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
-    """The trust ratios of all layers over time, of blocks the median; saved as a picture if there is a `path`.
+    """Return the trust ratios of all layers over time, of blocks the median; saved as a picture if there is a `path`.
 
     `source` is the CSV file of a monitor, or the monitor.
     """
@@ -46,7 +46,7 @@ def _table(source: Any) -> Path:
 
 
 def _ratios(table: Path) -> tuple[list[int], list[str], Any]:
-    """The steps, the layers from the first to the last, and an array of their ratios."""
+    """Return the steps, the layers from the first to the last, and an array of their ratios."""
     found: dict[str, dict[int, list[float]]] = {}
     for row in rows_of(table):
         found.setdefault(row["name"], {}).setdefault(int(row["step"]), []).append(float(row["trust_ratio"]))

@@ -20,7 +20,7 @@ class Monitor:
     """The hooks that watch an optimizer; `remove()`, or leaving it as a context, takes them off."""
 
     def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
-        # The optimizer holds the hooks and tells them who it is: a reference to it would close a circle around it.
+        # The optimizer holds the hooks and passes itself to them: a reference to it would close a circle around it.
         self._every, self._write = every, writing_to(writer)
         self._loaded(optimizer)
         self._hooks = [
@@ -74,13 +74,13 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
 
 
 def _steps(optimizer: Optimizer) -> int:
-    """How many steps the parameter has taken that has taken most."""
+    """Return the largest number of steps that a parameter has taken."""
     steps = [state["step"] for state in optimizer.state.values() if "step" in state]
     return max(_state.counts(steps)) if steps else 0
 
 
 def _muted(optimizer: Optimizer) -> bool:
-    """Whether no step was meant: torch.distributed.checkpoint takes one with lr=0 to have state to load into."""
+    """Return whether the step is not a real one: torch.distributed.checkpoint steps with lr=0 to create the state."""
     return all(group["lr"] is not None and float(group["lr"]) == 0 for group in optimizer.param_groups)
 
 

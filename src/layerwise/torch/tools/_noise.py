@@ -43,14 +43,14 @@ KEYS = ("weight", "signal", "noise")
 
 
 class Estimate(NamedTuple):
-    """What one step says, each without bias. Their ratio has one, which is why they are averaged first."""
+    """Two unbiased estimates from one step. Their ratio is biased, which is why they are averaged first."""
 
     signal: float  # |G|²
     noise: float  # tr Σ
 
 
 class Seen(NamedTuple):
-    """What is known of one step: sums over the passes, and over the processes once these have told each other."""
+    """The sums of one step: over the passes, and after the exchange over the processes as well."""
 
     squares: float  # Σ|g_i|²
     big: float  # |Σg_i|²
@@ -161,14 +161,14 @@ class NoiseScale:
         return Seen(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
 
     def _of_all(self, seen: Seen, problem: LayerwiseError | None) -> Seen:
-        """What all processes have seen together, if all have seen as many micro-batches of one size."""
+        """Return the sums over all processes, or raise unless all have seen as many micro-batches of one size."""
         if self._axis is None:
             if problem is not None:
                 raise problem
             return seen
         counts = seen.passes, seen.batch
-        said = [*seen, *(x * x for x in counts), float(problem is not None)]
-        *sums, passes, batch, problems = all_reduced(self._axis, torch.tensor(said, dtype=torch.float64)).tolist()
+        report = [*seen, *(x * x for x in counts), float(problem is not None)]
+        *sums, passes, batch, problems = all_reduced(self._axis, torch.tensor(report, dtype=torch.float64)).tolist()
         if problem is not None:
             raise problem
         if problems:
@@ -204,7 +204,7 @@ class NoiseScale:
         return self._average[key] / weight if weight else math.nan
 
     def state_dict(self) -> dict[str, float]:
-        """The averages, the same on every process."""
+        """Return the averages, the same on every process."""
         return dict(self._average)
 
     def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
@@ -226,7 +226,7 @@ class NoiseScale:
 
 
 def _noting(note: Callable[[], Callable[[str, int, Tensor], None] | None], name: str, number: int) -> Any:
-    """A parameter's hook, which holds nothing: a noise scale that nobody has any more measures nothing."""
+    """Return a parameter's hook, which holds nothing: a noise scale without other references measures nothing."""
 
     def hook(g: Tensor) -> None:
         if (there := note()) is not None:
@@ -236,7 +236,7 @@ def _noting(note: Callable[[], Callable[[str, int, Tensor], None] | None], name:
 
 
 def _axis(group: Any) -> Axis | None:
-    """The processes that train the model, if there are several."""
+    """Return the processes that train the model, if there are several."""
     if group is None and not (dist.is_available() and dist.is_initialized()):
         return None
     if group is not None and not isinstance(group, dist.ProcessGroup):
@@ -257,7 +257,7 @@ def _replicas(replicas: Any, ranks: int) -> int:
 
 
 def _sharded(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules that `fully_shard` was called on; there is none before it has been imported."""
+    """Return the modules that `fully_shard` was called on; there is none before it has been imported."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return (m for m in model.modules() if kind is not None and isinstance(m, kind))
 
@@ -274,14 +274,14 @@ def _norm(x: Any) -> Norm:
 
 
 def _squares(norms: Sequence[Norm]) -> float:
-    """What is here of the sum of their squares, times the number of processes that it is added up over."""
+    """Return the local part of the sum of their squares, times the number of processes that it is added up over."""
     device = norms[0][0].device if norms else None
     numbers = torch.stack([norm.to(device) for norm, _ in norms]).tolist() if norms else []
     return math.fsum(parts * x * x for x, (_, parts) in zip(numbers, norms, strict=True))
 
 
 def _one_size(batch: Any, passes: int) -> int:
-    """The size of each micro-batch of this process."""
+    """Return the size of each micro-batch of this process."""
     given = [batch] * passes if not isinstance(batch, Sequence) or isinstance(batch, str) else batch
     sizes = [checks.integer(1)("batch", size, BATCH) for size in given]
     if len(sizes) != passes:

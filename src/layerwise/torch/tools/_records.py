@@ -1,4 +1,4 @@
-"""Where what a step measured is written: dashboards, which take numbers by name, and tables."""
+"""Writers of a step's measurements: dashboards, which take numbers by name, and tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Write = Callable[[int, Record], None]
 
 
 def writing_to(writer: Any) -> Write:
-    """How a step is written there."""
+    """Return the function that writes a step to this writer."""
     if isinstance(writer, (str, os.PathLike)):
         return Table(Path(writer))
     for method, made in (("add_scalar", _to_tensorboard), ("log", _to_log)):
@@ -43,7 +43,7 @@ def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
 
 
 def _to_log(log: Callable[..., Any]) -> Write:
-    # The step is one of the numbers: the run's own count is up to whoever else logs there.
+    # The step is one of the numbers: the run's own count belongs to the run's other logging.
     return lambda step, record: log({"optimizer_step": step, **scalars(record)})
 
 
@@ -107,7 +107,7 @@ def _as_csv(rows: Any) -> str:
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """The rows of such a file; one that was cut off in the middle is left out."""
+    """Yield the rows of such a file; one that was cut off in the middle is left out."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
         if tuple(next(lines, ())) != COLUMNS:

@@ -15,7 +15,7 @@ from layerwise.schedules import Schedule
 
 
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
-    """A scheduler that moves every group's lr as `schedule` goes; call its step() after each step of the optimizer.
+    """Return a scheduler that sets every group's lr by `schedule`. Call its step() after each step of the optimizer.
 
     The schedule's peak has to be the lr of one group, and groups with another keep their proportion to it. A loaded
     state_dict says how far it has come; the schedule stays the one given here.
@@ -34,7 +34,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
 
 
 def moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Whether a scheduler moves the group's lr.
+    """Return whether a scheduler moves the group's lr.
 
     Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. Those of PyTorch
     wrap the optimizer's step as well.
