@@ -90,7 +90,7 @@ class Measurement:
             self._measure_host(rounds)
 
     def _costs(self) -> dict[str, Cost]:
-        """Estimate each implementation's memory from a step of much smaller tensors. This also finds those that fail."""
+        """Estimate each implementation's memory from a step of much smaller tensors. This also finds failing ones."""
         small = self._work.like(shrunk(self._work.shapes))
         times = self.table.parameters / parameters(small.shapes)
         found = {}
