@@ -26,7 +26,7 @@ if not TYPE_CHECKING:  # a checker would take every name to be there
 
     def __getattr__(name: str) -> Any:
         """Say where a name is that each front has for itself."""
-        said = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
+        statement = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
         others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
-        hint = f". Take it from the front of your framework:{said}{others}" if said else ""
+        hint = f". Take it from the front of your framework:{statement}{others}" if statement else ""
         raise AttributeError(f"module 'layerwise' has no attribute {name!r}{hint}.")

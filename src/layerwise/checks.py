@@ -133,7 +133,7 @@ def integer(low: int, bits: int | None = None) -> Check:
 
 
 def one_of(*choices: object) -> Check:
-    """One of the given values; True is not 1 here, and 1 is not True."""
+    """Return the check for one of the given values. True is not 1 here, and 1 is not True."""
 
     def convert(value: Any) -> Any:
         value = plain(value)
@@ -147,7 +147,7 @@ def one_of(*choices: object) -> Check:
 
 
 def pair(first: Check, second: Check, ordered: bool = False) -> Check:
-    """Two values; `ordered` wants the first at most the second, None standing for no bound."""
+    """Return the check for two values. If `ordered`, the first is at most the second, and None is no bound."""
 
     def convert(value: Any) -> tuple[Any, Any]:
         values = members(value)

@@ -151,7 +151,7 @@ def _parts(state: Any) -> dict[str, str]:
 
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
-    """Our state with these trees in it, each array of the shape, dtype and place that it is to have."""
+    """Return our state with these trees in it, each array of the shape, dtype and place that it is to have."""
     filled = {part: leaves.like(_fitted(leaves, part, getattr(ours, part), tree)) for part, tree in trees.items()}
     return ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
 
@@ -197,7 +197,7 @@ def _real(tree: Any) -> Any:
 
 
 def _rows(leaves: Leaves, ours: Any, theirs: Any) -> list[tuple[Any, ...]]:
-    """For each parameter its shape, our parts and optax's."""
+    """Return for each parameter its shape, our parts and optax's."""
     columns = [of_state(leaves, part, getattr(ours, part)) for part in FACTORED]
     columns += [of_state(leaves, part, getattr(theirs, part)) for part in ("v_row", "v_col", "v")]
     shapes = [tuple(p.shape) for p in leaves.arrays]
@@ -205,7 +205,7 @@ def _rows(leaves: Leaves, ours: Any, theirs: Any) -> list[tuple[Any, ...]]:
 
 
 def _dims(shape: tuple[int, ...]) -> tuple[int, int]:
-    """optax's second largest and largest dimension: v_row is the mean over the latter, v_col over the former."""
+    """Return optax's second largest and largest dimension: v_row is the mean over the latter, v_col over the former."""
     order = np.argsort(shape)
     return int(order[-2]), int(order[-1])
 

@@ -88,7 +88,7 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
 
 
 def meant(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """Return a sentence that says what is meant by a keyword, as far as that can be told."""
+    """Return a sentence with the likely meaning of a keyword."""
     called, remark = MEANT.get(name, ((), ""))
     close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
     if not close:

@@ -80,7 +80,7 @@ def is_by_name(given: object) -> bool:
 
 @dataclass(frozen=True)
 class ByName:
-    """The value of an option for a name. Where nothing is said of a name, or None, it has the default.
+    """The values of an option by name. A name without a value, or with None, has the default.
 
     In a mapping a name itself goes before patterns such as "*.bias", and these in their order.
     """
@@ -106,7 +106,7 @@ class ByName:
 
     @property
     def patterns(self) -> tuple[Name, ...]:
-        """The names and patterns of which something is said."""
+        """The names and patterns that have a value."""
         given = self.given.items() if isinstance(self.given, Mapping) else ()
         return tuple(pattern for pattern, value in given if value is not None)
 

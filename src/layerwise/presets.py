@@ -179,7 +179,7 @@ _PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Keyword arguments for the class it belongs to, in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
+    """Return keyword arguments for its class in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
 
     `overrides` are options of the formula in place of the preset's, or besides them.
 

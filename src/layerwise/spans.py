@@ -84,7 +84,7 @@ def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
 
 
 def _near(held: list[tuple[tuple[int, int], Name, Lying]]) -> Iterator[tuple[tuple[tuple[int, int], Name, Lying], ...]]:
-    """Pairs whose spans overlap, of arrays in order."""
+    """Yield the pairs of arrays whose spans overlap, in order."""
     open_: list[tuple[tuple[int, int], Name, Lying]] = []
     for one in held:
         start = one[0][0]

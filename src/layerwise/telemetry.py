@@ -52,7 +52,7 @@ def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
 
 
 def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:
-    """Norms and root mean squares of n numbers; a rule measures the one or the other, whichever it needs."""
+    """Return norms and root mean squares of n numbers. A rule measures only the one that it needs."""
     for what in ("weight", "update"):
         if f"{what}_norm" in found:
             found[f"{what}_rms"] = found[f"{what}_norm"] / root_n

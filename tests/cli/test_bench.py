@@ -168,7 +168,7 @@ class TestMistakes:
             (("--front", "jax", "--dtype", "float64"), "--dtype float64 does not reach JAX"),
             (("--csv", "x", "--json", "../{folder}/x"), "--csv and --json are the same file, x"),
             (("--front", "numpy", "--device", "cuda"), "--device must be cpu"),
-            (("--device", "cpux"), "--device 'cpux' is not to be had: "),
+            (("--device", "cpux"), "--device 'cpux' is unavailable: "),
             (("--device", "meta"), "--device must be cpu or cuda, but is 'meta'"),
             (("bert-base", "--memory", "0.5"), "bert-base does not fit the memory: it takes 0.8 GiB before"),
             (("--model", "mymodel"), "--model 'mymodel' has no callable in it"),

@@ -79,7 +79,7 @@ class Told(list):
     def begin(self, what, steps):
         self.append((what, steps))
 
-    def tell(self, what, steps):
+    def advance(self, what, steps):
         self.append((what, steps))
 
 

@@ -33,14 +33,14 @@ def _guarded(arguments: Sequence[str]) -> int:
     try:
         code = _run(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk can still be told
+            sys.stdout.flush()  # here, where a full disk can still be reported
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except LayerwiseError as problem:
         print(f"layerwise: {problem}", file=sys.stderr)
         return WRONG
-    except BrokenPipeError:  # who reads has read enough
+    except BrokenPipeError:  # the reader has read enough
         forget_output()
         return 1
     except OSError as problem:
@@ -81,5 +81,5 @@ def _what_to_install(package: str, arguments: Sequence[str]) -> str:
 
 
 def forget_output() -> None:
-    """Python would try once more at its exit to write what cannot be written."""
+    """Redirect the output to nowhere: at its exit Python would try again to write what cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -73,14 +73,14 @@ def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
         return
     others = ", ".join(found["instruction_sets"])
     yield f"  compiled {found['takes']}"
-    yield f"           instructions {found['instructions']} (kernels for {others}){_said(ISA_VARIABLE)}"
-    yield f"           threads {found['threads']} (of {_many(there, 'processor')}){_said(THREADS_VARIABLE)}"
+    yield f"           instructions {found['instructions']} (kernels for {others}){_set_by(ISA_VARIABLE)}"
+    yield f"           threads {found['threads']} (of {_many(there, 'processor')}){_set_by(THREADS_VARIABLE)}"
     yield f"           compiled by {found['compiler']}"
 
 
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["available"]:
-        yield f"           {found['proof']}{_said(gpu.PROOF_VARIABLE)}"
+        yield f"           {found['proof']}{_set_by(gpu.PROOF_VARIABLE)}"
     for device, verdicts in found.get("verdicts", {}).items():
         for what, verdict in verdicts.items():
             yield f"           {device}: {what}: {verdict}"
@@ -186,7 +186,7 @@ def _many(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def _said(variable: str) -> str:
+def _set_by(variable: str) -> str:
     value = os.environ.get(variable)
     return f", {variable}={value}" if value else ""
 

@@ -37,7 +37,7 @@ def command(
 
 
 def show_presets(console: Console, found: Sequence[Preset]) -> None:
-    """A table on a terminal; elsewhere a line for each, so that grep finds whole rows."""
+    """Print a table on a terminal; elsewhere a line for each, so that grep finds whole rows."""
     if console.is_terminal:
         console.print(_table(found))
         console.print(Text('Use one as Lamb(lr=1e-3, **layerwise.preset("apex.FusedLAMB")).', style="dim"))

@@ -46,7 +46,7 @@ def command(
 
 
 def show_recommendation(console: Console, found: Recommendation) -> None:
-    """A table on a terminal; elsewhere a line for each setting."""
+    """Print a table on a terminal; elsewhere a line for each setting."""
     if not console.is_terminal:
         print(found)
         return

@@ -18,11 +18,11 @@ def in_one_line(problem: Any) -> str:
     name = problem.ctx.command_path if problem.ctx is not None else "layerwise"
     possible = getattr(problem, "possibilities", None)
     if possible and "Did you mean" not in problem.message:
-        said = f"{problem.message.rstrip('.')}. Did you mean {possible[0]}?"
+        message = f"{problem.message.rstrip('.')}. Did you mean {possible[0]}?"
     else:
-        said = " ".join(problem.format_message().split())
-    ending = "" if said.endswith((".", "?")) else "."
-    return f"{name}: {said[0].lower()}{said[1:]}{ending} '{name} --help' shows what there is."
+        message = " ".join(problem.format_message().split())
+    ending = "" if message.endswith((".", "?")) else "."
+    return f"{name}: {message[0].lower()}{message[1:]}{ending} '{name} --help' shows what there is."
 
 
 def known(what: str, value: str, names: Sequence[str]) -> str:
@@ -48,7 +48,7 @@ def one_of(what: str, names: Callable[[], Iterable[str]]) -> dict[str, Any]:
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Names that begin like this, in lower case where they do so only then: shells take what begins as it was typed."""
+    """Return the completion by these names, in lower case if they fit only so: shells want what was typed first."""
 
     def complete(incomplete: str) -> list[str]:
         found = [name if name.startswith(incomplete) else name.lower() for name in names()]

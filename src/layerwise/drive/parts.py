@@ -22,7 +22,7 @@ Runs = Mapping[Dims, Run]  # by their jobs
 
 
 class TensorRequest(NamedTuple):
-    """A request of one job, which all who hold parts of its tensor complete."""
+    """A request of one job, which all ranks with parts of its tensor complete."""
 
     job: int
     request: type[Request]
@@ -93,7 +93,7 @@ def _result(run: Run) -> Any:
         next_requests(run.rules[0], ())
     except StopIteration as end:
         return end.value
-    raise RuntimeError("a rule made a request after it had been told to write")
+    raise RuntimeError("a rule made a request after its last answer")
 
 
 def _completed(

@@ -61,7 +61,7 @@ def heed_environment() -> None:
 
 
 def why_not() -> str:
-    """Why the extension is not there."""
+    """Return the reason why the extension is missing, or an empty string."""
     try:
         from layerwise import _native  # noqa: F401
     except ImportError as problem:
@@ -207,7 +207,7 @@ class PreparedCompiled:
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self._layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
         self._rounds: Rounds | None = None
-        # Of the last step. Nothing here refers to this object: arrays go when nobody wants them.
+        # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
         self._batch: Any = None
 
     @property

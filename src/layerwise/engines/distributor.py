@@ -114,7 +114,7 @@ class Distributed:
                 found[i] = stats
         return found
 
-    # ---- who takes what
+    # ---- the shares of the engines
 
     def _shares(self, together: bool) -> list[Share]:
         if together not in self._known:
@@ -166,8 +166,8 @@ class Distributed:
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
-        said = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
-        return EngineError(f"{said}. Leave the choice of engine.")
+        reasons = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
+        return EngineError(f"{reasons}. Leave the choice of engine.")
 
     def _shared(self, takers: Sequence[int]) -> list[Share]:
         groups: dict[tuple[int, Hashable], list[int]] = {}

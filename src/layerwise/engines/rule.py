@@ -27,7 +27,7 @@ class Arrays(Protocol):
         """The same, where what is stored may still be wanted."""
 
     def read(self, array: Array, like: Array) -> Array:
-        """`array` in the dtype in which a step on `like` is computed, and on its device."""
+        """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
 
     def copy(self, array: Array) -> Array:
         """Return a copy, which may be written over."""
@@ -36,7 +36,7 @@ class Arrays(Protocol):
         """Round `new` into `stored`."""
 
     def kind(self, array: Array) -> Hashable:
-        """Its shape, dtype and device: arrays of one kind can be stacked."""
+        """Return the shape, dtype and device: arrays of one kind can be stacked."""
 
     def stack(self, arrays: Sequence[Array]) -> Array:
         """Return the arrays along a new last dimension."""

@@ -45,7 +45,7 @@ def machine_eps(dtype: np.dtype[Any]) -> float:
 
 
 def squares(x: Array, dims: tuple[int, ...]) -> Array:
-    """Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
     terms = np.square(x, dtype=np.float64)
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
@@ -91,7 +91,7 @@ def lying(array: Array) -> Lying:
 
 
 def check_parameter(name: Name, weights: Any) -> Array:
-    """`weights` if it is an array that can be updated in place."""
+    """Return `weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
         raise ParameterError(
             f"weights of {name!r} must be a numpy array, to be updated in place, but are {type(weights).__name__}. "
@@ -110,7 +110,7 @@ def check_parameter(name: Name, weights: Any) -> Array:
 
 
 def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
-    """`grad` as an array that fits `weights`."""
+    """Return `grad` as an array that fits `weights`."""
     if grad is None:
         raise GradientError(f"{name!r} has no gradient. Pass one, or leave the name out of this step.")
     if hasattr(grad, "tocoo"):

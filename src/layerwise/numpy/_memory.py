@@ -26,7 +26,7 @@ class Occupied:
             self._ends.append(max(end, self._ends[-1]) if self._ends else end)
 
     def check_distinct(self) -> None:
-        """Tied weights are one parameter: stepped under two names, they would move twice."""
+        """Raise if weights are tied: stepped under two names, one parameter would move twice."""
         if all(end <= start for (end, start) in zip(self._ends, self._starts[1:], strict=False)):
             return
         if found := shared((name, lying(array)) for name, array in self._weights.items()):

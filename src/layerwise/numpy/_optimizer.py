@@ -170,7 +170,7 @@ class Optimizer(Settable):
             del self._layouts[next(iter(self._layouts))]
 
     def _scheduled(self, step: int) -> tuple[float, float]:
-        """lr and weight_decay after so many steps of the optimizer."""
+        """Return lr and weight_decay after so many steps of the optimizer."""
         h: Any = self._options.h
         return scheduled(h.lr, "lr", step), scheduled(h.weight_decay, "weight_decay", step)
 
@@ -192,12 +192,12 @@ class Optimizer(Settable):
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
     ) -> Plan:
         options = options or self._options
-        said = {option: by_name(name) for option, by_name in options.by_name.items()}
-        asked = {"adapt": said["adapt"], "l2": said["l2"], "decay": said["decay"].place}
+        chosen = {option: by_name(name) for option, by_name in options.by_name.items()}
+        asked = {"adapt": chosen["adapt"], "l2": chosen["l2"], "decay": chosen["decay"].place}
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
-        layout = lay_out(name, self._rule, h, shape, said["blocks"], machine_eps)
-        return Plan(layout, said["lr_scale"], said["decay"].factor)
+        layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
+        return Plan(layout, chosen["lr_scale"], chosen["decay"].factor)
 
     def _fresh(self, plan: Plan, p: Array) -> Slot:
         dtype = _arrays.computing(p.dtype)
@@ -267,7 +267,7 @@ class Optimizer(Settable):
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
-        """Everything needed to go on bit for bit, as copies in plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return copies of all that it takes to go on bit for bit, as plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:

@@ -48,9 +48,9 @@ class Options:
         h = make(**{name: given[name] for name in own - by_name.keys()})
         flags = {name: checks.FLAG(name, given[name], "Pass True or False.") for name in FLAGS}
         check_engine(given["engine"])
-        said = settings_by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **by_name})
+        by_name_checked = settings_by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **by_name})
         dtypes = {key: named_dtype("momentum_dtype", name) for key, name in h.state_dtypes().items()}
-        return cls(h, said, flags, given["engine"], dtypes)
+        return cls(h, by_name_checked, flags, given["engine"], dtypes)
 
     def read(self, name: str) -> Any:
         """Return the value of an option. Mappings are read-only: writing to one would change nothing."""

@@ -140,7 +140,7 @@ def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
 
 
 def slot(name: Name, entry: Mapping[str, Array], expected: Any) -> Slot:
-    """One tensor's state, held to the shapes that the options and the tensor's shape call for."""
+    """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
     shapes = {field: s for field, s in expected._asdict().items() if s is not None}
     unknown = entry.keys() - shapes.keys() - {"step", "shape"}
     missing = {"step", *shapes} - entry.keys()

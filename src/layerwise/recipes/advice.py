@@ -58,7 +58,7 @@ class Recommendation:
         return None if self.steps is None or self.warmup is None else round(self.warmup * self.steps)
 
     def kwargs(self, front: Front = "torch") -> dict[str, Any]:
-        """Keyword arguments for the class in layerwise.torch or layerwise.numpy, or the function in layerwise.jax."""
+        """Return keyword arguments for layerwise.torch's or layerwise.numpy's class, or layerwise.jax's function."""
         FRONT("front", front, "It says whose names the arguments have.")
         options = ("lr", "betas", "momentum", "weight_decay")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}

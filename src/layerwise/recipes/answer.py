@@ -22,7 +22,7 @@ def recommend(
     like: str | None = None,
     rule: Literal["sqrt", "linear"] = "sqrt",
 ) -> Recommendation:
-    """Settings for `optimizer`, by name or class, at `batch`: print what it returns, or pass on its kwargs().
+    """Return settings for `optimizer`, a name or class, at `batch`: print them, or pass on their kwargs().
 
     With a reference, the learning rate that was good at another batch is scaled, and so is its warm-up (a share of the
     run); betas, momentum and weight decay stay yours. Without one the nearest run of the published series `like` is

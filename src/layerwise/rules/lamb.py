@@ -156,7 +156,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:
-    """(m / c1) / (√(v / c2 + eps_root) + eps), the correction of m drawn below: one division less."""
+    """Return (m / c1) / (√(v / c2 + eps_root) + eps), the correction of m drawn below: one division less."""
     corrected = h.bias_correction is True
     v_hat = v / c2 if corrected else v
     root_v = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root)
@@ -164,7 +164,7 @@ def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> A
 
 
 def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
-    """‖p‖ / ‖r‖, within the bounds that were asked for."""
+    """Return ‖p‖ / ‖r‖, within the requested bounds."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)

@@ -138,7 +138,7 @@ def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
 def _ratio(
     xp: Any, p: Array, g: Array, r: Array, lr: Scalar, lam: Scalar, h: Any
 ) -> Asking[tuple[Array, dict[str, Array]]]:
-    """eta·‖p‖ over the length it is measured against, within the bounds that were asked for."""
+    """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     split, eta = h.norm == "split", h.trust_coefficient

@@ -20,12 +20,12 @@ def is_complex(x: Array) -> bool:
 
 
 def is_zero(x: Scalar) -> bool:
-    """Known now to be 0, so that a whole pass over the tensor can be left out."""
+    """Return whether it is known now to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
 
 
 def is_on(x: Scalar | None) -> bool:
-    """Not known now to be off; None and 0 are."""
+    """Return whether it is not known now to be off; None and 0 are."""
     return not (x is None or is_zero(x))
 
 
@@ -48,46 +48,46 @@ def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None
 
 
 def moved(xp: Any, p: Array, moves: Moves) -> Array:
-    """p after these moves. p is used up."""
+    """Return p after these moves. p is used up."""
     for a, x in moves:
         p = move(xp, p, a, x)
     return p
 
 
 def square(x: Array) -> Array:
-    """x², or |x|² of a complex array."""
+    """Return x², or |x|² of a complex array."""
     return (x * x.conj()).real if is_complex(x) else x * x
 
 
 def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
-    """1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t goes by expm1."""
+    """Return 1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t goes by expm1."""
     if is_number(t) or not is_number(b) or b == 0:
         return 1 - b**t
     return -xp.expm1(t * log(b))
 
 
 def mix(xp: Any, b: Scalar, x: Array, y: Array) -> Array:
-    """b·x + (1 − b)·y. x is used up: a namespace that says so in `mix` may write over it."""
+    """Return b·x + (1 − b)·y. x is used up: a namespace that says so in `mix` may write over it."""
     return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + (1 - b) * y
 
 
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
-    """State as the step leaves it. A namespace that computes a rule more than once gives back what it has of it."""
+    """Return the state as the step leaves it. A namespace that computes a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state
 
 
 def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
-    """x + a·y, in one pass where the namespace has one."""
+    """Return x + a·y, in one pass where the namespace has one."""
     return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
 
 
 def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
-    """x + a·y. x is used up: a namespace that says so in `move` may write over it."""
+    """Return x + a·y. x is used up: a namespace that says so in `move` may write over it."""
     return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
 
 
 def root(xp: Any, x: Scalar) -> Scalar:
-    """√x with a derivative of 0 at 0, where √ alone has none."""
+    """Return √x with a derivative of 0 at 0, where √ alone has none."""
     if is_number(x):
         return sqrt(x)
     zero = x == 0

@@ -44,7 +44,7 @@ class Answering(Agreeing):
         if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
-                "or drop it and make the optimizer anew."
+                "or drop it and make a new optimizer."
             )
         for group in self.param_groups:
             self._groups.check({**group, "lr": lr})

@@ -191,7 +191,7 @@ class Optimizer(Answering):
         if not dues and agreement is None:
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
-            # First, because it may take collectives, which those for whom something is wrong have to join.
+            # First, because it may take collectives, which processes with a problem have to join as well.
             dues, here = self._read(dues)
             params, grads = params_of(dues), grads_of(dues)
             key, turn, plans = self._kept_turn(dues, params, grads)
@@ -293,7 +293,7 @@ class Optimizer(Answering):
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(
-                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make the optimizer anew."
+                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self._plan_for(p, due.h, name)

@@ -194,7 +194,7 @@ class Jitted:
 
 
 def _numpy_peers(name: str) -> tuple[Peer, ...]:
-    """Ours, optax's, what PyTorch has of the same, and last its AdamW: 28 bytes a parameter, moved once."""
+    """Return ours, optax's, what PyTorch has of the same, and last its AdamW: 28 bytes a parameter, moved once."""
     ours = f"layerwise.numpy.{name}", f"layerwise.numpy:{name}"
     others = [peer for peer in PEERS[name] if peer.label in OF_TORCH]
     optax = [JaxPeerOfNumpy(f"optax.{name.lower()}, jitted", f"optax:{name.lower()}")] if name in OTHERS else []

@@ -15,12 +15,12 @@ class Cost:
 
 
 def together(costs: Sequence[Cost]) -> float:
-    """They take their steps one after the other, but keep their state all the time."""
+    """Return the memory of several: they step one after the other, but keep their state all the time."""
     return sum(cost.state for cost in costs) + max((cost.peak for cost in costs), default=0)
 
 
 def grouped(costs: Mapping[str, Cost], base: str, room: float) -> Iterator[list[str]]:
-    """Groups that fit, each with the one that the others are compared to; alone, where only that fits."""
+    """Yield groups that fit, each with the base of the comparison, or alone if only that fits."""
 
     def fits(*labels: str) -> bool:
         return together([costs[label] for label in labels]) <= room

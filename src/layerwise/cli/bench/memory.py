@@ -15,7 +15,7 @@ MARK = "layerwise bench"
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), groups: Path = GROUPS) -> int:
-    """Bytes that can be taken without making the machine swap, as far as the system says."""
+    """Return the bytes that can be taken without making the machine swap, as far as the system reports them."""
     found = [_of_machine(meminfo)]
     limit, used = _number(groups / "memory.max"), _number(groups / "memory.current")
     if limit is not None and used is not None:
@@ -78,7 +78,7 @@ def peak_on_cpu(step: Step) -> int:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Without what the profiler's compiled part writes to the standard error."""
+    """Hide what the profiler's compiled part writes to the standard error."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -35,7 +35,7 @@ def model_of(path: str) -> torch.nn.Module:
 
 
 def shapes_of(path: str) -> Shapes:
-    """Of the parameters that a step would move."""
+    """Return the shapes of the parameters that a step would move."""
     return {name: tuple(p.shape) for name, p in model_of(path).named_parameters() if p.requires_grad}
 
 
@@ -46,9 +46,9 @@ def _attempt(what: str, call: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as problem:
         if os.environ.get(VARIABLE):
             raise
-        said = " ".join(str(problem).split())
+        text = " ".join(str(problem).split())
         kind = type(problem).__name__
-        raise Mistake(f"{what}: {kind}{': ' * bool(said)}{said}. {VARIABLE}=1 shows where.") from None
+        raise Mistake(f"{what}: {kind}{': ' * bool(text)}{text}. {VARIABLE}=1 shows where.") from None
 
 
 def _attribute(module: Any, module_name: str, names: Sequence[str]) -> Any:

@@ -79,7 +79,7 @@ class Peer:
         return importlib.util.find_spec(self.package) is not None
 
     def why_not(self, work: Work, threads: int) -> str | None:
-        """Why it is left out before it is tried."""
+        """Return the reason to leave it out untried, or None."""
         if self.gpu and not work.on_cuda:
             return "needs a GPU"
         return None if self.installed else "not installed"

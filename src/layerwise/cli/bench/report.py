@@ -27,7 +27,7 @@ Rows = Sequence[tuple[Row, Mapping[str, str]]]
 
 
 def show(console: Console, table: Table, more: Cells = lambda row: {}) -> None:
-    """A table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation.
+    """Print a table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation.
 
     `more` gives the cells of columns that are to follow.
     """
@@ -98,7 +98,7 @@ def _spread(timing: Timing, scale: float = 1) -> str:
 
 
 def in_digits(x: float) -> str:
-    """Three digits, or all before the point."""
+    """Return the number with three digits, or with all before the point."""
     digits = 0 if x >= 99.95 else 1 if x >= 9.995 else 2 if x >= 0.0995 else 3
     return f"{x:,.{digits}f}"
 
@@ -160,7 +160,7 @@ def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | Non
 
 
 def as_csv(tables: Sequence[Table], where: Mapping[str, str]) -> str:
-    """One line for each implementation, each with where it is from, so that files can be put together."""
+    """Return one line for each implementation, with its origin, so that files can be put together."""
     rows = [row | dict(where) for row in as_rows(tables)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
@@ -170,7 +170,7 @@ def as_csv(tables: Sequence[Table], where: Mapping[str, str]) -> str:
 
 
 def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
-    """Everything, with the seconds of each round."""
+    """Return everything, with the seconds of each round."""
     document = {**where, "tables": [_document(table) for table in tables]}
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 

@@ -30,7 +30,7 @@ class Request:
     json: Path | None
 
     def room(self, free: float, taken: float = 0) -> float:
-        """Bytes that may be taken, of so many that are free and beside what is taken already."""
+        """Return the bytes that may be taken, of so many that are free and beside what is taken already."""
         return min(SPARE * free, inf if self.memory is None else self.memory * GIB - taken)
 
     def check_room(self, name: str, need: float, free: float) -> None:

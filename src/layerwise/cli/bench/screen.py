@@ -36,7 +36,7 @@ class Screen:
         self._bar.reset(self._task, total=steps, description=escape(what))
         self._bar.refresh()
 
-    def tell(self, what: str, steps: int) -> None:
+    def advance(self, what: str, steps: int) -> None:
         self._bar.update(self._task, advance=steps, description=escape(what))
         if time.perf_counter() - self._drawn > PAUSE:
             self._bar.refresh()

@@ -18,7 +18,7 @@ def digits() -> Shapes:
 
 
 def bert_base() -> Shapes:
-    """BERT-base, uncased, without the pooler and the heads.
+    """Return BERT-base, uncased, without the pooler and the heads.
 
     From its published configuration: vocab_size 30522, hidden_size 768, num_hidden_layers 12, intermediate_size 3072,
     max_position_embeddings 512, type_vocab_size 2.
@@ -42,7 +42,7 @@ def bert_base() -> Shapes:
 
 
 def gpt2_medium() -> Shapes:
-    """GPT-2 medium, whose head is its word embedding.
+    """Return GPT-2 medium, whose head is its word embedding.
 
     From its published configuration: vocab_size 50257, n_positions 1024, n_embd 1024, n_layer 24.
     """
@@ -68,7 +68,7 @@ def _gpt(vocabulary: int, positions: int, hidden: int, layers: int) -> Shapes:
 
 
 def resnet50() -> Shapes:
-    """ResNet-50 for ImageNet: 3, 4, 6 and 3 blocks of three convolutions, each followed by a batch norm."""
+    """Return ResNet-50 for ImageNet: 3, 4, 6 and 3 blocks of three convolutions, each followed by a batch norm."""
     shapes = _convolution("stem", 64, 3, 7)
     before = 64
     for stage, blocks in enumerate((3, 4, 6, 3)):

@@ -116,8 +116,8 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except Exception as problem:
-        said = str(problem).strip().partition("\n")[0]
-        raise Mistake(f"--device {name!r} is not to be had: {said}. 'layerwise info --devices' lists them.") from None
+        reason = str(problem).strip().partition("\n")[0]
+        raise Mistake(f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them.") from None
     if device.type not in ("cpu", "cuda"):
         raise Mistake(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
     return device

@@ -38,8 +38,8 @@ def load(task: Task) -> Data:
 
 
 def digits(train: int, test: int = 360) -> Data:
-    """1,797 images of 8×8 pixels, split by class, centred and divided by one number for all pixels."""
-    from sklearn.datasets import load_digits  # here, because who trains on text should not wait for it
+    """Return 1,797 images of 8×8 pixels, split by class, centred and divided by one number for all pixels."""
+    from sklearn.datasets import load_digits  # here, because training on text should not wait for it
     from sklearn.model_selection import train_test_split
 
     x, y = load_digits(return_X_y=True)
@@ -58,7 +58,7 @@ def digits(train: int, test: int = 360) -> Data:
 
 
 def text(train: int) -> Data:
-    """Sequences drawn from the first 80 % of the text; from the rest all there are, one after the other."""
+    """Return sequences drawn from the first 80 % of the text, and all of the rest, one after the other."""
     codes = torch.tensor(list(read_text()), dtype=torch.long)
     a, b = len(codes) * 8 // 10, len(codes) * 9 // 10
     starts = torch.randint(a - LENGTH, (train,), generator=torch.Generator().manual_seed(0))

@@ -22,11 +22,11 @@ class Lines:
     def see(self, event: Event) -> None:
         if isinstance(event, Finished):
             self.done += 1
-            print(f"{self.done:2} of {self.total}  {told(event.run, event.outcome)}")
+            print(f"{self.done:2} of {self.total}  {line_of(event.run, event.outcome)}")
             sys.stdout.flush()
 
 
-def told(run: Run, outcome: Outcome) -> str:
+def line_of(run: Run, outcome: Outcome) -> str:
     return f"{run}: {figure(run, outcome)} ({outcome.seconds:.1f} s)"
 
 

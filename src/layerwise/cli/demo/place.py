@@ -12,7 +12,7 @@ ENOUGH = 2_000_000  # bytes; a whole report has half of that
 
 
 def report_path(out: Path | None) -> Path:
-    """In the folder that was asked for, or under the name that was; and never anything but an ordinary file.
+    """Return the report's path, in the requested folder or under the requested name; it is always an ordinary file.
 
     A name without a suffix is a folder's, also where there is none.
     """

@@ -55,7 +55,7 @@ def carry_out(runs: Sequence[Run], workers: int) -> Events:
 
 
 def cost(run: Run) -> float:
-    """About how long a run takes, in milliseconds of a two-core virtual machine."""
+    """Estimate how long a run takes, in milliseconds of a two-core virtual machine."""
     step, example = (1.0, 0.05) if run.case.task.model == "cnn" else (2.0, 0.9)
     return run.case.steps * (step + example * run.case.batch)
 
@@ -96,7 +96,7 @@ def _end(code: int | None) -> str:
 
 @contextmanager
 def _workers(number: int) -> Iterator[dict[Any, Worker]]:
-    """Started while Ctrl-C is ignored, which they inherit: it is for this process, which ends them."""
+    """Start workers that ignore Ctrl-C: it is for this process, which ends them."""
     context = get_context("spawn")
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     staff: dict[Any, Worker] = {}

@@ -120,5 +120,5 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequ
 
 
 def _raw(result: Result) -> str:
-    """No text in it may end the element it is in."""
+    """Return the figures as JSON in which no text ends the element around it."""
     return json.dumps(as_json(result), ensure_ascii=False, allow_nan=False).replace("</", "<\\/")

@@ -96,7 +96,7 @@ class Result:
 
 
 def change(result: Result, row: Row) -> float | None:
-    """Against the same contender at the small batch."""
+    """Return the difference from the same contender at the small batch."""
     case = row.case
     before = result.row(Case(case.task, case.contender, case.task.small))
     if case.batch == case.task.small or before.mean is None or row.mean is None:

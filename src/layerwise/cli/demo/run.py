@@ -27,7 +27,7 @@ from layerwise.cli.files import CannotWrite, write_text
 from layerwise.threads import available_processors
 
 NEEDED = ("torch", "sklearn", "matplotlib")
-MOST_WORKERS = 8  # unless told otherwise; each has PyTorch in memory
+MOST_WORKERS = 8  # unless set otherwise; each has PyTorch in memory
 WIDEST = 100  # columns of prose
 
 
@@ -45,11 +45,11 @@ def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threa
     except KeyboardInterrupt:
         return INTERRUPTED
     except CannotWrite as problem:
-        return _said(str(problem), 2)
+        return _reported(str(problem), 2)
     except OSError as problem:
         forget_output()
         nobody_reads = isinstance(problem, BrokenPipeError)
-        return 1 if nobody_reads else _said(f"cannot write to the output: {problem.strerror}", 1)
+        return 1 if nobody_reads else _reported(f"cannot write to the output: {problem.strerror}", 1)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -78,7 +78,7 @@ def _watched(console: Console, result: Result, path: Path) -> int:
         return INTERRUPTED
     except (UnexpectedlyNotFinite, WorkerError) as problem:
         _write(result, path)
-        return _said(f"{problem}\nWhat was finished before is in {path}.", 1)
+        return _reported(f"{problem}\nWhat was finished before is in {path}.", 1)
     except OSError:
         _write(result, path)
         raise
@@ -94,11 +94,11 @@ def _listener(console: Console, result: Result) -> Listener:
 
 
 def train(result: Result, listener: Listener) -> None:
-    """Everything, in worker processes; what is done stays in the result, however this ends."""
+    """Train everything in worker processes. Finished runs stay in the result, however this ends."""
     start = perf_counter()
     result.partial = True
     try:
-        # Closed, not left to whoever collects garbage: no worker should train on while the report is written.
+        # Closed, not left to garbage collection: no worker should train on while the report is written.
         with listener, closing(carry_out(result.runs(), result.threads)) as events:
             for event in events:
                 _keep(result, event)
@@ -119,7 +119,7 @@ def _keep(result: Result, event: Event) -> None:
 
 
 def show(console: Console, result: Result) -> None:
-    """The table and what it says, broken into lines on a terminal only."""
+    """Print the table and its statements, broken into lines on a terminal only."""
     table.show(console, result)
     console.print("What this does and does not show", style="bold")
     for paragraph in paragraphs(result):
@@ -134,6 +134,6 @@ def _write(result: Result, path: Path) -> None:
     write_text(path, page(result))
 
 
-def _said(problem: str, code: int) -> int:
+def _reported(problem: str, code: int) -> int:
     print(f"layerwise: {problem}", file=sys.stderr)
     return code

@@ -29,7 +29,7 @@ MOST_LAYERS = 16
 class Screen:
     """A listener that is also what rich draws, several times a second and at whatever size the terminal then has.
 
-    It is drawn by a thread of rich's, and told what happens by another: the lock keeps them apart, and its result is
+    It is drawn by a thread of rich's, and informed of events by another: the lock keeps them apart, and its result is
     a copy, because nobody locks the one that is being worked on.
     """
 
@@ -122,10 +122,10 @@ class Screen:
         yield Text(f"{'':{names}}  {axis(low, high, space)}", style="dim")
 
     def _done(self) -> Iterable[Text]:
-        return (Text(told(row), style="dim") for row in begun(self.result) if row.done)
+        return (Text(line_of(row), style="dim") for row in begun(self.result) if row.done)
 
 
-def told(row: Row) -> str:
+def line_of(row: Row) -> str:
     return f"{row.case!s:{NAMES}.{NAMES}} {row.case.task.metric} {shown(row)}"
 
 
@@ -153,7 +153,7 @@ def log_bar(x: float, low: float, high: float, width: int) -> str:
 
 
 def axis(low: float, high: float, width: int) -> str:
-    """Powers of ten where they lie on such a bar."""
+    """Return the powers of ten at their places on such a bar."""
     first, last = round(math.log10(low)), round(math.log10(high))
     line = [" "] * (width + 8)
     free = 0

@@ -45,7 +45,7 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
 
 
 def new_optimizer(case: Case, model: nn.Module) -> Any:
-    """Biases and what normalises are not decayed; every tensor has its trust ratio."""
+    """Return the case's optimizer: no decay of biases and normalisation, a trust ratio for every tensor."""
     module, _, name = case.contender.optimizer.rpartition(".")
     return getattr(import_module(module), name)(param_groups(model), lr=case.lr, **case.options)
 
@@ -89,7 +89,7 @@ def _backward(model: nn.Module, x: Tensor, y: Tensor, noise: NoiseScale | None) 
 
 
 def batches(data: Split, run: Run) -> Iterator[Split]:
-    """In an order that the seed decides, the same for every optimizer; each epoch has its own."""
+    """Yield the batches in an order that the seed decides, the same for every optimizer; each epoch has its own."""
     draw = torch.Generator().manual_seed(run.seed)
     left = run.case.steps
     while True:
@@ -102,7 +102,7 @@ def batches(data: Split, run: Run) -> Iterator[Split]:
 
 @torch.no_grad()
 def measure(model: nn.Module, data: Split) -> tuple[float, float]:
-    """Accuracy in percent, and the mean loss."""
+    """Return the accuracy in percent, and the mean loss."""
     loss = right = 0.0
     for x, y in zip(torch.split(data.x, AT_ONCE), torch.split(data.y, AT_ONCE), strict=True):
         scores, labels = model(x), y.flatten()

@@ -14,7 +14,7 @@ Verdict = Literal["better", "worse", "even"]
 
 
 def paragraphs(result: Result) -> list[str]:
-    """One for each act that has figures, one for the noise scale, and one for what does not follow."""
+    """Return a paragraph for each act that has figures, one for the noise scale, and one for the limits."""
     shown = [" ".join(_OF[act.number](result, act)) for act in result.acts]
     return [*_beware(result), *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
 

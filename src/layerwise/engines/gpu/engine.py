@@ -46,7 +46,7 @@ class GpuEngine:
 
 
 def declined(job: Job) -> str:
-    """Why the kernels do not take this job, or an empty string."""
+    """Return the reason why the kernels do not take this job, or an empty string."""
     if why := missing(job, OPTIONS):
         return why
     stored = [job.p, *(x for x in job.state if x is not None)]

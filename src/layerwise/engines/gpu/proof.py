@@ -65,12 +65,12 @@ class Proof:
             family, why, new = self._verdict(device, list(_kinds(jobs, grads, call)), call)
         if not why:
             return True
-        said = f"the GPU engine's kernels for {family} fail their proof on {device}: {why}."
+        failure = f"the GPU engine's kernels for {family} fail their proof on {device}: {why}."
         way_out = f"{PROOF_VARIABLE}=0 uses them without a proof."
         if insists:
-            raise EngineError(f"{said} Leave the choice of engine, for the rule to step. {way_out}")
+            raise EngineError(f"{failure} Leave the choice of engine, for the rule to step. {way_out}")
         if new:
-            warnings.warn(f"{said} The rule steps instead, which is slower. {way_out}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{failure} The rule steps instead, which is slower. {way_out}", RuntimeWarning, stacklevel=2)
         return False
 
     def _verdict(self, device: torch.device, kinds: Sequence[Kind], call: Call) -> tuple[Family | None, str, bool]:
@@ -108,10 +108,10 @@ class Kind(NamedTuple):
 
 def wanted() -> bool:
     """Return whether the environment leaves the proof on."""
-    said = os.environ.get(PROOF_VARIABLE) or "1"
-    if said not in ("0", "1"):
-        raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", said, "0 uses the GPU engine's kernels without a proof."))
-    return said == "1"
+    value = os.environ.get(PROOF_VARIABLE) or "1"
+    if value not in ("0", "1"):
+        raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", value, "0 uses the GPU engine's kernels without a proof."))
+    return value == "1"
 
 
 def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator[Kind]:

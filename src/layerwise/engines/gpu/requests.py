@@ -1,4 +1,4 @@
-"""Adafactor's requests to others who hold parts of the tensors, and the places of the partial sums."""
+"""Adafactor's requests to other ranks with shards of the tensors, and the places of the partial sums."""
 
 from __future__ import annotations
 

@@ -64,12 +64,12 @@ def _of_sgd(group: Group) -> dict[str, Any]:
 
 
 def _of_torch_adafactor(group: Group) -> dict[str, Any]:
-    """Its lr bounds the relative step."""
+    """Return our settings: the lr of PyTorch's Adafactor bounds the relative step."""
     return {**_rates(group), "lr": group["lr"], "relative_step": "cap"}
 
 
 def _of_transformers_adafactor(group: Group) -> dict[str, Any]:
-    """Their lr is the rate unless the step is relative. AdafactorSchedule writes numbers there that nobody uses."""
+    """Return our settings. With a relative step lr is unused, though AdafactorSchedule writes numbers there."""
     rates = _rates(group)
     if group["relative_step"]:
         rates.pop("initial_lr", None)

@@ -100,7 +100,7 @@ def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Our group as it goes on: what schedulers move, and what is no option of ours, comes from the checkpoint."""
+    """Return our group with the checkpoint's values of what schedulers move, and of what is no option of ours."""
     not_taken = {*optimizer.defaults, *_origin.MEANING, "params", "param_names"}
     others = {name: x for name, x in saved.items() if name not in not_taken}
     own = {name: x for name, x in group.items() if name != "params"}

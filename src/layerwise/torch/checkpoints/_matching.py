@@ -41,7 +41,7 @@ FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module
 
 
 def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved: Sequence[Group]) -> list[list[Any]]:
-    """For each of our groups the (saved group, key) of its parameters; `names` are ours, if there are any.
+    """Return for each of our groups the (saved group, key) of its parameters; `names` are ours, if there are any.
 
     Names decide where both sides have them. Without, parameters go by their places.
     """
@@ -123,7 +123,7 @@ def _same_names(ours: list[str], theirs: list[str]) -> Sequence[int] | None:
 
 
 def _without_prefix(a: list[str], b: list[str]) -> tuple[list[str], list[str]]:
-    """Both without the module that all names of one side lie in, if the other side's do not."""
+    """Return both without the module that all names of one side lie in, if the other side's do not."""
     more = (sum(map(len, b)) - sum(map(len, a))) // max(1, len(a))
     if more < 0:
         return _without_prefix(b, a)[::-1]

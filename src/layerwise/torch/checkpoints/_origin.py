@@ -40,9 +40,9 @@ def check(h: type[Hyper], groups: Sequence[Mapping[str, Any]]) -> None:
                 raise StateError(f"the checkpoint was written by {name}, and this is {h.optimizer}. Load it in {name}.")
         elif unknown := group.keys() - PLAIN:
             odd = unknown - {spec.name for spec in fields(h)} - {"capturable", "differentiable", "fused"}
-            said = ", ".join(sorted(map(repr, odd or unknown)))
+            keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
-                f"the checkpoint was not written by layerwise's {h.optimizer}: its groups have {said} and lack our "
+                f"the checkpoint was not written by layerwise's {h.optimizer}: its groups have {keys} and lack our "
                 f"options. {_way_out(h, group)}"
             )
 

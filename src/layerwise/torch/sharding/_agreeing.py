@@ -1,4 +1,4 @@
-"""An optimizer on several processes: whom it asks before a step, and what it tells them."""
+"""An optimizer on several processes: the processes with which it agrees on a step, and its reports to them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Agreeing(Named):
     def _meet_nobody(self) -> None:
         self._agreed = Agreement(())
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
-        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which it was settled
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
         self._searched, self._idle = False, 0
 
     @property
     def model_group(self) -> Any:
-        """The process group of all who hold tensors of the model, or None."""
+        """The process group of all processes that hold tensors of the model, or None."""
         return None if self._model_group is None else self._model_group.group
 
     @model_group.setter
@@ -53,7 +53,7 @@ class Agreeing(Named):
         @wraps(hooked)
         def step(self: Agreeing, *args: Any, **kwargs: Any) -> Any:
             agreement = self._agreement()
-            with nullcontext() if agreement is None else agreement.told_of_errors():
+            with nullcontext() if agreement is None else agreement.reports_errors():
                 return hooked(self, *args, **kwargs)
 
         return step
@@ -84,11 +84,11 @@ class Agreeing(Named):
         self._searched = _replaced.check(self._members(), search) or self._searched
 
     def _are_members(self, params: Sequence[Tensor]) -> bool:
-        """Return whether these were in the groups when it was settled who holds parts of what."""
+        """Return whether these were in the groups when the cuts of all parameters were determined."""
         return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
 
     def _cuts(self) -> list[cuts.Cut | None]:
-        """How each parameter is cut, if none has left its state behind."""
+        """Return the cut of each parameter, or raise if one has left its state behind."""
         members = self._members()
         found = [cuts.cut_of(name, p) for p, name in members]
         own = {id(p) for p, _ in members}
@@ -105,7 +105,7 @@ class Agreeing(Named):
         return found
 
     def _agreement(self) -> Agreement | None:
-        """What is agreed upon with those who hold other parts of the parameters, if there are any."""
+        """Return the agreement with the processes that hold other parts of the parameters, if there are any."""
         if self._axes is None:
             found = self._cuts()
             axes, replicas, joint = cuts.axes_of(found)

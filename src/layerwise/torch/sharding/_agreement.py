@@ -1,11 +1,11 @@
-"""What the processes of one optimizer agree on before any of them writes: what the step is, and whether to take it.
+"""The agreement of the processes of one optimizer on a step, before any of them writes.
 
-What they step must be the same: parameters, settings, step counts, and whether to step at all. A fingerprint of that
-goes with the first sums of every step, so that it costs no collective of its own and is known before anything is
-written. Messages are added up only if they have the same length. So the first message of a step has a length that
-depends on the processes alone, and not on the optimizer: a header, and as much room for sums as any step on these
-processes has had that all of them agreed on. A process whose list of sums is new to it says so in the header and
-sends none; if the fingerprints are equal, all make room for the list and send their sums in a second message.
+The step must be the same on all: parameters, settings, step counts, and whether to step at all. A fingerprint of these
+goes with the first sums of every step. So it costs no collective of its own, and the result is known before anything
+is written. Only messages of the same length can be added up. So the length of a step's first message depends on the
+processes alone, and not on the optimizer: a header, and as much room for sums as any step on which these processes
+agreed has had. A process whose list of sums is new reports that in the header and sends no sums. If the fingerprints
+are equal, all make room for the list and send their sums in a second message.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: fo
 
 
 class Skipped(Exception):  # an answer, not an error
-    """Somebody's gradients are not finite: nobody takes the step."""
+    """The answer that a process has gradients that are not finite, and that no process takes the step."""
 
 
-class Said(NamedTuple):
-    """What one process says of a step."""
+class Report(NamedTuple):
+    """The report of one process on a step."""
 
     fingerprint: bytes
     skip: bool
     words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
 
 
-class Heard(NamedTuple):
-    """What has become known of a step."""
+class Outcome(NamedTuple):
+    """The outcome of the reports of all processes."""
 
-    skip: bool  # somebody wants to
+    skip: bool  # a process skips the step
     problem: str = ""
-    new: bool = False  # somebody has sent no sums, since the list of them is new there
+    new: bool = False  # a process has sent no sums, since the list of them is new there
 
 
 class Agreement:
-    """What the processes of one optimizer agree on. Every step passes through here, whatever it consists of.
+    """The agreement of the processes of one optimizer. Every step passes through it.
 
-    `axes` are those over which sums are added, `replicas` those whose processes hold the same parts; `joint` is both
-    together, where it is a process group already, and takes the place of both in the first message. `model_group` are
-    processes with other tensors of the model: they need not take the same steps, but skip together.
+    Sums are added over `axes`. The processes along `replicas` hold the same shards. `joint` is both together, if that
+    is a process group already, and replaces both in the first message. `model_group` are processes with other tensors
+    of the model: they need not take the same steps, but skip together.
     """
 
     def __init__(
@@ -79,28 +79,28 @@ class Agreement:
         self._closures_send = False  # whether closures take collectives of their own
 
     @contextmanager
-    def told_of_errors(self) -> Iterator[None]:
-        """Tell the others why this process cannot take the step, so that they do not take it either."""
+    def reports_errors(self) -> Iterator[None]:
+        """Report to the others why this process cannot take the step, so that they do not take it either."""
         self._silent, self._patience = True, None
         try:
             yield
         except Exception as problem:
             if self._silent:
                 words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
-                said = Said(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
+                report = Report(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
                 with suppress(Exception):  # what came first says more
-                    heard = self._exchange(said, torch.zeros(0, dtype=torch.float64, device=CPU), None)
-                    self._of_model(heard._replace(problem=words[PROBLEM]), torch.zeros(0), NOTHING)
+                    outcome = self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None)
+                    self._of_model(outcome._replace(problem=words[PROBLEM]), torch.zeros(0), NOTHING)
             raise
         finally:
             self._patience = None
 
     @contextmanager
     def during_closure(self) -> Iterator[None]:
-        """Tell of a closure's error only if the others can be listening.
+        """Report a closure's error only if the others can be waiting for the report.
 
-        Where closures take collectives on the same processes, as the passes of a sharded model do, the others wait in
-        one of those, and a message of another kind would reach nobody.
+        Closures may take collectives on the same processes, as the passes of a sharded model do. Then the others wait
+        in one of those, and a message of another kind would reach no process.
         """
         before = self._sent()
         try:
@@ -112,30 +112,30 @@ class Agreement:
         self._closures_send = self._closures_send or self._sent() != before
 
     def _sent(self) -> list[int]:
-        """How many collectives this process has taken part in, for each group."""
+        """Return the number of collectives that this process has taken part in, for each group."""
         groups = [axis.group for axis in (*self._asked, *self.axes, *(() if self._model is None else (self._model,)))]
         try:
             return [group._get_sequence_number_for_group() for group in groups]
         except RuntimeError:  # a backend that does not count
             return []
 
-    def settle(self, layout: bytes, said: Said, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
-        """Complete the first sums of a step, if everybody takes it."""
+    def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
+        """Complete the first sums of a step if all processes agree on it; else raise."""
         mine = sums.clone()
         known = layout == self._layout and self._have_room(places)
-        heard = self._exchange(said, sums, places if known else None)
-        if heard.new and not heard.skip and not heard.problem:
+        outcome = self._exchange(report, sums, places if known else None)
+        if outcome.new and not outcome.skip and not outcome.problem:
             self._make_room(places)
             self._layout = layout
             sums.copy_(mine)
-            heard = self._exchange(said, sums, places)
-        heard = self._of_model(heard, sums, model)
-        if heard.problem:
+            outcome = self._exchange(report, sums, places)
+        outcome = self._of_model(outcome, sums, model)
+        if outcome.problem:
             raise SynchronizationError(
-                f"{heard.problem}. Give all of them the same parameters, settings and backward passes; nothing was "
+                f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; nothing was "
                 "stepped."
             )
-        if heard.skip:
+        if outcome.skip:
             raise Skipped
 
     def _have_room(self, places: Sequence[Tensor]) -> bool:
@@ -146,10 +146,10 @@ class Agreement:
         for axis, where in zip(self._asked, places, strict=False):
             rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
 
-    def _exchange(self, said: Said, sums: Tensor, places: Sequence[Tensor] | None) -> Heard:
-        # On every axis goes what was heard on those before it, so that in the end all have heard of all.
-        skip, problem, new, self._silent = float(said.skip), "", float(places is None), False
-        chunks = _chunks(said.fingerprint)
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
+        # Every axis passes on the reports of those before it, so that in the end all processes have all reports.
+        skip, problem, new, self._silent = float(report.skip), "", float(places is None), False
+        chunks = _chunks(report.fingerprint)
         for i, axis in enumerate(self._asked):
             where = NOTHING if places is None or i >= len(places) else places[i]
             header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, float(bool(problem)), new])
@@ -158,25 +158,25 @@ class Agreement:
             if len(where):
                 totals = found[HEADER : HEADER + len(where)]
                 sums[where] = totals if self._copies == 1 else totals / self._copies
-            *prints, skip, heard, new = found[:HEADER].tolist()
+            *prints, skip, failed, new = found[:HEADER].tolist()
             n = len(axis.ranks)
             if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
-                problem = _difference(axis, said.words())
-            elif heard and not problem:
+                problem = _difference(axis, report.words())
+            elif failed and not problem:
                 problem = ELSEWHERE
-        return Heard(skip > 0, problem, new > 0)
+        return Outcome(skip > 0, problem, new > 0)
 
-    def _of_model(self, heard: Heard, sums: Tensor, places: Tensor) -> Heard:
-        """Return the sum over the model, with what is heard from those who hold other tensors of it."""
+    def _of_model(self, outcome: Outcome, sums: Tensor, places: Tensor) -> Outcome:
+        """Complete the sum over the model, and add the reports of the processes with other tensors of it."""
         total = sums[places].sum()
         if self._model is not None:
-            said = [float(heard.skip), float(bool(heard.problem)), total.item()]
-            found = all_reduced(self._model, torch.tensor(said, dtype=torch.float64), self._patience)
+            report = [float(outcome.skip), float(bool(outcome.problem)), total.item()]
+            found = all_reduced(self._model, torch.tensor(report, dtype=torch.float64), self._patience)
             skip, problem, total = found
-            heard = Heard(bool(skip), heard.problem or (ELSEWHERE if problem else ""))
+            outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem else ""))
         if len(places):
             sums[places] = total.to(sums)
-        return heard
+        return outcome
 
 
 def axis_of(group: Any) -> Axis:
@@ -185,7 +185,7 @@ def axis_of(group: Any) -> Axis:
 
 
 def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
-    """Return the sums over all processes of the axis, which talk by the mesh's device, wherever each has its sums."""
+    """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
     sent = sums.to(axis.device_type)
     if patience is None:
         dist.all_reduce(sent, group=axis.group)
@@ -200,15 +200,15 @@ def _chunks(fingerprint: bytes) -> list[float]:
 
 
 def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
-    """In words, what is not the same on two processes of an axis that disagree."""
-    said: list[Any] = [None] * len(axis.ranks)
-    dist.all_gather_object(said, words, group=axis.group)
-    for rank, other in zip(axis.ranks, said, strict=True):
+    """Return in words the first difference between two processes of an axis that disagree."""
+    reports: list[Any] = [None] * len(axis.ranks)
+    dist.all_gather_object(reports, words, group=axis.group)
+    for rank, other in zip(axis.ranks, reports, strict=True):
         if PROBLEM in other:
             return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
-    for rank, other in zip(axis.ranks[1:], said[1:], strict=True):
-        for what in dict.fromkeys((*said[0], *other)):
-            ours, theirs = said[0].get(what, "missing"), other.get(what, "missing")
+    for rank, other in zip(axis.ranks[1:], reports[1:], strict=True):
+        for what in dict.fromkeys((*reports[0], *other)):
+            ours, theirs = reports[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
                 ranks = f"ranks {axis.ranks[0]} and {rank}"
                 return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"

@@ -1,4 +1,4 @@
-"""How a tensor is cut over processes, and what of it and of its state is here."""
+"""The cut of a tensor over processes, and the local parts of it and of its state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_dtensor(x: Any) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """What of a tensor is here, once it has arrived."""
+    """Return the local part of a tensor, once it has arrived."""
     if not is_dtensor(x):
         return x
     wrapper: Any = x
@@ -69,12 +69,12 @@ class Cut:
         return tuple(x if x.is_replicate() or kept[_dim(x)] else Replicate() for x in self.placements)
 
     def shape_here(self, whole: Shape, kept: Kept, p: Tensor) -> Shape:
-        """Return the shape of what is here of such a statistic."""
+        """Return the shape of the local part of such a statistic."""
         here = local(p).shape
         return tuple(here[d] if kept[d] and self.cuts(d) else n for d, n in enumerate(whole))
 
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
-        """Return a statistic, or a state of the tensor's shape, of which this is here."""
+        """Return a statistic, or a state of the tensor's shape, of which this is the local part."""
         from torch.distributed.tensor import DTensor
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
@@ -87,7 +87,7 @@ class Cut:
         return wrapper
 
     def here(self, dim: int, n: int) -> list[int]:
-        """Which indices along a dimension are here."""
+        """Return the indices along a dimension that this rank holds."""
         from torch.distributed.tensor import Replicate, distribute_tensor
 
         placements = [
@@ -110,7 +110,7 @@ def _moved_to_first(placement: Any) -> Any:
 
 
 def cut_of(name: str, p: Tensor) -> Cut | None:
-    """How a parameter is cut, or None where all of it is here alone."""
+    """Return the cut of a parameter, or None if this process alone holds all of it."""
     if not is_dtensor(p):
         return None
     spec: Any = p
@@ -153,7 +153,7 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """What of parameters and gradients is here, the gradients laid out as their parameters are, if they can be."""
+    """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible."""
     return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
 
 
@@ -167,7 +167,7 @@ def _alike(p: Any, g: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Held:
-    """What is here of one piece of a tensor, which is one job."""
+    """The local part of one piece of a tensor, which is one job."""
 
     piece: Piece
     axes: tuple[tuple[Axis, int], ...] = ()  # in the dimensions of the piece
@@ -186,7 +186,7 @@ class Held:
         return array[(slice(None),) * part.axis + (place,)]
 
     def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Measurements of the blocks here among those of all blocks, which are nan."""
+        """Return the measurements of all blocks: of those on other ranks they are nan."""
         if not self.blocks:
             return measured
         found = {}
@@ -197,7 +197,7 @@ class Held:
 
 
 def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
-    """A tensor's pieces as they are here. Blocks along an axis that is cut are here all of them, some of them empty."""
+    """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
     if cut is None or not cut.axes:
         return tuple(map(Held, layout.pieces))
     return tuple(_held(piece, cut) for piece in layout.pieces)
@@ -218,7 +218,7 @@ def _held(piece: Piece, cut: Cut) -> Held:
 
 
 def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
-    """For each of the rule's states along which of the tensor's dimensions it extends."""
+    """Return, for each of the rule's states, along which of the tensor's dimensions it extends."""
     piece = layout.pieces[0]
     grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
     found: list[Kept | None] = []
@@ -231,9 +231,9 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
 
 
 def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:
-    """All who hold other parts of something, and all others who hold the same, in an order that all of them have.
+    """Return the axes along which tensors are cut, and those of replicas, in an order that is the same on all ranks.
 
-    The third are both together, if they are a process group already and every sum is the same on all replicas.
+    The third is both together, if that is a process group already and every sum is the same on all replicas.
     """
     found = [cut for cut in cuts if cut is not None]
     axes = dict.fromkeys(axis for cut in found for axis, _ in cut.axes)

@@ -12,21 +12,21 @@ from torch import Tensor
 
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch.sharding._agreement import Agreement, Said, all_reduced
+from layerwise.torch.sharding._agreement import Agreement, Report, all_reduced
 from layerwise.torch.sharding._cuts import Axis
 
-Axes = tuple[tuple[Axis, int], ...]  # of one job: who cuts it, and along which of its dimensions
+Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each with the dimension that it cuts
 
 
 class Skips(NamedTuple):
-    """Whether this process leaves the step out, and for what it would."""
+    """The decision of this process to skip the step, and the reasons for which it would."""
 
     now: bool
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
     def words(self) -> dict[str, Any]:
-        """What of it has to be the same everywhere."""
+        """Return the part that has to be the same on all processes, in words."""
         return {"skip_nonfinite": self.nonfinite, "found_inf of a GradScaler": "there" if self.scaler else "missing"}
 
 
@@ -39,29 +39,29 @@ class Peers:
         self._stepper = ""
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
-        """Another step, and what is known of it here."""
+        """Begin a step, with what this process knows of it."""
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
         self._number = 0
-        self._said = Said(fingerprint, skips.now, lambda: {**words(), **skips.words()})
+        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()})
 
     def announce(self, stepper: str) -> None:
-        """Find out a process that another engine steps, before others wait for sums that it requests at other times."""
+        """Report the engine of this process. Processes with different engines would wait for different sums."""
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
-        words = self._said.words
-        self._said = self._said._replace(words=lambda: {**words(), "what steps it": stepper})
+        words = self._report.words
+        self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
-        """Return the sums over all of the model, given those here."""
+        """Return the sums over all of the model, given the partial sums of this process."""
         sums = torch.as_tensor(sums)
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]
         now = self._rounds[self._number]
         if self._number == 0:
-            print_ = hashlib.sha256(now.layout + self._said.fingerprint).digest()
-            self._agreement.settle(now.layout, self._said._replace(fingerprint=print_), sums, now.places, now.model)
+            print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
+            self._agreement.reach(now.layout, self._report._replace(fingerprint=print_), sums, now.places, now.model)
         else:
             for axis, places in zip(self._agreement.axes, now.places, strict=True):
                 if len(places):
@@ -94,7 +94,7 @@ class Peers:
 
 
 class Round(NamedTuple):
-    """Where the sums of one round go."""
+    """The destinations of the partial sums of one round."""
 
     requests: list[TensorRequest]
     places: list[Tensor]  # which of them are added up over each axis

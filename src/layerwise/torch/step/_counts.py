@@ -16,7 +16,7 @@ from layerwise.torch.step import _state
 
 
 class Counts:
-    """Step counts that are read as numbers, or on the device by calls that wait for nobody; or `by_engine`."""
+    """Step counts that are read as numbers, or on the device by calls that do not wait; or `by_engine`."""
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
         # What once had to be on the device stays there: to read it would mean waiting. All of them are there then.
@@ -46,7 +46,7 @@ class Counts:
 
 
 def _beta2(h: Hyper, t: Tensor) -> Any:
-    """β₂ at the step t, which only the device knows: a function of the user computes with tensors there."""
+    """Return β₂ at the step t, which only the device knows: a function of the user computes with tensors there."""
     if not h.follows_step:
         return h.beta2_of(1)
     exact = torch.float32 if t.device.type == "mps" else torch.float64

@@ -21,7 +21,7 @@ def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:
 
 
 def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
     if not dims:
         return _wide(x).square()
     if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":

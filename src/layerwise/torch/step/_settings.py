@@ -111,7 +111,7 @@ class Groups:
         return self._made[key]
 
     def forget(self, groups: int) -> None:
-        """Drop settings that were made, if there are more than so many groups need.
+        """Forget settings that were made, if there are more than so many groups need.
 
         A scheduler that moves betas makes new ones at every step.
         """

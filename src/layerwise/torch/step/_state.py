@@ -150,7 +150,7 @@ def _check_values(name: str, key: str, value: Any) -> None:
 
 
 def with_lr(name: str, momentum: Tensor, lr: Any, within: bool) -> Tensor:
-    """LARS's momentum with lr `within` it, which it had not; or without, which it had."""
+    """Return LARS's momentum with lr multiplied in if `within`, else with lr divided out."""
     if not float(lr) > 0:
         raise StateError(
             f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "

@@ -37,7 +37,7 @@ def check_parameter(name: str, p: Tensor) -> None:
     _check_kind(name, p)
     if _is_flattened(p):
         raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be told. "
+            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be computed. "
             "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead."
         )
     if why := unreadable(p):

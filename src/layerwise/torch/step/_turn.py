@@ -48,7 +48,7 @@ def grads_of(dues: Sequence[Due]) -> list[Tensor]:
 
 
 def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Those of the parameters that have gradients, and these."""
+    """Return the parameters that have gradients, and their gradients."""
     grads = [p.grad for p in params]
     found = [g for g in grads if g is not None]
     return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found

@@ -48,7 +48,7 @@ def _to_log(log: Callable[..., Any]) -> Write:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Single numbers: blocks by their least, median and greatest, and what was clipped as a share of all layers."""
+    """Return single numbers: blocks by least, median and greatest, and what was clipped as a share of all layers."""
     found: dict[str, float] = {}
     for quantity in QUANTITIES:
         for name, measured in record.items():
