@@ -267,7 +267,7 @@ class Optimizer(Settable):
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return copies of all that it takes to go on bit for bit, as plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:

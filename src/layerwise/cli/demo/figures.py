@@ -41,7 +41,7 @@ Draw = Callable[[Any], None]
 
 
 def svg(name: str, title: str, draw: Draw, height: float = 3.1) -> str:
-    """Return one picture, small enough to be read on a telephone. `name` keeps its ids apart from those of the others."""
+    """Return one picture, small enough for a telephone. `name` keeps its ids apart from those of the others."""
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(4.3, height))
         draw(figure.add_subplot())
