@@ -22,7 +22,7 @@ class Screen(Protocol):
 
     def begin(self, what: str, steps: int) -> None: ...
 
-    def tell(self, what: str, steps: int) -> None: ...
+    def advance(self, what: str, steps: int) -> None: ...
 
 
 @dataclass
@@ -90,12 +90,12 @@ class Measurement:
             self._measure_host(rounds)
 
     def _costs(self) -> dict[str, Cost]:
-        """Estimate each implementation's memory from a step of smaller tensors; this finds those that fail, too."""
+        """Estimate each implementation's memory from a step of much smaller tensors. This also finds failing ones."""
         small = self._work.like(shrunk(self._work.shapes))
         times = self.table.parameters / parameters(small.shapes)
         found = {}
         for label in self._peers:
-            self._screen.tell(f"trying {label}", 1)
+            self._screen.advance(f"trying {label}", 1)
             with self._without(label):
                 running = self._peers[label].try_out(small)
                 found[label] = Cost(times * (running.state_bytes + running.copied), times * running.peak())
@@ -135,7 +135,7 @@ class Measurement:
         turns = Turns({one.label: one.step for one in running}, self._work.clock, without=self._without)
         try:
             for label in turns.take(rounds, WARMUP):
-                self._screen.tell(label, 1)
+                self._screen.advance(label, 1)
                 if self._enough():
                     break
         finally:  # Ctrl-C leaves what was measured so far
@@ -156,15 +156,15 @@ class Measurement:
                 row.host = row.host.and_(host[label])
 
     def _measure_host(self, rounds: int) -> None:
-        """The same step of as many tensors of one element each: what is left is the work of the calls."""
+        """Time the same step on as many tensors of one element each: what is left is the work of the calls."""
         running = self._started(list(self.table.rows), self._work.like(single(self._work.shapes)))
         turns = Turns({one.label: one.step for one in running}, without=self._without)
         for _ in turns.take(rounds, WARMUP):
-            self._screen.tell("host time", 0)
+            self._screen.advance("host time", 0)
         for label, timing in turns.timings().items():
             self.table.rows[label].host = timing
 
 
 def in_short(problem: BaseException) -> str:
-    said = " ".join(str(problem).split())
-    return f"{type(problem).__name__}: {said[:160]}{'…' * (len(said) > 160)}"
+    text = " ".join(str(problem).split())
+    return f"{type(problem).__name__}: {text[:160]}{'…' * (len(text) > 160)}"
