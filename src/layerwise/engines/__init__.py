@@ -24,7 +24,7 @@ class Job(NamedTuple):
     block_dims: tuple[int, ...] = ()
     shape: tuple[int, ...] | None = None  # of the whole, where others have parts of it
     parts: int = 1  # how many there are
-    cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike with everybody
+    cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike on all ranks
 
 
 class Counter(NamedTuple):

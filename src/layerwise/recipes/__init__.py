@@ -1,4 +1,4 @@
-"""Learning rate, warm-up, betas and decay for a batch size, from two rules and from runs that somebody published.
+"""Learning rate, warm-up, betas and decay for a batch size, from two rules and from published runs.
 
 >>> from layerwise.recipes import recommend
 >>> found = recommend("Lamb", batch=4096, reference_batch=256, reference_lr=1e-3, total_samples=10_000_000)

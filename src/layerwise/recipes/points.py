@@ -1,4 +1,4 @@
-"""Settings that somebody published for a batch size, as they were read in the source named, and nothing besides."""
+"""Published settings for a batch size, as they were read in the source named, and nothing besides."""
 
 from __future__ import annotations
 

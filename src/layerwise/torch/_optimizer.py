@@ -198,7 +198,7 @@ class Optimizer(Answering):
             if turn is None:
                 dues, here = self._read(dues, resolve=True)
                 plans = list(self._planned(dues))
-                if not self._are_members(params):  # somebody has changed a group's list
+                if not self._are_members(params):  # the caller has changed a group's list
                     self._axes = None
                     self._step_due(dues)
                     return

@@ -203,7 +203,7 @@ def _numpy_peers(name: str) -> tuple[Peer, ...]:
 
 
 def _jax_peers(name: str) -> tuple[Peer, ...]:
-    """Last what the memory allows."""
+    """Return ours, optax's of the same, and last optax's AdamW."""
     optax = [f"optax.{name.lower()}"] if name in OTHERS else []
     labels = f"layerwise.jax.{name.lower()}", *optax, "optax.adamw"
     return tuple(JaxPeer(label, ":".join(label.rsplit(".", 1))) for label in labels)

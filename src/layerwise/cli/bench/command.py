@@ -91,7 +91,7 @@ def _check_files(csv: Path | None, json: Path | None) -> None:
 
 
 def print_list() -> None:
-    """Sets of shapes and implementations, without importing any."""
+    """Print the sets of shapes and implementations, without importing any."""
     for name, make in SETS.items():
         shapes = make()
         print(f"shapes     {name}: {parameters(shapes):,} parameters in {len(shapes):,} tensors")

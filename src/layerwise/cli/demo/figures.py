@@ -99,7 +99,7 @@ def _errorbar(axes: Any, rows: Sequence[Row], metric: str, colour: str, **option
 
 
 def curves(result: Result, act: Act) -> Draw:
-    """Loss of the training batches by epoch, of the first seed."""
+    """Return the drawing of the training batches' loss by epoch, of the first seed."""
 
     def draw(axes: Any) -> None:
         begun = [(row, _finite(row.outcomes[0].losses)) for row in result.rows(act) if row.outcomes]

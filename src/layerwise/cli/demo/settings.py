@@ -53,7 +53,7 @@ class Contender:
     scaled_as: str  # the optimizer of ours whose recipe scales its rate
     small: Tuned
     large: Tuned | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what nobody tunes
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # which are not tuned
     may_diverge: bool = False
 
 

@@ -31,7 +31,7 @@ def _adam_like(state: State, group: Group) -> State:
 
 
 def _sgd(state: State, group: Group) -> State:
-    """Momentum without lr. SGD counts no steps; all that matters is that the first one is over."""
+    """Return momentum without lr. SGD counts no steps; all that matters is that the first one is over."""
     buffer = state["momentum_buffer"]
     return {} if buffer is None else {"step": 1, "momentum_buffer": buffer}
 
