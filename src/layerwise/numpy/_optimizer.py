@@ -51,7 +51,7 @@ class Optimizer(Settable):
     _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        """`given` holds every argument of the subclass by name."""
+        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         self._options = Options.of(self._hyper, given, _check_engine)
         self._slots: dict[Name, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow

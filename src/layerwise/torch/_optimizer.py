@@ -53,7 +53,7 @@ class Optimizer(Answering):
     _step_supports_amp_scaling = True
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
-        """`given` holds every argument of the subclass by name."""
+        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         self._groups = Groups(self._hyper, given["differentiable"])
         defaults = {name: given[name] for name in self._groups.known}
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
