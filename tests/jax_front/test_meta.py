@@ -116,7 +116,8 @@ def test_gradients_are_finite_at_zero(name, jax64):
         assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.jit(jax.grad(once))(zero)))
 
 
-@pytest.mark.parametrize("name", [case.name for case in CASES if case.smooth])
+# A rule that cannot be clipped by norm divides by the gradient's length, which has no slope where that is 0.
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.smooth and "max_grad_norm" in case.options])
 def test_slopes_at_zero(name, jax64):
     """With eps_root, or eps₁, a step has a slope also where the gradient is zero."""
 
