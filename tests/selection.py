@@ -36,11 +36,11 @@ def thin(items: list[Any], slow: Any) -> None:
     """Mark as slow all but so many optimizers, in turn, of each combination of a thinned test's other parameters."""
     combinations: dict[str, dict[Any, list[Any]]] = {}
     for item in items:
-        if item.get_closest_marker("thinned"):
+        if item.get_closest_marker("thinned") and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
             others = tuple(repr(one) for one in item.callspec.params.values() if _name(one) not in TAKEN)
             combinations.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
-    for groups in combinations.values():
-        for turn, group in enumerate(groups.values()):
+    for start, groups in enumerate(combinations.values()):
+        for turn, group in enumerate(groups.values(), start):
             most = group[0].get_closest_marker("thinned").args[0]
             tried = {(turn + i) % len(group) for i in range(most)}
             for i, item in enumerate(group):

@@ -12,6 +12,8 @@ from jax_front.front import FRONTS, NAMES, WITH_RATIO, close, gradients, made, m
 
 from layerwise.jax import _drive
 
+pytestmark = pytest.mark.thinned(1)
+
 each = pytest.mark.parametrize("name", NAMES)
 SHAPES = {"w": (3, 2), "b": (2,), "zero": (2,)}
 # A step has a derivative also at zero under these.

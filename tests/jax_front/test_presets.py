@@ -12,6 +12,8 @@ from layerwise import preset as shared
 from layerwise import presets
 from layerwise.jax import preset
 
+pytestmark = pytest.mark.thinned(2)
+
 NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor"}
 
 

@@ -17,6 +17,8 @@ from parity.live import Draw, tensors
 
 from layerwise.jax import _drive
 
+pytestmark = pytest.mark.thinned(2)
+
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]

@@ -39,6 +39,8 @@ from layerwise.errors import (
 )
 from layerwise.jax import _trees
 
+pytestmark = pytest.mark.thinned(2)
+
 each = pytest.mark.parametrize("name", NAMES)
 MASK = {"w": True, "b": False, "s": True, "deep": False}
 

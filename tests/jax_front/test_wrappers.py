@@ -14,6 +14,8 @@ from reference.adafactor import ramp
 
 from layerwise import jax as front
 
+pytestmark = pytest.mark.thinned(1)
+
 each = pytest.mark.parametrize("name", NAMES)
 with_theirs = pytest.mark.parametrize("name", THEIRS)
 
