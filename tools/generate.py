@@ -37,8 +37,8 @@ def wanted() -> dict[Path, str]:
 
 
 def main() -> None:
-    stale = {}
-    for path, text in wanted().items():
+    stale, texts = {}, wanted()
+    for path, text in texts.items():
         there = path.read_text("utf-8") if path.exists() else ""
         if there != text:
             stale[path] = difflib.unified_diff(
@@ -51,7 +51,7 @@ def main() -> None:
             sys.exit(f"{len(stale)} generated files are out of date: make generate")
         return
     for path in stale:
-        path.write_text(wanted()[path], "utf-8")
+        path.write_text(texts[path], "utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
 
 
