@@ -29,7 +29,7 @@ NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 help:
 	@echo "make setup        everything for development, and the pre-commit hooks"
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
-	@echo "make test         every test that a change of the library needs, in five minutes on two cores"
+	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make check        lint, format, types, and what is generated"

@@ -21,7 +21,7 @@ def provenance() -> dict[str, str]:
 
 
 class Silent:
-    """Nobody is told what is being done."""
+    """A display that shows nothing."""
 
     def begin(self, what: str, steps: int) -> None: ...
 

@@ -109,11 +109,11 @@ def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Rou
     sums: dict[Place, Any] = {}
     kept: dict[Any, list[Place]] = {}
     for i, own in requests.items():
-        found = rules[i].again(own, range(len(own))) if rules[i].anew else dict(enumerate(own))
+        found = rules[i].again(own, range(len(own))) if rules[i].recomputes else dict(enumerate(own))
         for k, request in found.items():
             if isinstance(request, Mean):
                 sums[i, k] = partial_sum(jnp, request, tasks[i].dims_of(request))
-            elif rules[i].anew:
+            elif rules[i].recomputes:
                 wanted = _wanted(tasks[i], request)
                 again = partial(_terms_again, rules[i], own, k)
                 sums[i, k] = completed(first_column(request.terms, wanted.dims), again, wanted)

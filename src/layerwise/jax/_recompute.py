@@ -123,10 +123,10 @@ class _Hide:
 
 
 class Running:
-    """The rule of a task on its way. With `anew`, each large array that it wants summed comes from a run of its own."""
+    """The rule of a task on its way. With `recomputes`, each large array that is summed comes from a run of its own."""
 
-    def __init__(self, task: Any, anew: bool) -> None:
-        self.anew = anew
+    def __init__(self, task: Any, recomputes: bool) -> None:
+        self.recomputes = recomputes
         self._task, self._first = task, First()
         self._rule = task.start(self._first)
         self._answers: list[Any] = []

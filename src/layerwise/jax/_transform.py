@@ -135,7 +135,7 @@ class Transformation:
             )
         _state.check_count(state.count)
         if (state.stats is not None) != self.stats:
-            raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it anew.")
+            raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it again.")
 
     def _tasks(self, plan: Plan, p: Any, g: Any, state: Sequence[Any], count: Any) -> Iterator[Task]:
         scalar = _scalar(p)
