@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import checks
 from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, schedule
+from layerwise.errors import ContradictionError, sentence
 from layerwise.rules.parts import is_on
 
 Scheduled = float | Callable[[int], float]
@@ -75,6 +76,11 @@ def betas_option() -> Any:
         "Pass two numbers such as betas=(0.9, 0.999).",
         optax=("b1", "b2"),
     )
+
+
+def eps_root_option() -> Any:
+    way_out = "Pass a small number such as eps_root=1e-12, or 0."
+    return option(0.0, number(0), "Added inside the root of the denominator.", way_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +210,24 @@ class TrustRatio(Hyper):
         "Both norms count as at least this in the trust ratio.",
         "Pass the norm below which none counts, such as 1e-3, or 0 for no floor.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedTrustRatio(TrustRatio):
+    """A trust ratio in which large weights count with a bound."""
+
+    max_weight_norm: float | None = option(
+        None,
+        number(0, above=True) | NONE,
+        "The norm of the weights counts as at most this in the trust ratio; None is no bound.",
+        "Pass a bound such as 10, or None.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
+            allowed = f"at most max_weight_norm={self.max_weight_norm}"
+            raise ContradictionError(sentence("min_norm", allowed, self.min_norm, "Lower one of them."))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import factoring
@@ -40,7 +41,22 @@ from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, 
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import LR, RATE, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, at_least, at_most, clipped, final, is_number, is_zero, length, mix, ready, square
+from layerwise.rules.parts import (
+    add,
+    at_least,
+    at_most,
+    choose,
+    clipped,
+    final,
+    floored,
+    is_infinite,
+    is_number,
+    is_zero,
+    length,
+    mix,
+    ready,
+    square,
+)
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -279,57 +295,38 @@ def _without(shape: Shape, dims: Shape) -> Shape:
     return tuple(1 if d in dims else n for d, n in enumerate(shape))
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    b2 = _b2(xp, now, h)
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
-    (R, C, V), root_V, pp = yield from _second_moment(xp, p, g, state, b2, h)
-    u = g / (at_least(xp, root_V, h.eps[0]) if h.eps_mode == "clamp" else root_V)
-    del g, root_V  # what waits for the sum is p and u
-    (uu,) = yield (MeanSquare(u),)
-    rms = length(xp, uu, u)
-    clip = 1.0 if h.clip_threshold is None else 1.0 / at_least(xp, rms / h.clip_threshold, 1.0)
-
-    rms_p = length(xp, pp, p) if h.scale_parameter else None
-    scale = at_least(xp, rms_p, h.eps[1]) if h.scale_parameter else 1.0
-    alpha = _rho(xp, now, h) * scale
-    size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, h)
-    decayed = _decay(now, alpha, h)
-    moves = ((-size, moved),) if is_zero(decayed) else ((-decayed, p), (-size, moved))
-    stats = {"update_rms": rms, "trust_ratio": scale * clip}
-    if h.scale_parameter:
-        stats["weight_rms"] = rms_p
-    return Stepped(moves, State(R, C, V, e), stats)
+class Coefficients(NamedTuple):
+    b2: Scalar  # V ← b2·V + a2·(g² + eps1), and R and C alike
+    a2: Scalar
+    eps1: Scalar
+    least: Scalar  # u = g / max(√V, least),  mean(R) ≥ least
+    threshold: Scalar  # û = u / max(1, RMS(u)/threshold)
+    rho: Scalar  # alpha = rho·max(eps2, RMS(p))
+    eps2: Scalar
+    b1: Scalar  # e ← b1·e + a1·û,  with alpha·û in place of û where `inside` is 1
+    a1: Scalar
+    inside: Scalar
+    lam: Scalar  # p ← p − (lam + lam_alpha·alpha)·p
+    lam_alpha: Scalar
 
 
-def _second_moment(xp: Any, p: Array, g: Array, state: State, b2: Scalar, h: Any) -> Asking[Any]:
-    """Yield the new statistics, √V made of them, and mean(p²) if it is wanted: the first round of sums."""
-    (R, C, V, _), gg, eps1 = state, square(g), h.eps[0] if h.eps_mode == "add" else 0.0
-    wanted = (MeanSquare(p),) if h.scale_parameter else ()
-    if not h.factored:
-        pp = (yield wanted)[0] if wanted else None
-        (V,) = final(xp, mix(xp, b2, V, _plus(gg, eps1)))
-        return (None, None, V), xp.sqrt(V), pp
-
-    rows, cols = h.factored
-    per_row = xp.sum(gg, axis=cols, keepdims=True)
-    G_rows, G_cols, G_mean, R_mean, *pp = yield (
-        Mean(per_row, cols),
-        Mean(gg, rows),
-        Mean(per_row, rows + cols),
-        Mean(R, rows),
-        *wanted,
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    b2, clamps, by_step = _b2(xp, now, h), h.eps_mode == "clamp", h.decay_scale == "step"
+    b1 = 0.0 if h.beta1 is None else h.beta1
+    return Coefficients(
+        b2=b2,
+        a2=1 - b2,
+        eps1=0.0 if clamps else h.eps[0],
+        least=h.eps[0] if clamps else 0.0,
+        threshold=inf if h.clip_threshold is None else h.clip_threshold,
+        rho=_rho(xp, now, h),
+        eps2=h.eps[1],
+        b1=b1,
+        a1=1 - b1,
+        inside=1.0 if h.lr_in_momentum else 0.0,
+        lam=0.0 if by_step else _decay(now, h),
+        lam_alpha=now.weight_decay if by_step else 0.0,
     )
-    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
-    R, C = mix(xp, b2, R, _plus(G_rows, eps1)), mix(xp, b2, C, _plus(G_cols, eps1))
-    R_mean = b2 * R_mean + (1 - b2) * _plus(G_mean, eps1)
-    if h.eps_mode == "clamp":
-        R_mean = at_least(xp, R_mean, h.eps[0])
-    # Two roots, because R·C of gradients near eps1 would underflow in float32.
-    return (R, C, None), xp.sqrt(R / R_mean) * xp.sqrt(C), pp[0] if pp else None
-
-
-def _plus(x: Scalar, eps1: Scalar) -> Scalar:
-    return x if is_zero(eps1) else x + eps1
 
 
 def _b2(xp: Any, now: Now, h: Any) -> Scalar:
@@ -355,17 +352,82 @@ def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
     return (1.0, now.lr) if h.relative_step == "cap" else (now.lr, h.lr_cap)
 
 
-def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, h: Any) -> tuple[Scalar, Array, Array]:
-    """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
-    if e is None:
-        return alpha * clip, u, None
-    e = add(xp, h.beta1 * e, (1 - h.beta1) * clip * (alpha if h.lr_in_momentum else 1.0), u)
-    return (1.0 if h.lr_in_momentum else alpha), e, e
-
-
-def _decay(now: Now, alpha: Scalar, h: Any) -> Scalar:
-    """Return the share of itself that p loses besides the step."""
+def _decay(now: Now, h: Any) -> Scalar:
+    """Return the share of itself that p loses, whatever the size of its step."""
     if is_zero(now.weight_decay):
         return 0.0
     factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)
-    return {"lr": factor * cap, "step": alpha, "none": 1.0}[h.decay_scale] * now.weight_decay
+    return (factor * cap if h.decay_scale == "lr" else 1.0) * now.weight_decay
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k = coefficients(xp, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    measured = (_factored if h.factored else _unfactored)(xp, p, g, state, k, h)
+    del g  # what waits for the sums is p and u
+    (R, C, V), u, uu, pp = yield from measured
+    rms = length(xp, uu, u)
+    clip = 1.0 if is_infinite(k.threshold) else 1.0 / at_least(xp, rms / k.threshold, 1.0)
+    rms_p = length(xp, pp, p) if h.scale_parameter else None
+    scale = at_least(xp, rms_p, k.eps2) if h.scale_parameter else 1.0
+    alpha = k.rho * scale
+
+    size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, k)
+    lam = k.lam if is_zero(k.lam_alpha) else k.lam + k.lam_alpha * alpha
+    moves = ((-size, moved),) if is_zero(lam) else ((-lam, p), (-size, moved))
+    stats = {"update_rms": rms, "trust_ratio": scale * clip}
+    if h.scale_parameter:
+        stats["weight_rms"] = rms_p
+    return Stepped(moves, State(R, C, V, e), stats)
+
+
+Measured = Asking[tuple[tuple[Array, Array, Array], Array, Scalar, Scalar]]
+
+
+def _unfactored(xp: Any, p: Array, g: Array, state: State, k: Coefficients, h: Any) -> Measured:
+    """Return V, u = g/√V, mean(u²), and mean(p²) if it is wanted."""
+    (V,) = final(xp, mix(xp, k.b2, state.exp_avg_sq, k.a2, _plus(square(g), k.eps1)))
+    u = g / floored(xp, xp.sqrt(V), k.least)
+    del g
+    *pp, uu = yield (*_wanted(p, h), MeanSquare(u))
+    return (None, None, V), u, uu, pp[0] if pp else None
+
+
+def _factored(xp: Any, p: Array, g: Array, state: State, k: Coefficients, h: Any) -> Measured:
+    """Return R, C, u = g / (√(R/mean(R))·√C), mean(u²), and mean(p²) if it is wanted."""
+    (R, C, *_), (rows, cols), gg = state, h.factored, square(g)
+    per_row = xp.sum(gg, axis=cols, keepdims=True)
+    G_rows, G_cols, G_mean, R_mean, *pp = yield (
+        Mean(per_row, cols),
+        Mean(gg, rows),
+        Mean(per_row, rows + cols),
+        Mean(R, rows),
+        *_wanted(p, h),
+    )
+    del gg
+    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
+    R = mix(xp, k.b2, R, k.a2, _plus(G_rows, k.eps1))
+    C = mix(xp, k.b2, C, k.a2, _plus(G_cols, k.eps1))
+    R_mean = floored(xp, k.b2 * R_mean + k.a2 * _plus(G_mean, k.eps1), k.least)
+    # Two roots, because R·C of gradients near eps1 would underflow in float32.
+    u = g / floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
+    del g
+    (uu,) = yield (MeanSquare(u),)
+    return (R, C, None), u, uu, pp[0] if pp else None
+
+
+def _wanted(p: Array, h: Any) -> tuple[MeanSquare, ...]:
+    return (MeanSquare(p),) if h.scale_parameter else ()
+
+
+def _plus(x: Scalar, eps1: Scalar) -> Scalar:
+    return x if is_zero(eps1) else x + eps1
+
+
+def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Coefficients) -> tuple[Scalar, Array, Array]:
+    """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
+    if e is None:
+        return alpha * clip, u, None
+    inside = k.inside == 1
+    e = add(xp, k.b1 * e, k.a1 * clip * choose(xp, inside, alpha, 1.0), u)
+    return choose(xp, inside, 1.0, alpha), e, e

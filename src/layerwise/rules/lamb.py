@@ -26,14 +26,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import NONE, number, one_of
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import number, one_of
 from layerwise.hyper import (
+    BoundedTrustRatio,
     ClippedByNorm,
     L2Penalty,
     Scheduled,
-    TrustRatio,
     betas_option,
+    eps_root_option,
     flag,
     lr_option,
     option,
@@ -42,13 +42,12 @@ from layerwise.hyper import (
 )
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
+    Trust,
     add,
-    at_most,
-    between,
-    choose,
     clipped,
     final,
     floored,
+    is_one,
     is_zero,
     length,
     mix,
@@ -56,12 +55,13 @@ from layerwise.rules.parts import (
     one_minus_power,
     ready,
     square,
-    trusted,
+    trust_of,
+    trust_ratio,
 )
 
 
 @dataclass(frozen=True)
-class Lamb(TrustRatio, L2Penalty, ClippedByNorm):
+class Lamb(BoundedTrustRatio, L2Penalty, ClippedByNorm):
     """Options of LAMB; docs/optimizers/lamb.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
@@ -76,9 +76,7 @@ class Lamb(TrustRatio, L2Penalty, ClippedByNorm):
     )
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY
-    eps_root: float = option(
-        0.0, number(0), "Added inside the root of the denominator.", "Pass a small number such as eps_root=1e-12, or 0."
-    )
+    eps_root: float = eps_root_option()
     bias_correction: bool | Literal["lr"] = option(
         True,
         one_of(True, False, "lr"),
@@ -91,12 +89,6 @@ class Lamb(TrustRatio, L2Penalty, ClippedByNorm):
         'Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first ("decoupled"), '
         'or the gradient ("l2").',
         'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
-    )
-    max_weight_norm: float | None = option(
-        None,
-        number(0, above=True) | NONE,
-        "The norm of the weights counts as at most this in the trust ratio; None is no bound.",
-        "Pass a bound such as 10, or None.",
     )
     grad_averaging: bool = flag(True, "Weigh the gradient by 1 - b1 as it enters m.")
     trust_eps: float = option(
@@ -111,12 +103,6 @@ class Lamb(TrustRatio, L2Penalty, ClippedByNorm):
         b1, b2 = self.betas
         if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
             warn_of_swap("b1", "b2", self.betas)
-        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
-            raise ContradictionError(
-                sentence(
-                    "min_norm", f"at most max_weight_norm={self.max_weight_norm}", self.min_norm, "Lower one of them."
-                )
-            )
 
 
 class State(NamedTuple):
@@ -128,51 +114,78 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
+class Coefficients(NamedTuple):
+    l2: Scalar  # g ← g + l2·p
+    shrink: Scalar  # p ← p − shrink·p, before everything else
+    b1: Scalar  # m ← b1·m + a1·g
+    a1: Scalar
+    b2: Scalar  # v ← b2·v + a2·g²
+    a2: Scalar
+    c1: Scalar  # u = m / (c1·√(c2·v + eps_root) + eps)
+    c2: Scalar
+    eps_root: Scalar
+    eps: Scalar
+    lam: Scalar  # r = u + lam·p
+    lr: Scalar  # p ← p − lr·ratio·r
+    trust: Trust
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
+    c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
+    corrected = h.bias_correction is True
+    return Coefficients(
+        l2=h.l2 + lam if h.decay == "l2" else h.l2,
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,
+        b1=b1,
+        a1=1 - b1 if h.grad_averaging else 1.0,
+        b2=b2,
+        a2=1 - b2,
+        c1=c1 if corrected else 1.0,
+        c2=1 / c2 if corrected else 1.0,
+        eps_root=h.eps_root,
+        eps=c1 * h.eps if corrected else h.eps,
+        lam=lam if h.decay == "ratio" else 0.0,
+        lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,
+        trust=trust_of(xp, h, lam),
+    )
+
+
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    (m, v), (b1, b2) = state, h.betas
-    t, lr, lam = now.t, now.lr, now.weight_decay
+    k, (m, v) = coefficients(xp, h, now), state
     moves: Moves = ()
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    l2 = h.l2 + lam if h.decay == "l2" else h.l2
-    if not is_zero(l2):
-        g = add(xp, g, l2, p)
-    if h.decay == "decoupled" and not is_zero(lam):
-        moves, p = ((-lr * lam, p),), add(xp, p, -lr * lam, p)
+    if not is_zero(k.l2):
+        g = add(xp, g, k.l2, p)
+    if not is_zero(k.shrink):
+        moves, p = ((-k.shrink, p),), add(xp, p, -k.shrink, p)
 
-    m = mix(xp, b1, m, g) if h.grad_averaging else add(xp, g, b1, m)
-    v = mix(xp, b2, v, square(g))
+    m = mix(xp, k.b1, m, k.a1, g)
+    v = mix(xp, k.b2, v, k.a2, square(g))
     m, v = final(xp, m, v)
 
-    c1, c2 = one_minus_power(xp, b1, t), one_minus_power(xp, b2, t)
-    u = _direction(xp, m, v, c1, c2, h)
-    r = move(xp, u, lam, p) if h.decay == "ratio" and not is_zero(lam) else u
+    u = _direction(xp, m, v, k)
+    r = u if is_zero(k.lam) else move(xp, u, k.lam, p)
     del g, u  # what waits for the sums is p and r
     m, v = yield Keep(State(m, v))
 
-    ratio, stats = yield from _ratio(xp, p, r, lam, h)
-    if h.bias_correction == "lr":
-        lr = lr * (c2**0.5 / c1)
-    return Stepped((*moves, (-lr * ratio, r)), State(m, v), stats)
+    ratio, stats = yield from _ratio(xp, p, r, k, h)
+    return Stepped((*moves, (-k.lr * ratio, r)), State(m, v), stats)
 
 
-def _direction(xp: Any, m: Array, v: Array, c1: Scalar, c2: Scalar, h: Any) -> Array:
-    """Return (m / c1) / (√(v / c2 + eps_root) + eps), the correction of m drawn below: one division less."""
-    corrected = h.bias_correction is True
-    v_hat = v / c2 if corrected else v
-    root_v = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root)
-    return m / (add(xp, c1 * h.eps, c1, root_v) if corrected else root_v + h.eps)
+def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
+    """Return m / (c1·√(c2·v + eps_root) + eps): the correction of m is drawn below, one division less."""
+    v_hat = v if is_one(k.c2) else k.c2 * v
+    root_v = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root)
+    return m / add(xp, k.eps, k.c1, root_v)
 
 
-def _ratio(xp: Any, p: Array, r: Array, lam: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
+def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return ‖p‖ / ‖r‖, within the requested bounds."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
-    w, x = floored(xp, norm_p, h), floored(xp, norm_r, h)
-    phi = w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)
-    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
-    d = choose(xp, x == 0, 1.0, x)
-    ratio = between(xp, phi / (d if is_zero(h.trust_eps) else d + h.trust_eps), h.trust_clip)
-    ratio = trusted(xp, ratio, (w != 0) & (x != 0), lam, h)
+    w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
+    ratio = trust_ratio(xp, w, x, k.trust)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}

@@ -24,14 +24,20 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from layerwise.checks import NONE, number
-from layerwise.errors import ContradictionError, sentence
-from layerwise.hyper import Scheduled, TrustRatio, betas_option, lr_option, option, weight_decay_option
+from layerwise.checks import number
+from layerwise.hyper import (
+    BoundedTrustRatio,
+    Scheduled,
+    betas_option,
+    eps_root_option,
+    lr_option,
+    option,
+    weight_decay_option,
+)
 from layerwise.rules.asks import Array, Asking, Keep, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
+    Trust,
     add,
-    at_most,
-    between,
     choose,
     final,
     floored,
@@ -41,12 +47,13 @@ from layerwise.rules.parts import (
     one_minus_power,
     ready,
     square,
-    trusted,
+    trust_of,
+    trust_ratio,
 )
 
 
 @dataclass(frozen=True)
-class Lans(TrustRatio):
+class Lans(BoundedTrustRatio):
     """Options of LANS; docs/optimizers/lans.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
@@ -58,21 +65,7 @@ class Lans(TrustRatio):
     )
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY
-    eps_root: float = option(
-        0.0, number(0), "Added inside the root of the denominator.", "Pass a small number such as eps_root=1e-12, or 0."
-    )
-    max_weight_norm: float | None = option(
-        None,
-        number(0, above=True) | NONE,
-        "The norm of the weights counts as at most this in the trust ratios; None is no bound.",
-        "Pass a bound such as 10, or None.",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
-            allowed = f"at most max_weight_norm={self.max_weight_norm}"
-            raise ContradictionError(sentence("min_norm", allowed, self.min_norm, "Lower one of them."))
+    eps_root: float = eps_root_option()
 
 
 class State(NamedTuple):
@@ -84,22 +77,54 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    (m, v), (b1, b2) = state, h.betas
-    t, lr, lam = now.t, now.lr, now.weight_decay
-    g = yield from _normalized(xp, ready(xp, g, h, now))
-    m, v = final(xp, mix(xp, b1, m, g), mix(xp, b2, v, square(g)))
+class Coefficients(NamedTuple):
+    b1: Scalar  # m ← b1·m + a1·ĝ
+    a1: Scalar
+    b2: Scalar  # v ← b2·v + a2·ĝ²
+    a2: Scalar
+    c1: Scalar  # r = c1·m / d + lam·p
+    c2: Scalar  # d = √(c2·v + eps_root) + eps
+    eps_root: Scalar
+    eps: Scalar
+    lam: Scalar
+    lr_r: Scalar  # p ← p − lr_r·ratio_r·r − lr_c·ratio_c·c
+    lr_c: Scalar
+    trust: Trust
 
-    v_hat = v / one_minus_power(xp, b2, t)
-    d = xp.sqrt(v_hat if is_zero(h.eps_root) else v_hat + h.eps_root) + h.eps
-    r, c = m / (one_minus_power(xp, b1, t) * d), g / d
-    if not is_zero(lam):
-        r, c = add(xp, r, lam, p), add(xp, c, lam, p)
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    b1, b2 = h.betas
+    return Coefficients(
+        b1=b1,
+        a1=1 - b1,
+        b2=b2,
+        a2=1 - b2,
+        c1=1 / one_minus_power(xp, b1, now.t),
+        c2=1 / one_minus_power(xp, b2, now.t),
+        eps_root=h.eps_root,
+        eps=h.eps,
+        lam=now.weight_decay,
+        lr_r=now.lr * b1,
+        lr_c=now.lr * (1 - b1),
+        trust=trust_of(xp, h, now.weight_decay),
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, v) = coefficients(xp, h, now), state
+    g = yield from _normalized(xp, ready(xp, g, h, now))
+    m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
+
+    v_hat = k.c2 * v
+    d = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps
+    r, c = k.c1 * m / d, g / d
+    if not is_zero(k.lam):
+        r, c = add(xp, r, k.lam, p), add(xp, c, k.lam, p)
     del g, v_hat, d  # what waits for the sums is p, r and c
     m, v = yield Keep(State(m, v))
 
-    (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, lam, h)
-    return Stepped(((-lr * b1 * ratio_r, r), (-lr * (1 - b1) * ratio_c, c)), State(m, v), stats)
+    (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, k, h)
+    return Stepped(((-k.lr_r * ratio_r, r), (-k.lr_c * ratio_c, c)), State(m, v), stats)
 
 
 def _normalized(xp: Any, g: Array) -> Asking[Array]:
@@ -110,20 +135,13 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
 
 
 def _ratios(
-    xp: Any, p: Array, r: Array, c: Array, lam: Scalar, h: Any
+    xp: Any, p: Array, r: Array, c: Array, k: Coefficients, h: Any
 ) -> Asking[tuple[tuple[Scalar, Scalar], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖, within the bounds that were asked for."""
     if h.adapt is False:
         return (1.0, 1.0), {"trust_ratio": 1.0}
     pp, rr, cc = yield Squares(p), Squares(r), Squares(c)
     norm_p, norm_r, norm_c = length(xp, pp, p), length(xp, rr, r), length(xp, cc, c)
-    w = floored(xp, norm_p, h)
-    phi = w if h.max_weight_norm is None else at_most(xp, w, h.max_weight_norm)
-    ratio_r, ratio_c = (_ratio(xp, phi, floored(xp, norm, h), lam, h) for norm in (norm_r, norm_c))
+    w, x, y = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r, norm_c))
+    ratio_r, ratio_c = trust_ratio(xp, w, x, k.trust), trust_ratio(xp, w, y, k.trust)
     return (ratio_r, ratio_c), {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio_r}
-
-
-def _ratio(xp: Any, phi: Scalar, x: Scalar, lam: Scalar, h: Any) -> Scalar:
-    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
-    ratio = between(xp, phi / choose(xp, x == 0, 1.0, x), h.trust_clip)
-    return trusted(xp, ratio, (phi != 0) & (x != 0), lam, h)

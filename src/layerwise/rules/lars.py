@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise.checks import NONE, number, one_of, pair
@@ -40,7 +41,21 @@ from layerwise.hyper import (
     weight_decay_option,
 )
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, between, choose, clipped, floored, is_zero, length, ready, trusted
+from layerwise.rules.parts import (
+    Trust,
+    add,
+    between,
+    choose,
+    clipped,
+    floored,
+    is_number,
+    is_one,
+    is_zero,
+    length,
+    ready,
+    trust_of,
+    trusted,
+)
 
 
 @dataclass(frozen=True)
@@ -114,42 +129,73 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
+class Coefficients(NamedTuple):
+    l2: Scalar  # g ← g + l2·p
+    lam: Scalar  # r = g + lam·p
+    lam_x: Scalar  # x = g + lam_x·p is measured,
+    lam_w: Scalar  # and ratio = eta·‖p‖ / (‖x‖ + lam_w·‖p‖ + eps)
+    eta: Scalar
+    eps: Scalar
+    unit: Scalar  # the trust ratio that is clipped is ratio/unit
+    lr: Scalar  # u = lr·ratio·r
+    damped: Scalar  # b ← mu·b + damped·u
+    mu: Scalar
+    pace: Scalar  # p ← p − pace·b
+    trust: Trust
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
+    split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)
+    return Coefficients(
+        l2=h.l2,
+        lam=lam,
+        lam_x=0.0 if split else lam,
+        lam_w=lam if split else 0.0,
+        eta=h.trust_coefficient,
+        eps=h.eps,
+        unit=lr if clips else 1.0,
+        lr=lr if h.lr_in_momentum else 1.0,
+        damped=1.0 if is_zero(h.dampening) else _damped(xp, now.t, h),
+        mu=h.momentum,
+        pace=1.0 if h.lr_in_momentum else lr,
+        trust=trust if clips else trust._replace(low=-inf, high=inf),
+    )
+
+
+def _damped(xp: Any, t: Scalar, h: Any) -> Scalar:
+    # Of the dtype of t where that is an array: a choice between two numbers would take a dtype of its own.
+    one = 1.0 if is_number(t) else xp.ones_like(t)
+    return choose(xp, t == 1, one, (1 - h.dampening) * one)
+
+
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    (b,), mu = state, h.momentum
-    t, lr, lam = now.t, now.lr, now.weight_decay
+    k, (b,) = coefficients(xp, h, now), state
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    if not is_zero(h.l2):
-        g = add(xp, g, h.l2, p)
-    r = g if is_zero(lam) else add(xp, g, lam, p)
+    if not is_zero(k.l2):
+        g = add(xp, g, k.l2, p)
+    r = g if is_zero(k.lam) else add(xp, g, k.lam, p)
 
-    ratio, stats = yield from _ratio(xp, p, g, r, lr, lam, h)
-    u = (lr * ratio if h.lr_in_momentum else ratio) * r
-    b = u if b is None else add(xp, _damped(xp, u, t, h), mu, b)
-    moved = add(xp, u, mu, b) if h.nesterov else b
+    ratio, stats = yield from _ratio(xp, p, g, r, k, h)
+    u = k.lr * ratio * r
+    b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
+    moved = add(xp, u, k.mu, b) if h.nesterov else b
     kept = None if state.momentum_buffer is None else b
-    return Stepped(((-1.0 if h.lr_in_momentum else -lr, moved),), State(kept), stats)
+    return Stepped(((-k.pace, moved),), State(kept), stats)
 
 
-def _damped(xp: Any, u: Array, t: Scalar, h: Any) -> Array:
-    # Chosen between arrays, not between factors: two numbers would take a dtype of their own on the way.
-    return u if is_zero(h.dampening) else choose(xp, t == 1, u, (1 - h.dampening) * u)
-
-
-def _ratio(
-    xp: Any, p: Array, g: Array, r: Array, lr: Scalar, lam: Scalar, h: Any
-) -> Asking[tuple[Array, dict[str, Array]]]:
+def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
-    split, eta = h.norm == "split", h.trust_coefficient
-    measured = g if split else r
-    pp, xx = yield Squares(p), Squares(measured)
-    norm_p, x = length(xp, pp, p), length(xp, xx, measured)
-    w, f = floored(xp, norm_p, h), floored(xp, x, h)
-    d = (f + lam * w if split else f) + h.eps
+    # r is there already where it is what is measured.
+    x = g if is_zero(k.lam_x) else r if k.lam_x is k.lam else add(xp, g, k.lam_x, p)
+    pp, xx = yield Squares(p), Squares(x)
+    norm_p, norm_x = length(xp, pp, p), length(xp, xx, x)
+    w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
+    d = (f if is_zero(k.lam_w) else f + k.lam_w * w) + k.eps
     # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
-    ratio = eta * w / choose(xp, f == 0, 1.0, d)
-    if h.trust_clip is not None and not is_zero(lr):
-        ratio = between(xp, ratio / lr, h.trust_clip)
-    ratio = trusted(xp, ratio, (w != 0) & (f != 0), lam, h)
-    return ratio, {"weight_norm": norm_p, "update_norm": x, "trust_ratio": ratio}
+    ratio = k.eta * w / choose(xp, f == 0, 1.0, d)
+    ratio = between(xp, ratio if is_one(k.unit) else ratio / k.unit, k.trust.low, k.trust.high)
+    ratio = trusted(xp, ratio, (w != 0) & (f != 0), k.trust)
+    return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio}

@@ -5,10 +5,22 @@ A scalar may be a plain number, known now, or an array, known when the program r
 
 from __future__ import annotations
 
-from math import log, sqrt
-from typing import Any
+from math import inf, log, sqrt
+from typing import Any, NamedTuple
 
 from layerwise.rules.asks import Array, Asking, ModelSum, Moves, Now, Scalar, Squares
+
+
+class Trust(NamedTuple):
+    """Numbers of a trust ratio: ratio = clip(min(‖p‖, max_norm) / (‖·‖ + eps), low, high), no norm below min_norm."""
+
+    min_norm: Scalar
+    max_norm: Scalar
+    eps: Scalar
+    low: Scalar
+    high: Scalar
+    undefined: Scalar  # the ratio where a norm is 0
+    adapts: Scalar  # where this is 0, the ratio is 1
 
 
 def is_number(x: Scalar) -> bool:
@@ -24,6 +36,16 @@ def is_zero(x: Scalar) -> bool:
     return is_number(x) and x == 0
 
 
+def is_one(x: Scalar) -> bool:
+    """Return whether it is known now to be 1, so that nothing need be multiplied with it."""
+    return is_number(x) and x == 1
+
+
+def is_infinite(x: Scalar) -> bool:
+    """Return whether it is known now to be infinite, so that it bounds nothing."""
+    return is_number(x) and abs(x) == inf
+
+
 def is_on(x: Scalar | None) -> bool:
     """Return whether it is not known now to be off; None and 0 are."""
     return not (x is None or is_zero(x))
@@ -34,17 +56,25 @@ def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
 
 
 def at_least(xp: Any, x: Scalar, low: Scalar) -> Scalar:
+    if is_infinite(low):
+        return x
     return choose(xp, x < low, low, x)  # in this order, so that nan stays nan
 
 
 def at_most(xp: Any, x: Scalar, high: Scalar) -> Scalar:
+    if is_infinite(high):
+        return x
     return choose(xp, x > high, high, x)
 
 
-def between(xp: Any, x: Scalar, bounds: tuple[float | None, float | None] | None) -> Scalar:
+def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    return at_most(xp, at_least(xp, x, low), high)
+
+
+def bounds_of(bounds: tuple[float | None, float | None] | None) -> tuple[Scalar, Scalar]:
+    """Return both bounds as numbers, infinite where there is none."""
     low, high = bounds or (None, None)
-    x = x if low is None else at_least(xp, x, low)
-    return x if high is None else at_most(xp, x, high)
+    return -inf if low is None else low, inf if high is None else high
 
 
 def moved(xp: Any, p: Array, moves: Moves) -> Array:
@@ -66,9 +96,11 @@ def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
     return -xp.expm1(t * log(b))
 
 
-def mix(xp: Any, b: Scalar, x: Array, y: Array) -> Array:
-    """Return b·x + (1 − b)·y. x is used up: a namespace that says so in `mix` may write over it."""
-    return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + (1 - b) * y
+def mix(xp: Any, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
+    """Return b·x + a·y, where a is 1 − b or 1. x is used up: a namespace that says so in `mix` may write over it."""
+    if is_one(a):
+        return add(xp, y, b, x)
+    return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + a * y
 
 
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
@@ -129,13 +161,32 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
     return g
 
 
-def floored(xp: Any, norm: Scalar, h: Any) -> Scalar:
-    """Return the norm as the ratio takes it: no smaller than min_norm."""
-    return norm if is_zero(h.min_norm) else at_least(xp, norm, h.min_norm)
+def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
+    """Return the numbers of a trust ratio, which do nothing where an option is off or the rule has no such option."""
+    low, high = bounds_of(h.trust_clip)
+    most = getattr(h, "max_weight_norm", None)
+    adapts = choose(xp, lam == 0, 0.0, 1.0) if h.adapt == "decayed" else 1.0
+    return Trust(
+        h.min_norm, inf if most is None else most, getattr(h, "trust_eps", 0.0), low, high, h.zero_norm_ratio, adapts
+    )
 
 
-def trusted(xp: Any, ratio: Scalar, defined: Any, lam: Scalar, h: Any) -> Scalar:
-    """Return the ratio where it is defined, `zero_norm_ratio` where a norm is 0, and 1 where λ = 0 turns it off."""
-    ratio = choose(xp, defined, ratio, h.zero_norm_ratio)
+def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
+    """Return the norm as a ratio takes it: no smaller than `low`."""
+    return norm if is_zero(low) else at_least(xp, norm, low)
+
+
+def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
+    """Return the ratio where it is defined, another where a norm is 0, and 1 where it is turned off."""
+    ratio = choose(xp, defined, ratio, k.undefined)
     one = 1.0 if is_number(ratio) else xp.ones_like(ratio)
-    return choose(xp, lam == 0, one, ratio) if h.adapt == "decayed" else ratio
+    return choose(xp, k.adapts == 0, one, ratio)
+
+
+def trust_ratio(xp: Any, w: Scalar, x: Scalar, k: Trust) -> Scalar:
+    """Return w/x within the requested bounds; neither norm is below min_norm any more."""
+    phi = at_most(xp, w, k.max_norm)
+    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    d = choose(xp, x == 0, 1.0, x)
+    ratio = between(xp, phi / (d if is_zero(k.eps) else d + k.eps), k.low, k.high)
+    return trusted(xp, ratio, (w != 0) & (x != 0), k)
