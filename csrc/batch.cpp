@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <stdexcept>
 
-#include "answers.hpp"
 #include "dispatch.hpp"
 #include "factors.hpp"
 #include "stages.hpp"
@@ -20,6 +21,8 @@ constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+#include "numbers.hpp"
 
 // Bytes that are still in the shared cache when a group's next stage asks for them: a part of it, since others use it
 // too. What the system says of one processor comes first, because some processors count the caches of all their parts.
@@ -47,23 +50,28 @@ struct Dim {
 
 }  // namespace
 
-Batch::Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops)
-    : tensors_(std::move(tensors)), coefficients_(tensors_.size()), same_options_(std::move(same_options)), stops_(stops) {
+Batch::Batch(std::vector<Tensor> tensors, bool stops)
+    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops) {
   if (stops_)
     for (Tensor& t : tensors_) name_places(t);
-  for (int i = 0; i < this->tensors(); i++) add_layers(i);
+  for (int i = 0; i < this->tensors(); i++) {
+    add_layers(i);
+    first_number_.push_back(numbers_.size());
+    numbers_.resize(numbers_.size() + size_t(program(i).numbers));
+  }
   first_layer_.push_back(int(layers_.size()));
   int64_t chunks = 0;
   for (Layer& l : layers_) chunks += l.chunks;
-  partial_.resize(size_t(2 * chunks));
+  partial_.resize(size_t(SUMS * chunks));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
   int at = 0;
   for (int i = 0; i < this->tensors(); i++)
     for (; at < first_layer_[size_t(i) + 1]; at++) {
       Layer& l = layers_[size_t(at)];
-      l.o = &tensors_[size_t(i)].options, l.c = &coefficients_[size_t(i)], l.f = factors_[size_t(at)].get();
-      l.partial = partial, partial += 2 * l.chunks, count_ += l.count;
+      l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
+      l.f = factors_[size_t(at)].get();
+      l.partial = partial, partial += SUMS * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
   stops_ ? make_rounds() : make_stages();
@@ -95,13 +103,15 @@ void Batch::add_layers(int tensor) {
 
 void Batch::lay_out(Layer& l, const Tensor& t) {
   std::vector<Dim> all, dims;
-  const bool factored = !t.rows.empty();
+  const bool factored = !t.form.rows.empty();
+  l.which = uint8_t(t.form.program), l.program = &programs[t.form.program];
+  l.clips_own = t.form.clips_own, l.clips_model = t.form.clips_model;
   l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
     if (has(t.block_dims, int(d))) continue;
     l.count *= t.shape[d], l.entries *= double(t.full_shape[d]);
     if (t.shape[d] == 1) continue;
-    Dim dim{t.shape[d], has(t.rows, int(d)) ? ROW : has(t.cols, int(d)) ? COL : P, {}};
+    Dim dim{t.shape[d], has(t.form.rows, int(d)) ? ROW : has(t.form.cols, int(d)) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
       if (t.arrays[r].present) dim.stride[r] = t.arrays[r].stride[d];
     if (dim.kind == COL) dim.stride[ROLE_R] = dim.stride[ROLE_SUM_R] = 0;
@@ -141,8 +151,8 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   Factors* f = factors_.back().get();
   if (f) {
     f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
-    for (int d : t.rows) f->n_rows *= t.full_shape[size_t(d)];
-    for (int d : t.cols) f->n_cols *= t.full_shape[size_t(d)];
+    for (int d : t.form.rows) f->n_rows *= t.full_shape[size_t(d)];
+    for (int d : t.form.cols) f->n_cols *= t.full_shape[size_t(d)];
     f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
     int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
     for (size_t d = dims.size(); d-- > 0;) {
@@ -170,8 +180,10 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = CHUNK;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
-  const bool caches = l.chunks == 1 && l.count <= CHUNK && !stops_ && !f && t.options.method != LARS;
-  l.caches = caches, l.late = stops_ || (!caches && (l.dtype[S0] != own || l.dtype[S1] != own));
+  l.caches = is_whole(l) && l.count <= CHUNK && !f && l.program->caches > 0;
+  bool rounded = false;
+  for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
+  l.late = stops_ || (!l.caches && rounded);
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
@@ -193,18 +205,15 @@ int64_t Batch::scratch_of(Layer& l, char* at) {
   return used;
 }
 
-void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards) {
+void Batch::add_stage(Stages& to, Work work, int first, int last, bool backwards) {
   auto stage = std::make_unique<Stage>();
-  stage->kind = kind, stage->backwards = backwards, stage->first = first, stage->last = last;
+  stage->work = work, stage->backwards = backwards, stage->first = first, stage->last = last;
   int64_t bundled = 0;
   for (int i = first; i < last; i++) {
     const Layer& l = layers_[size_t(i)];
-    const bool small = l.chunks == 1;
-    if (!takes_part(l, kind)) continue;
-    // Its measuring task sees to all of a small layer, unless something else is waited for.
-    if (small && !stops_ && kind != MODEL && kind != MEASURE && !(kind == OWN && own_norms_first_)) continue;
-    const bool once = kind == PREPARE || kind == STORE;
-    if (!small) {
+    if (!takes_part(l, work)) continue;
+    const bool once = work.kind == PREPARE || work.kind == STORE;
+    if (l.chunks > 1) {
       for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
     } else if (!stage->tasks.empty() && stage->tasks.back().chunk < 0 && stage->tasks.back().last == i &&
                bundled + l.count <= CHUNK) {
@@ -218,25 +227,28 @@ void Batch::add_stage(Stages& to, Kind kind, int first, int last, bool backwards
   if (!stage->tasks.empty()) to.push_back(std::move(stage));
 }
 
-bool Batch::takes_part(const Layer& l, Kind kind) const {
-  switch (kind) {
-    case OWN: return l.o->max_grad_norm_per_tensor > 0;
-    case MODEL: return l.o->max_grad_norm > 0;
-    case PREPARE: case UPDATE: case STORE: return l.f;
-    case MEASURE: return !(stops_ && immediate(l));
-    case APPLY: return stops_ || !immediate(l);
+bool Batch::takes_part(const Layer& l, Work work) const {
+  // The first measuring task sees to all of a small layer, unless something else is waited for.
+  const bool whole = is_whole(l);
+  switch (work.kind) {
+    case OWN: return l.clips_own && (!whole || own_norms_first_);
+    case MODEL: return l.clips_model;
+    case PREPARE: return l.f && !whole;
+    case MEASURE: return whole ? work.round == 0 : work.round < l.rounds();
+    case STORE: return l.f;
+    case APPLY: return !whole;
   }
   return false;
 }
 
 void Batch::make_stages() {
   bool model = false, own = false;
-  for (const Layer& l : layers_) model |= takes_part(l, MODEL), own |= takes_part(l, OWN);
+  for (const Layer& l : layers_) model |= l.clips_model, own |= l.clips_own;
   own_norms_first_ = model;
   const int n = int(layers_.size());
   if (model) {
-    if (own) add_stage(stages_, OWN, 0, n, false);
-    add_stage(stages_, MODEL, 0, n, false);
+    if (own) add_stage(stages_, {OWN}, 0, n, false);
+    add_stage(stages_, {MODEL}, 0, n, false);
   }
   static const int64_t budget = cached_bytes();
   for (int first = 0, last; first < n; first = last) {
@@ -250,13 +262,14 @@ void Batch::make_stages() {
       if (l.f) scratch += scratch_of(l, nullptr);
     }
     scratch_ = std::max(scratch_, scratch);
-    if (own && !model) add_stage(stages_, OWN, first, last, false);
-    add_stage(stages_, PREPARE, first, last, false);
-    add_stage(stages_, MEASURE, first, last, false);
-    add_stage(stages_, UPDATE, first, last, true);
-    bool factored = false;
-    for (int i = first; i < last; i++) factored |= layers_[size_t(i)].f && layers_[size_t(i)].chunks > 1;
-    add_stage(stages_, APPLY, first, last, !factored);
+    if (own && !model) add_stage(stages_, {OWN}, first, last, false);
+    add_stage(stages_, {PREPARE}, first, last, false);
+    // Every pass begins where the one before ended, as far as the caches still have it.
+    int rounds = 0;
+    for (int i = first; i < last; i++)
+      if (!is_whole(layers_[size_t(i)])) rounds = std::max(rounds, layers_[size_t(i)].rounds());
+    for (int j = 0; j < std::max(rounds, 1); j++) add_stage(stages_, {MEASURE, j}, first, last, j % 2 == 1);
+    add_stage(stages_, {APPLY}, first, last, rounds % 2 == 1);
   }
 }
 
@@ -276,46 +289,33 @@ void Batch::place(int tensor, Role role, char* address) {
   }
 }
 
-void Batch::now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2) {
-  const Options& o = tensors_[size_t(tensor)].options;
-  Coefficients& c = coefficients_[size_t(tensor)];
-  const Coefficients* before = tensor ? &coefficients_[size_t(tensor) - 1] : nullptr;
-  if (before && before->t == t && before->lr == lr && before->lam == weight_decay && before->g_scale == g_scale &&
-      (before->beta2 == beta2 || (std::isnan(before->beta2) && std::isnan(beta2))) && same_options_[size_t(tensor)])
-    c = *before;  // tensors with the same options need the same powers, which take long
-  else
-    c = coefficients_of(o, t, lr, weight_decay, g_scale, beta2);
-  const bool prepared = g_scale != 1 || o.maximize || o.grad_low > -NO_BOUND || o.grad_high < NO_BOUND || o.max_grad_norm > 0 ||
-                        o.max_grad_norm_per_tensor > 0 || c.lam_g != 0;
+void Batch::now(int tensor, const double* numbers) {
+  GradientNumbers& gradient = gradients_[size_t(tensor)];
+  std::memcpy(&gradient, numbers, sizeof(gradient));
+  std::memcpy(numbers_.data() + first_number_[size_t(tensor)], numbers + OF_GRADIENT,
+              size_t(program(tensor).numbers) * sizeof(double));
+  const bool prepared = gradient.prepares();
   for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
-    l.clip_own = l.clip_model = l.clip = 1;
-    l.scale = c.lr_apply;  // where there is no ratio
+    l.clip_own = l.clip_model = 1;
     l.prepared = prepared;
-    l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G] &&
-            (l.f || o.method != ADAFACTOR);
+    l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
   }
 }
 
-bool Batch::retune(const std::vector<Options>& options, std::vector<bool> same_options) {
-  for (size_t i = 0; i < tensors_.size(); i++) {
-    const Options &a = tensors_[i].options, &b = options[i];
-    if (a.method != b.method || a.adapt != b.adapt || (a.max_grad_norm > 0) != (b.max_grad_norm > 0) ||
-        (a.max_grad_norm_per_tensor > 0) != (b.max_grad_norm_per_tensor > 0))
-      return false;
+void Batch::start() {
+  for (size_t i = 0; i < layers_.size(); i++) {
+    const Layer& l = layers_[i];
+    stats_[i].fill(0);
+    if (l.rounds() == 0) l.program->report(l.k, l.totals, stats_[i].data());
   }
-  for (size_t i = 0; i < tensors_.size(); i++) tensors_[i].options = options[i];
-  same_options_ = std::move(same_options);
-  return true;
 }
-
-void Batch::start() { std::fill(stats_.begin(), stats_.end(), std::array<double, 3>{0, 0, 1}); }
 
 void Batch::step() {
   const Scratchpad scratch(scratch_);
   char* at = scratch.at();
   for (auto& stage : stages_)
-    if (stage->kind == MEASURE) {
+    if (stage->work.kind == MEASURE && stage->work.round == 0) {
       int64_t used = 0;
       for (int i = stage->first; i < stage->last; i++)
         if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
@@ -350,77 +350,76 @@ void Batch::work_on(Stage& stage, size_t part) {
   const size_t n = stage.tasks.size(), parts = stage.parts.size();
   const int first = int(n * part / parts), last = int(n * (part + 1) / parts);
   for (int i; (i = first + stage.parts[part].done.fetch_add(1, std::memory_order_relaxed)) < last;) {
-    carry_out(stage.tasks[size_t(stage.backwards ? first + last - 1 - i : i)], stage.kind);
+    carry_out(stage.tasks[size_t(stage.backwards ? first + last - 1 - i : i)], stage.work);
     if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      if (stage.kind == MODEL && !stops_) answer_model();
+      if (stage.work.kind == MODEL && !stops_) answer_model();
       raise(stage.over);
     }
   }
 }
 
-void Batch::carry_out(const Task& task, Kind kind) {
-  if (task.chunk >= 0) return carry_out(layers_[size_t(task.first)], kind, task.chunk);
-  alignas(64) static thread_local char cached[CHUNK * sizeof(double)];
+void Batch::carry_out(const Task& task, Work work) {
+  if (task.chunk >= 0) return carry_out(layers_[size_t(task.first)], work, task.chunk);
+  alignas(64) static thread_local char cached[2 * CHUNK * sizeof(double)];
   for (int i = task.first; i < task.last; i++) {
     Layer& l = layers_[size_t(i)];
-    if (kind != MEASURE || stops_) {
-      carry_out(l, kind, 0);
+    if (work.kind != MEASURE || stops_) {
+      carry_out(l, work, 0);
       continue;
     }
     l.cached = cached;
-    if (l.o->max_grad_norm_per_tensor > 0 && !own_norms_first_) carry_out(l, OWN, 0);
-    if (l.f) carry_out(l, PREPARE, 0);
-    carry_out(l, MEASURE, 0);
-    if (l.f) carry_out(l, UPDATE, 0);
-    if (!immediate(l)) carry_out(l, APPLY, 0);
+    if (l.clips_own && !own_norms_first_) carry_out(l, {OWN}, 0);
+    if (l.f) carry_out(l, {PREPARE}, 0);
+    for (int j = 0; j < l.rounds(); j++) carry_out(l, {MEASURE, j}, 0);
+    carry_out(l, {APPLY}, 0);
   }
 }
 
-void Batch::carry_out(Layer& l, Kind kind, int64_t chunk) {
+void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   const Functions& k = l.low ? *kernels().low : *kernels().any;
-  double* sums = l.partial + 2 * chunk;
-  if (kind == PREPARE) return clear_factors(l);
-  if (kind == STORE) return store_factors(l);
-  if (kind == APPLY) return k.apply(l, chunk);
-  if (kind == MEASURE && immediate(l)) {
-    if (l.o->method == LAMB) k.measure(l, chunk, sums);
-    return k.apply(l, chunk);
-  }
-  if (kind == OWN || kind == MODEL) k.square(l, chunk, sums);
-  if (kind == MEASURE) k.measure(l, chunk, sums);
-  if (kind == UPDATE) k.measure_update(l, chunk, sums);
+  const Passes& passes = (l.f ? k.factored : k.programs)[l.which];
+  double* sums = l.partial + SUMS * chunk;
+  if (work.kind == PREPARE) return clear_factors(l);
+  if (work.kind == STORE) return store_factors(l);
+  if (work.kind == APPLY) return passes.apply(l, chunk);
+  if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
+  else k.square(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     left.store(l.chunks, std::memory_order_relaxed);
-    add_up(l, kind);
-    if (!stops_) answer(l, kind);
+    add_up(l, work);
+    if (!stops_) answer(l, work);
   }
 }
 
 // Called by the thread that has done the last chunk of a layer. The chunks' sums are added in their order.
-void Batch::add_up(Layer& l, Kind kind) {
-  double first = 0, second = 0;
-  for (int64_t s = 0; s < l.chunks; s++) first += l.partial[2 * s], second += l.partial[2 * s + 1];
-  l.sums[kind == UPDATE] = first;
-  if (kind == MEASURE) l.sums[1] = second;
-  if (kind == MEASURE && l.f) add_up_factors(l);
+void Batch::add_up(Layer& l, Work work) {
+  const bool measures = work.kind == MEASURE;
+  double* to = measures ? l.totals + l.first(work.round) : &l.squares;
+  for (int i = 0; i < (measures ? l.sums(work.round) : 1); i++) {
+    to[i] = 0;
+    for (int64_t s = 0; s < l.chunks; s++) to[i] += l.partial[SUMS * s + i];
+  }
+  if (measures && l.f && work.round == 0) add_up_factors(l);
 }
 
-void Batch::answer(Layer& l, Kind kind) {
-  double* stats = stats_[size_t(index(l))].data();
-  if (kind == OWN) l.clip_own = shorter(l.sums[0], l.o->max_grad_norm_per_tensor);
-  else if (kind == MODEL) return;  // all of them are waited for
-  else if (kind == MEASURE && l.f) answer_factors(l, !stops_);
-  else if (l.o->method == ADAFACTOR) answer_update(l, stats);
-  else answer_ratio(l, stats);
+void Batch::answer(Layer& l, Work work) {
+  if (work.kind == OWN) l.clip_own = shorter(l.squares, l.gradient->own);
+  if (work.kind != MEASURE) return;  // of a norm of all, every layer's part is waited for
+  const int round = work.round, first = l.first(round);
+  for (int i = first; i < first + l.sums(round); i++)
+    if (l.program->totals[i] != SQUARES) l.totals[i] /= at_least(l.entries, 1);
+  if (l.f && round == 0) return answer_factors(l, !stops_);
+  l.program->answer(l.f ? 0 : round, l.k, l.totals, l.answers);
+  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, stats_[size_t(index(l))].data());
 }
 
 void Batch::answer_model() {
   double gg = 0;
   for (const Layer& l : layers_)
-    if (l.o->max_grad_norm > 0) gg += l.sums[0];
+    if (l.clips_model) gg += l.squares;
   for (Layer& l : layers_)
-    if (l.o->max_grad_norm > 0) l.clip_model = shorter(gg, l.o->max_grad_norm);
+    if (l.clips_model) l.clip_model = shorter(gg, l.gradient->model);
 }
 
 std::vector<double> Batch::measured(int tensor, int which) const {

@@ -19,25 +19,37 @@ struct Array {
   std::vector<int64_t> stride;
 };
 
-// Roles of a tensor's arrays: p, g, then LAMB's m and v; LARS's b; Adafactor's R, C, V, e. The last three are places
-// among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix.
-enum Role { ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M, ROLES };
+// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then Adafactor's R and C. The last three are
+// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix.
+enum Role {
+  ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M, ROLES
+};
+
+// What decides how the step of a tensor is laid out.
+struct Form {
+  int program = 0;
+  bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
+  std::vector<int> rows, cols;                  // none: not factored
+
+  bool operator==(const Form&) const = default;
+};
 
 struct Tensor {
-  Options options;
+  Form form;
   std::vector<int64_t> shape, full_shape;  // of the part that is held, and of the unsharded tensor
-  std::vector<int> block_dims, rows, cols;  // no rows: not factored
+  std::vector<int> block_dims;
   std::array<Array, ROLES> arrays;
 };
 
-// What a rule requests, in its order: Σg² of a layer and of all, Σp², the row and column sums of G,
-// ΣG, ΣR, and the squares of the update.
-enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE };
+// What a rule requests, in its order: Σg² of a layer and of all; the row and column sums of g², Σg², ΣR; and the totals of
+// its program.
+enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_TOTAL };
 
 // A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
 struct Request {
   int tensor;
   Sum sum;
+  int total;  // which of the program's
   int64_t at, length;
 };
 
@@ -45,18 +57,16 @@ class Batch {
  public:
   // Throws std::length_error where a tensor has too many dimensions. With `stops`, others complete the
   // sums, and nothing is written before `apply`.
-  Batch(std::vector<Tensor> tensors, std::vector<bool> same_options, bool stops);
+  Batch(std::vector<Tensor> tensors, bool stops);
   ~Batch();
   Batch(const Batch&) = delete;
 
   int tensors() const { return int(tensors_.size()); }
   void place(int tensor, Role role, char* address);
-  void now(int tensor, double t, double lr, double weight_decay, double g_scale, double beta2);
-  // Other numbers in the options of all tensors; false, with nothing done, where they would be laid out otherwise.
-  bool retune(const std::vector<Options>& options, std::vector<bool> same_options);
-  bool cut_alike(int tensor, const std::vector<int>& rows, const std::vector<int>& cols) const {
-    return tensors_[size_t(tensor)].rows == rows && tensors_[size_t(tensor)].cols == cols;
-  }
+  // The numbers of a step: those of the gradient, then the program's.
+  void now(int tensor, const double* numbers);
+  int numbers(int tensor) const { return OF_GRADIENT + program(tensor).numbers; }
+  const Form& form(int tensor) const { return tensors_[size_t(tensor)].form; }
   void start();  // a step, once all is placed
   void step();
 
@@ -68,7 +78,7 @@ class Batch {
   const std::vector<Request>& requests() const;
   std::vector<double>& sums() { return sums_; }
 
-  // Of each of the tensor's layers: ‖p‖, the length it was measured against, ratio; or RMS of u, ratio, RMS of p.
+  // One of what the program reports, for each of the tensor's layers.
   std::vector<double> measured(int tensor, int which) const;
 
   std::atomic<bool> busy{false};
@@ -78,7 +88,12 @@ class Batch {
   static inline int64_t alone = 1 << 19;
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, UPDATE, STORE, APPLY };
+  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, STORE, APPLY };
+  struct Work {
+    Kind kind;
+    int round = 0;  // of what is measured
+  };
+  static constexpr int OF_GRADIENT = int(sizeof(GradientNumbers) / sizeof(double));
   struct Task {
     int first, last;  // several small layers from end to end, or
     int64_t chunk;   // one chunk of the first
@@ -87,41 +102,45 @@ class Batch {
   using Stages = std::vector<std::unique_ptr<Stage>>;
   struct Round {
     Stages stages;
-    Kind answers;  // what its sums decide
+    Work answers;  // what its sums decide
     std::vector<Request> requests;
     int64_t length = 0;
   };
 
   void add_layers(int tensor);
   void lay_out(Layer& layer, const Tensor& tensor);
-  bool takes_part(const Layer& layer, Kind kind) const;
-  void add_stage(Stages& to, Kind kind, int first, int last, bool backwards);
+  const Program& program(int tensor) const { return programs[form(tensor).program]; }
+  bool takes_part(const Layer& layer, Work work) const;
+  bool is_whole(const Layer& layer) const { return layer.chunks == 1 && !stops_; }
+  void add_stage(Stages& to, Work work, int first, int last, bool backwards);
   void make_stages();
   void make_rounds();
   static void name_places(Tensor& tensor);
   static int64_t length_of(const Tensor& tensor, Sum sum);
+  void request(Round& round, int tensor, Work work) const;
   void exchange(const Request& request, bool back);
   int64_t scratch_of(Layer& layer, char* at);
 
   void carry_out(Stages& stages);
   static void work(void* self);
   void work_on(Stage& stage, size_t part);
-  void carry_out(const Task& task, Kind kind);
-  void carry_out(Layer& layer, Kind kind, int64_t chunk);
-  void add_up(Layer& layer, Kind kind);
-  void answer(Layer& layer, Kind kind);
+  void carry_out(const Task& task, Work work);
+  void carry_out(Layer& layer, Work work, int64_t chunk);
+  void add_up(Layer& layer, Work work);
+  void answer(Layer& layer, Work work);
   void answer_model();
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
 
   std::vector<Tensor> tensors_;
-  std::vector<Coefficients> coefficients_;
-  std::vector<bool> same_options_;  // as the tensor before
+  std::vector<GradientNumbers> gradients_;  // of each tensor
+  std::vector<double> numbers_;             // of the programs, one tensor after the other
+  std::vector<size_t> first_number_;
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;
   std::vector<std::array<int64_t, ROLES>> base_;  // where the layer begins in the tensor's arrays
   std::vector<std::unique_ptr<Factors>> factors_;
   std::vector<double> partial_;
-  std::vector<std::array<double, 3>> stats_;
+  std::vector<std::array<double, STATS>> stats_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
   Stages stages_;  // of the step, or if the batch stops, of `apply`
   Stages* running_ = nullptr;

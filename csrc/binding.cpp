@@ -60,8 +60,6 @@ std::string compiler() {
 #endif
 }
 
-PyObject* attribute(const char* name) { return PyUnicode_InternFromString(name); }
-
 // The fields of a job by their places in the tuple that it is.
 enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_FIELDS };
 nb::handle field(PyObject* job, Field which) {
@@ -69,61 +67,43 @@ nb::handle field(PyObject* job, Field which) {
   return PyTuple_GET_ITEM(job, which);
 }
 
-// The roles of a state's arrays, in the order of the rule's State.
-const std::vector<Role>& roles(Method method) {
-  static const std::vector<Role> of[] = {
-      {ROLE_S0, ROLE_S1}, {ROLE_S0}, {ROLE_R, ROLE_C, ROLE_S1, ROLE_S0}};
-  return of[method];
+// The roles of the parts of a state that there are. Adafactor's rows and columns come before the part of p's shape.
+Role role_of(int part, bool factored) {
+  if (!factored) return Role(ROLE_S0 + part);
+  return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
 }
 
-// A number, also where it is an array of none or one dimension in this machine's memory.
-bool as_number(PyObject* x, double& to) {
-  if (PyFloat_CheckExact(x)) {
-    to = PyFloat_AS_DOUBLE(x);
+// The numbers of a step, which Python computes from the hyperparameters and `now` of a job: for many tensors the same.
+class Numbers {
+ public:
+  explicit Numbers(nb::handle compute) : compute_(compute) {}
+
+  // false, and no Python error, where they are not as many numbers as the kernels take.
+  bool read(PyObject* h, PyObject* now, int count) {
+    if (h == h_ && now == now_) return count == int(of.size());
+    nb::object made = nb::steal(PyObject_CallFunctionObjArgs(compute_.ptr(), h, now, nullptr));
+    if (!made.is_valid()) throw nb::python_error();
+    if (!PyTuple_Check(made.ptr()) || PyTuple_GET_SIZE(made.ptr()) != count) return false;
+    of.resize(size_t(count));
+    for (Py_ssize_t i = 0; i < count; i++) {
+      of[size_t(i)] = PyFloat_AsDouble(PyTuple_GET_ITEM(made.ptr(), i));
+      if (of[size_t(i)] == -1 && PyErr_Occurred()) throw nb::python_error();
+    }
+    h_ = h, now_ = now;
     return true;
   }
-  if (PyLong_CheckExact(x)) {
-    to = PyLong_AsDouble(x);
-    if (to != -1 || !PyErr_Occurred()) return true;
-    PyErr_Clear();
-    return false;
-  }
-  if (!PyNumber_Check(x)) return false;
-  static PyObject* const requires_grad = attribute("requires_grad");
-  PyObject* wanted = PyObject_GetAttr(x, requires_grad);
-  PyErr_Clear();
-  const bool differentiated = wanted == Py_True;
-  Py_XDECREF(wanted);
-  if (differentiated) return false;
-  to = PyFloat_AsDouble(x);
-  if (!PyErr_Occurred()) return true;
-  PyErr_Clear();
-  return false;
-}
+  std::vector<double> of;
 
-// What is told of a step: t, lr, weight decay, scale of the gradient, and β₂ or nan.
-struct Numbers {
-  double of[5];
-  PyObject* from = nullptr;
-
-  bool read(PyObject* now) {
-    if (now == from) return true;  // as often: many tensors, one step
-    if (!PyTuple_Check(now) || PyTuple_GET_SIZE(now) != 5) return false;
-    for (Py_ssize_t i = 0; i < 4; i++)
-      if (!as_number(PyTuple_GET_ITEM(now, i), of[i])) return false;
-    PyObject* beta2 = PyTuple_GET_ITEM(now, 4);
-    if (beta2 == Py_None) of[4] = std::nan("");
-    else if (!as_number(beta2, of[4])) return false;
-    from = now;
-    return true;
-  }
+ private:
+  nb::handle compute_;
+  PyObject *h_ = nullptr, *now_ = nullptr;
 };
 
 // One job as it was when its batch was made, and whether another one is like it.
 struct Like {
   nb::object h, block_dims;
-  Method method;
-  std::vector<std::pair<Role, std::optional<Seen>>> arrays;
+  std::vector<bool> parts;  // which of the state's there are
+  std::vector<std::pair<Role, Seen>> arrays;
 };
 
 std::vector<int> as_ints(nb::handle tuple) {
@@ -137,46 +117,32 @@ using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
 class Jobs {
  public:
-  Jobs(Objects jobs, Objects grads, Objects nows, Objects options, bool stops) {
-    if (nb::len(grads) != nb::len(jobs) || nb::len(nows) != nb::len(jobs) || nb::len(options) != nb::len(jobs))
-      throw nb::value_error("as many gradients, nows and options are needed as there are jobs");
+  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, bool stops)
+      : compute_(std::move(numbers)) {
+    if (nb::len(grads) != nb::len(jobs) || nb::len(forms) != nb::len(jobs))
+      throw nb::value_error("as many gradients and forms are needed as there are jobs");
     std::vector<layerwise::Tensor> tensors;
-    std::vector<bool> same;
     for (size_t i = 0; i < nb::len(jobs); i++) {
       PyObject* job = jobs[i].ptr();
-      const auto& given = nb::cast<const GivenOptions&>(options[i]);
-      tensors.push_back({given.options, {}, {}, {}, given.rows, given.cols, {}});
-      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), given.options.method, {}});
+      tensors.push_back({form_of(forms[i]), {}, {}, {}, {}});
+      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), {}, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
       std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
-      same.push_back(i && like_[i].h.is(like_[i - 1].h));
-      if (!see(job, grads[i].ptr(), nows[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
+      if (!see(job, grads[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
       tensors.back().full_shape = full_shape(job, tensors.back().shape);
     }
-    batch_ = std::make_unique<Batch>(std::move(tensors), std::move(same), stops);
+    batch_ = std::make_unique<Batch>(std::move(tensors), stops);
   }
 
-  struct GivenOptions {
-    Options options;
-    std::vector<int> rows, cols;
-  };
-
   // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
-  bool retune(Objects hs, Objects options) {
-    if (nb::len(hs) != like_.size() || nb::len(options) != like_.size()) return false;
-    std::vector<Options> given;
-    std::vector<bool> same;
-    for (size_t i = 0; i < like_.size(); i++) {
-      const auto& one = nb::cast<const GivenOptions&>(options[i]);
-      if (!batch_->cut_alike(int(i), one.rows, one.cols)) return false;
-      given.push_back(one.options);
-      same.push_back(i && at(hs, i) == at(hs, i - 1));
-    }
+  bool retune(Objects hs, Objects forms) {
+    if (nb::len(hs) != like_.size() || nb::len(forms) != like_.size()) return false;
     if (batch_->busy.exchange(true)) return false;
-    const bool taken = batch_->retune(given, std::move(same));
-    for (size_t i = 0; taken && i < like_.size(); i++) like_[i].h = nb::borrow(at(hs, i));
+    bool alike = true;
+    for (size_t i = 0; alike && i < like_.size(); i++) alike = batch_->form(int(i)) == form_of(forms[i]);
+    for (size_t i = 0; alike && i < like_.size(); i++) like_[i].h = nb::borrow(at(hs, i));
     batch_->busy.store(false);
-    return taken;
+    return alike;
   }
 
   // Carries out the jobs, or returns false if they are not like those this was made for, or if their weights and state do
@@ -214,9 +180,10 @@ class Jobs {
     batch_->leave();
     batch_->busy.store(false);
   }
-  std::vector<std::tuple<int, Sum, int64_t>> requests() const {
-    std::vector<std::tuple<int, Sum, int64_t>> found;
-    for (const Request& request : batch_->requests()) found.emplace_back(request.tensor, request.sum, request.length);
+  std::vector<std::tuple<int, Sum, int, int64_t>> requests() const {
+    std::vector<std::tuple<int, Sum, int, int64_t>> found;
+    for (const Request& request : batch_->requests())
+      found.emplace_back(request.tensor, request.sum, request.total, request.length);
     return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
@@ -225,7 +192,7 @@ class Jobs {
   }
 
   std::vector<double> measured(int job, int which) const {
-    if (job < 0 || job >= batch_->tensors() || which < 0 || which > 2) throw nb::index_error();
+    if (job < 0 || job >= batch_->tensors() || which < 0 || which >= STATS) throw nb::index_error();
     return batch_->measured(job, which);
   }
 
@@ -236,9 +203,8 @@ class Jobs {
     bool all = false;
     try {
       size_t i = 0, place = 0;
-      Numbers numbers;
-      while (i < like_.size() && numbers.read(at(nows, i)) &&
-             fits(int(i), at(jobs, i), at(grads, i), numbers, places, place))
+      Numbers numbers(compute_);
+      while (i < like_.size() && fits(int(i), at(jobs, i), at(grads, i), at(nows, i), numbers, places, place))
         i++;
       all = i == like_.size();
       if (all && start) batch_->start();
@@ -252,31 +218,40 @@ class Jobs {
 
   static PyObject* at(const Objects& list, size_t i) { return PyList_GET_ITEM(list.ptr(), Py_ssize_t(i)); }
 
-  static bool see(PyObject* job, PyObject* g, PyObject* now, Like& like, layerwise::Tensor& tensor) {
+  static Form form_of(nb::handle given) {
+    const auto [program, own, model, rows, cols] =
+        nb::cast<std::tuple<int, bool, bool, std::vector<int>, std::vector<int>>>(given);
+    if (program < 0 || program >= program_count) throw nb::value_error("there is no such program");
+    return {program, own, model, rows, cols};
+  }
+
+  static bool see(PyObject* job, PyObject* g, Like& like, layerwise::Tensor& tensor) {
     View view;
     const auto add = [&](Role role, PyObject* array) {
-      std::optional<Seen> seen;
-      if (array != Py_None) {
-        if (!look(array, view, role != ROLE_G)) return false;
-        seen.emplace(view);
-        const std::vector<int64_t> shape = seen->shape();
-        if (role == ROLE_P) tensor.shape = shape;
-        std::vector<int64_t> expected = tensor.shape;
-        for (int d : role == ROLE_R ? tensor.cols : role == ROLE_C ? tensor.rows : std::vector<int>{})
-          expected.at(size_t(d)) = 1;
-        if (shape != expected) return false;
-        tensor.arrays[role] = {true, seen->dtype, seen->stride()};
-      }
-      like.arrays.emplace_back(role, std::move(seen));
+      if (!look(array, view, role != ROLE_G)) return false;
+      like.arrays.emplace_back(role, Seen(view));
+      const Seen& seen = like.arrays.back().second;
+      const std::vector<int64_t> shape = seen.shape();
+      if (role == ROLE_P) tensor.shape = shape;
+      std::vector<int64_t> expected = tensor.shape;
+      for (int d : role == ROLE_R ? tensor.form.cols : role == ROLE_C ? tensor.form.rows : std::vector<int>{})
+        expected.at(size_t(d)) = 1;
+      if (shape != expected) return false;
+      tensor.arrays[role] = {true, seen.dtype, seen.stride()};
       return true;
     };
-    const nb::handle p = field(job, JOB_P), state = field(job, JOB_STATE);
-    const auto& its = roles(like.method);
-    if (!PyTuple_Check(state.ptr()) || size_t(PyTuple_GET_SIZE(state.ptr())) != its.size()) return false;
-    if (!add(ROLE_P, p.ptr()) || !add(ROLE_G, g)) return false;
-    for (size_t i = 0; i < its.size(); i++)
-      if (!add(its[i], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(i)))) return false;
-    return Numbers().read(now);
+    const nb::handle state = field(job, JOB_STATE);
+    if (!PyTuple_Check(state.ptr())) return false;
+    if (!add(ROLE_P, field(job, JOB_P).ptr()) || !add(ROLE_G, g)) return false;
+    int part = 0;
+    for (nb::handle one : state) {
+      like.parts.push_back(!one.is_none());
+      if (one.is_none()) continue;
+      const Role role = role_of(part++, !tensor.form.rows.empty());
+      if (role > ROLE_C || !add(role, one.ptr())) return false;
+    }
+    const Program& program = programs[tensor.form.program];
+    return part == program.states + (tensor.form.rows.empty() ? 0 : 1);
   }
 
   // The shape of the unsharded tensor.
@@ -288,31 +263,35 @@ class Jobs {
     return found;
   }
 
-  bool fits(int i, PyObject* job, PyObject* g, const Numbers& now, const Places& places, size_t& place) {
+  bool fits(int i, PyObject* job, PyObject* g, PyObject* now, Numbers& numbers, const Places& places, size_t& place) {
     const Like& like = like_[size_t(i)];
     if (!field(job, JOB_H).is(like.h)) return false;
     const nb::handle dims = field(job, JOB_BLOCK_DIMS), state = field(job, JOB_STATE);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
     const auto kept = [&](const auto& array, PyObject* found) {
-      if (!array.second) return found == Py_None;
       return place < places.arrays() && same(i, array, found, places.address(place++));
     };
     if (!same(i, like.arrays[1], g, nullptr) || !kept(like.arrays[0], field(job, JOB_P).ptr())) return false;
-    for (size_t k = 2; k < like.arrays.size(); k++)
-      if (!kept(like.arrays[k], PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(k - 2)))) return false;
-    batch_->now(i, now.of[0], now.of[1], now.of[2], now.of[3], now.of[4]);
+    size_t k = 2;
+    for (size_t part = 0; part < like.parts.size(); part++) {
+      PyObject* found = PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(part));
+      if (like.parts[part] ? !kept(like.arrays[k++], found) : found != Py_None) return false;
+    }
+    if (!numbers.read(like.h.ptr(), now, batch_->numbers(i))) return false;
+    batch_->now(i, numbers.of.data());
     return true;
   }
 
   // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
-  bool same(int i, const std::pair<Role, std::optional<Seen>>& like, PyObject* array, const char* place) {
+  bool same(int i, const std::pair<Role, Seen>& like, PyObject* array, const char* place) {
     View view;
-    if (!look(array, view, like.first != ROLE_G) || !like.second->matches(view)) return false;
+    if (!look(array, view, like.first != ROLE_G) || !like.second.matches(view)) return false;
     if (like.first != ROLE_G && view.address != place) return false;
     batch_->place(i, like.first, view.address);
     return true;
   }
 
+  nb::object compute_;  // the numbers, given hyperparameters and `now`
   std::vector<Like> like_;
   std::unique_ptr<Batch> batch_;
 };
@@ -362,34 +341,10 @@ std::vector<std::string> instruction_sets() {
   return found;
 }
 
-void bind_options(nb::module_& m) {
-  nb::enum_<Method>(m, "Method").value("LAMB", LAMB).value("LARS", LARS).value("ADAFACTOR", ADAFACTOR);
-  nb::enum_<Adapt>(m, "Adapt").value("NEVER", NEVER).value("ALWAYS", ALWAYS).value("DECAYED", DECAYED);
-  nb::enum_<Correction>(m, "Correction")
-      .value("UNCORRECTED", UNCORRECTED)
-      .value("CORRECTED", CORRECTED)
-      .value("CORRECTED_LR", CORRECTED_LR);
-  nb::enum_<Decay>(m, "Decay").value("IN_RATIO", IN_RATIO).value("DECOUPLED", DECOUPLED).value("L2", L2);
-  nb::enum_<DecayScale>(m, "DecayScale")
-      .value("BY_LR", BY_LR)
-      .value("BY_STEP", BY_STEP)
-      .value("BY_NOTHING", BY_NOTHING);
-  using Given = Jobs::GivenOptions;
-  auto options = nb::class_<Given>(m, "Options", "The hyperparameters of one tensor, as the kernels take them.");
-  options.def(nb::init<>()).def_rw("rows", &Given::rows).def_rw("cols", &Given::cols);
-#define OPTION(name)                              \
-  options.def_prop_rw(                            \
-      #name, [](const Given& o) { return o.options.name; }, \
-      [](Given& o, decltype(Options::name) value) { o.options.name = value; })
-  OPTION(method), OPTION(maximize), OPTION(max_grad_norm), OPTION(max_grad_norm_per_tensor);
-  OPTION(grad_low), OPTION(grad_high), OPTION(min_norm), OPTION(trust_eps), OPTION(l2);
-  OPTION(adapt), OPTION(low), OPTION(high), OPTION(zero_norm_ratio), OPTION(eps), OPTION(lr_in_momentum);
-  OPTION(b1), OPTION(b2), OPTION(eps_root), OPTION(max_weight_norm), OPTION(correction), OPTION(decay);
-  OPTION(grad_averaging), OPTION(momentum), OPTION(eta), OPTION(dampening), OPTION(nesterov), OPTION(norm_decayed);
-  OPTION(eps1), OPTION(eps2), OPTION(clip_threshold), OPTION(beta2_decay), OPTION(beta2_cap), OPTION(beta1);
-  OPTION(lr_cap), OPTION(decay_offset), OPTION(clamp), OPTION(scale_parameter), OPTION(relative), OPTION(warmup);
-  OPTION(decay_scale), OPTION(lr_caps);
-#undef OPTION
+std::vector<std::string> program_names() {
+  std::vector<std::string> found;
+  for (int i = 0; i < program_count; i++) found.emplace_back(programs[i].name);
+  return found;
 }
 
 }  // namespace
@@ -420,8 +375,7 @@ NB_MODULE(_native, m) {
       .value("COLS", SUM_COLS)
       .value("G", SUM_G)
       .value("R", SUM_R)
-      .value("P", SUM_P)
-      .value("UPDATE", SUM_UPDATE);
+      .value("TOTAL", SUM_TOTAL);
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
         "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
   m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
@@ -465,25 +419,25 @@ NB_MODULE(_native, m) {
              if (release_signals() < 0) throw nb::python_error();
            },
            nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
-  bind_options(m);
+  m.def("programs", &program_names, "Return the names of the printed programs, in their order.");
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects, Objects, Objects, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"),
-           nb::arg("options"), nb::arg("stops") = false)
+      .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("forms"),
+           nb::arg("numbers"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.")
       .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
-      .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("options"),
+      .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("forms"),
            "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
       .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("requests", &Jobs::requests, "The requests of this round: the job, which of its sums, and how many numbers.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, which of its sums, which of its totals, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")
       .def("leave", &Jobs::leave, "End the step, or give it up with nothing written.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),
-           "One of three measurements of the last step, one number a block.");
+           "One of the measurements of the last step, one number a block.");
 }

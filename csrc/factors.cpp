@@ -3,12 +3,16 @@
 #include <cmath>
 #include <cstring>
 
-#include "answers.hpp"
+#include "layer.hpp"
 
 namespace layerwise {
 namespace {
 
+#include "numbers.hpp"
+#include "printed/programs.hpp"
 #include "kernels/convert.hpp"
+
+const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
 // Walks through the entries of R (or C, or the matrices) in order: f(entry, its place by `stored`, its matrix).
 template <class F>
@@ -66,18 +70,18 @@ void total_in(const Layer& l) {
 template <class T>
 void update_in(const Layer& l, bool write, bool make_factors) {
   const Factors& f = *l.f;
-  const T b2 = T(l.c->b2), a2 = T(l.c->a2);
-  const double eps1 = l.o->clamp ? 0 : l.o->eps1;
+  const AdafactorNumbers& k = numbers(l);
+  const T b2 = T(k.b2), a2 = T(k.a2);
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
                           void* factor, bool by_mean) {
     T* out = (T*)factor;
     const double divisor = at_least(double(n), 1);
     for_entries(l, Along(l, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
-      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + eps1);
+      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + k.eps1);
       if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
       if (!make_factors) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
-      out[i] = l.o->clamp ? root : 1 / root;
+      out[i] = k.least != 0 ? root : 1 / root;
     });
   };
   update(ROW, f.R, f.n_cols, f.stored_R, f.dtype_R, f.stride_R, f.row_factor, true);
@@ -87,11 +91,11 @@ void update_in(const Layer& l, bool write, bool make_factors) {
 // Computes mean(R) by the recurrence that R obeys, which needs nothing but the sums.
 void answer_means(const Layer& l) {
   const Factors& f = *l.f;
-  const double eps1 = l.o->clamp ? 0 : l.o->eps1, n = at_least(double(f.n_rows), 1);
+  const AdafactorNumbers& k = numbers(l);
+  const double n = at_least(double(f.n_rows), 1);
   for (int64_t m = 0; m < f.matrices; m++) {
-    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + eps1;
-    const double mean = l.c->b2 * (f.R_total[m] / n) + l.c->a2 * G_mean;
-    f.R_total[m] = l.o->clamp ? at_least(mean, l.o->eps1) : mean;
+    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + k.eps1;
+    f.R_total[m] = at_least(k.b2 * (f.R_total[m] / n) + k.a2 * G_mean, k.least);
   }
 }
 

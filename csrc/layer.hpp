@@ -8,61 +8,39 @@ namespace layerwise {
 inline constexpr double NO_BOUND = __builtin_inf();
 
 enum Dtype : uint8_t { F32, F64, BF16, F16 };
-enum Method : uint8_t { LAMB, LARS, ADAFACTOR };
-enum Adapt : uint8_t { NEVER, ALWAYS, DECAYED };
-enum Correction : uint8_t { UNCORRECTED, CORRECTED, CORRECTED_LR };
-enum Decay : uint8_t { IN_RATIO, DECOUPLED, L2 };
-enum DecayScale : uint8_t { BY_LR, BY_STEP, BY_NOTHING };
 
-// LAMB's m and v, LARS's b, Adafactor's e and, where it is not factored, V. ROW and COL are no arrays of the caller but
-// places among the row and column statistics, counted in entries; the others are counted in bytes.
-enum Operand { P, G, S0, S1, ROW, COL, OPERANDS };
-inline constexpr int ARRAYS = 4;
+// What a rule requests of a layer: Σx², its mean, or the mean of x.
+enum Total : uint8_t { NONE, SQUARES, MEAN_SQUARE, MEAN };
+
+// The weights, the gradient, and the parts of the state that have their shape, in the rule's order. ROW and COL are no
+// arrays of the caller but places among the row and column statistics, counted in entries; the others are counted in
+// bytes.
+enum Operand { P, G, S0, S1, S2, S3, ROW, COL, OPERANDS };
+inline constexpr int ARRAYS = 6, STATES = 4;
 inline constexpr int MAX_DIMS = 8;
+inline constexpr int ROUNDS = 3, SUMS = 4, TOTALS = 8, ANSWERS = 8, STATS = 8;  // the most that a program has
 
 inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
 
-// The options of one tensor. What is off has a value that does nothing.
-struct Options {
-  Method method = LAMB;
-  bool maximize = false;
-  double max_grad_norm = 0, max_grad_norm_per_tensor = 0;
-  double grad_low = -NO_BOUND, grad_high = NO_BOUND;  // of each element
+// The numbers by which a gradient is prepared (rules/parts.py, `ready` and `clipped`); infinite bounds do nothing.
+struct GradientNumbers {
+  double scale, sign, low, high;  // g ← clip(sign·g/scale, low, high)
+  double own, model;              // the largest norm of the layer's gradient, and of all
 
-  Adapt adapt = ALWAYS;
-  double low = -NO_BOUND, high = NO_BOUND;  // of the trust ratio
-  double min_norm = 0, l2 = 0;
-  double zero_norm_ratio = 1;
-  double eps = 0;
-  bool lr_in_momentum = true;
-
-  double b1 = 0, b2 = 0, eps_root = 0, max_weight_norm = 0, trust_eps = 0;
-  Correction correction = CORRECTED;
-  Decay decay = IN_RATIO;
-  bool grad_averaging = true;
-
-  double momentum = 0, eta = 1, dampening = 0;
-  bool nesterov = false, norm_decayed = false;
-
-  double eps1 = 0, eps2 = 0, clip_threshold = 0, beta2_decay = 0, beta2_cap = -1, beta1 = -1, lr_cap = 0;
-  int64_t decay_offset = 0;
-  bool clamp = false, scale_parameter = false, relative = false, warmup = false;
-  bool lr_caps = false;  // lr is the relative step's cap, and not its factor
-  DecayScale decay_scale = BY_LR;
+  bool prepares() const {
+    return scale != 1 || sign != 1 || low > -NO_BOUND || high < NO_BOUND || own < NO_BOUND || model < NO_BOUND;
+  }
 };
 
-// `now`, and the numbers that a rule makes of it and of its options before a tensor is read.
-struct Coefficients {
-  double t, lr, lam, g_scale, beta2;  // beta2 is nan where it follows t
-  double shrink;    // p ← shrink·p before anything else: decoupled decay
-  double lam_g;     // g ← g + lam_g·p: L2 decay
-  double lam_r;     // LAMB r = u + lam_r·p, LARS r = g + lam_r·p
-  double lam_x;     // LARS x = g + lam_x·p, which is measured
-  double b1, a1;    // m ← b1·m + a1·g
-  double b2, a2;    // v ← b2·v + a2·g²
-  double c1, c2;    // what m and v are multiplied with
-  double lr_apply;  // what multiplies the ratio
-  double rho;
+// What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
+struct Program {
+  const char* name;
+  int states, rounds, caches, keeps;  // `keeps` is the round in which state is stored; −1: with the weights
+  int numbers;                        // how many coefficients it takes
+  int sums[ROUNDS];                   // of each round
+  Total totals[TOTALS];               // of all rounds
+  void (*answer)(int round, const double* k, const double* S, double* a);  // S are totals, a are answers
+  void (*report)(const double* k, const double* S, double* stats);
 };
 
 // The row and column statistics of one factored layer.
@@ -89,44 +67,59 @@ struct Layer {
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool caches;          // one task measures and applies it, with LAMB's r, or u of an unfactored V, cached in between
-  bool late;            // LAMB's `measure` stores nothing
+  bool caches;          // one task measures and applies it, and what costs most is cached in between
+  bool late;            // `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the chunks cut the dimension `split`
+  uint8_t which;        // the program's place
   int64_t step, chunks, count;
   double entries;  // of the unsharded layer
-  const Options* o;
-  const Coefficients* c;
+  const Program* program;
+  const double* k;  // the rule's coefficients, in the order of the program's Numbers
+  const GradientNumbers* gradient;
   Factors* f;
 
-  // The answers.
+  bool clips_own, clips_model;  // by the norm of its own gradient, by that of all
+  double squares;               // Σg²
   double clip_own, clip_model;  // g is divided by these
-  double scale;                 // LAMB lr·ratio, LARS (lr·)ratio, Adafactor alpha
-  double clip;                  // Adafactor's, of û
-  double sums[2];
+  double totals[TOTALS], answers[ANSWERS];
 
-  char* cached;     // room for r or u, where the layer caches it
-  double* partial;  // two sums of each chunk
+  char* cached;     // room for what the layer caches, if it does
+  double* partial;  // SUMS sums of each chunk
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
+
+  // A factored second moment takes two rounds: the last total needs the others.
+  int rounds() const { return f ? 2 : program->rounds; }
+  int sums(int round) const { return !f ? program->sums[round] : round ? 1 : program->sums[0] - 1; }
+  int first(int round) const {
+    int at = 0;
+    for (int j = 0; j < round; j++) at += sums(j);
+    return at;
+  }
 };
 
-// Whether a rule asks nothing of the layer.
-inline bool immediate(const Layer& l) { return l.o->adapt == NEVER && l.o->method != ADAFACTOR; }
-
-// Each works on one chunk and returns up to two sums.
-struct Functions {
-  void (*square)(const Layer&, int64_t chunk, double* sums);    // Σg², as far as g is ready
-  void (*measure)(const Layer&, int64_t chunk, double* sums);   // LAMB Σp², Σr²; LARS Σp², Σx²; Adafactor R, C, Σp²
-  void (*measure_update)(const Layer&, int64_t chunk, double* sums);  // Adafactor, factored: Σu²
+// The kernels of one program. Each works on one chunk; the first ones return sums.
+struct Passes {
+  void (*measure[ROUNDS])(const Layer&, int64_t chunk, double* sums);
   void (*apply)(const Layer&, int64_t chunk);
 };
 
-// What an instruction set provides: for any layer, and for one whose p and g are bfloat16 and lie in a row.
+// What an instruction set provides for layers of some dtypes.
+struct Functions {
+  void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
+  const Passes *programs, *factored;  // in the order of the programs; the latter for a second moment by rows and columns
+};
+
+// For any layer, and for one whose p and g are bfloat16 and lie in a row.
 struct Kernels {
   const char* name;
   const Functions *any, *low;
 };
+
+// All programs, in the order of csrc/printed/programs.hpp.
+extern const Program programs[];
+extern const int program_count;
 
 }  // namespace layerwise

@@ -1,26 +1,12 @@
 // A batch that stops at the yields: other processes complete its sums, and nothing is written before `apply`.
 #include <algorithm>
 
-#include "answers.hpp"
 #include "batch.hpp"
 #include "factors.hpp"
 #include "stages.hpp"
 
 namespace layerwise {
 namespace {
-
-bool asks_for(const Tensor& t, Sum sum) {
-  const Options& o = t.options;
-  const bool factored = !t.rows.empty(), adafactor = o.method == ADAFACTOR;
-  switch (sum) {
-    case SUM_OWN: return o.max_grad_norm_per_tensor > 0;
-    case SUM_MODEL: return o.max_grad_norm > 0;
-    case SUM_ROWS: case SUM_COLS: case SUM_G: case SUM_R: return factored;
-    case SUM_P: return adafactor ? o.scale_parameter : o.adapt != NEVER;
-    case SUM_UPDATE: return adafactor || o.adapt != NEVER;
-  }
-  return false;
-}
 
 // Strides of an array of numbers of this shape, but with size 1 along `without`; and its length.
 int64_t spread(const std::vector<int64_t>& shape, const std::vector<int>& without, std::vector<int64_t>& stride) {
@@ -32,16 +18,16 @@ int64_t spread(const std::vector<int64_t>& shape, const std::vector<int>& withou
 }
 
 std::vector<int> rows_and_cols(const Tensor& t) {
-  std::vector<int> both = t.rows;
-  both.insert(both.end(), t.cols.begin(), t.cols.end());
+  std::vector<int> both = t.form.rows;
+  both.insert(both.end(), t.form.cols.begin(), t.form.cols.end());
   return both;
 }
 
 }  // namespace
 
 void Batch::name_places(Tensor& t) {
-  if (t.rows.empty()) return;
-  for (const auto& [role, without] : {std::pair{ROLE_SUM_R, t.cols}, {ROLE_SUM_C, t.rows}, {ROLE_SUM_M, rows_and_cols(t)}}) {
+  if (t.form.rows.empty()) return;
+  for (const auto& [role, without] : {std::pair{ROLE_SUM_R, t.form.cols}, {ROLE_SUM_C, t.form.rows}, {ROLE_SUM_M, rows_and_cols(t)}}) {
     t.arrays[role].present = true;
     spread(t.shape, without, t.arrays[role].stride);
   }
@@ -49,8 +35,8 @@ void Batch::name_places(Tensor& t) {
 
 int64_t Batch::length_of(const Tensor& t, Sum sum) {
   std::vector<int64_t> stride;
-  if (sum == SUM_ROWS) return spread(t.shape, t.cols, stride);
-  if (sum == SUM_COLS) return spread(t.shape, t.rows, stride);
+  if (sum == SUM_ROWS) return spread(t.shape, t.form.cols, stride);
+  if (sum == SUM_COLS) return spread(t.shape, t.form.rows, stride);
   if (sum == SUM_MODEL) return 1;
   if (sum == SUM_G || sum == SUM_R) return spread(t.shape, rows_and_cols(t), stride);
   int64_t blocks = 1;
@@ -60,28 +46,44 @@ int64_t Batch::length_of(const Tensor& t, Sum sum) {
 
 void Batch::make_rounds() {
   const int n = int(layers_.size());
-  for (Layer& l : layers_)
+  int most = 0;
+  for (Layer& l : layers_) {
     if (l.f) scratch_ += scratch_of(l, nullptr);
-  const auto add = [&](std::initializer_list<Kind> kinds, auto&& wanted) {
+    most = std::max(most, l.rounds());
+  }
+  own_norms_first_ = true;
+  const auto add = [&](Work work) {
     Round round;
-    round.answers = *(kinds.end() - 1);
-    for (Kind kind : kinds) add_stage(round.stages, kind, 0, n, kind == UPDATE);
-    for (int i = 0; i < tensors(); i++)
-      for (Sum sum : {SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_P, SUM_UPDATE}) {
-        const Tensor& t = tensors_[size_t(i)];
-        if (!asks_for(t, sum) || !wanted(t, sum)) continue;
-        round.requests.push_back({i, sum, round.length, length_of(t, sum)});
-        round.length += round.requests.back().length;
-      }
+    round.answers = work;
+    if (work.kind == MEASURE && work.round == 0) add_stage(round.stages, {PREPARE}, 0, n, false);
+    add_stage(round.stages, work, 0, n, work.round % 2 == 1);
+    for (int i = 0; i < tensors(); i++) request(round, i, work);
     if (!round.requests.empty()) rounds_.push_back(std::move(round));
   };
-  const auto late = [](const Tensor& t, Sum sum) { return sum == SUM_UPDATE && !t.rows.empty(); };
-  add({OWN}, [](const Tensor&, Sum sum) { return sum == SUM_OWN; });
-  add({MODEL}, [](const Tensor&, Sum sum) { return sum == SUM_MODEL; });
-  add({PREPARE, MEASURE}, [&](const Tensor& t, Sum sum) { return sum > SUM_MODEL && !late(t, sum); });
-  add({UPDATE}, late);
-  add_stage(stages_, STORE, 0, n, false);
-  add_stage(stages_, APPLY, 0, n, false);
+  add({OWN}), add({MODEL});
+  for (int j = 0; j < most; j++) add({MEASURE, j});
+  add_stage(stages_, {STORE}, 0, n, false);
+  add_stage(stages_, {APPLY}, 0, n, false);
+}
+
+// Adds what a tensor requests in this round.
+void Batch::request(Round& round, int tensor, Work work) const {
+  const Tensor& t = tensors_[size_t(tensor)];
+  const auto add = [&](Sum sum, int total) {
+    round.requests.push_back({tensor, sum, total, round.length, length_of(t, sum)});
+    round.length += round.requests.back().length;
+  };
+  if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0);
+  if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0);
+  const bool factored = !t.form.rows.empty();
+  const Program& p = program(tensor);
+  if (work.kind != MEASURE || work.round >= (factored ? 2 : p.rounds)) return;
+  if (factored && work.round == 0)
+    for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0);
+  int first = 0, sums = p.sums[work.round];
+  if (factored) first = work.round ? p.sums[0] - 1 : 0, sums = work.round ? 1 : p.sums[0] - 1;
+  else for (int j = 0; j < work.round; j++) first += p.sums[j];
+  for (int i = first; i < first + sums; i++) add(SUM_TOTAL, i);
 }
 
 const std::vector<Request>& Batch::requests() const {
@@ -129,9 +131,9 @@ void Batch::exchange(const Request& request, bool back) {
       case SUM_COLS: exchange_cols(l, at + base[ROLE_SUM_C], back); break;
       case SUM_G: exchange_totals(l, at + base[ROLE_SUM_M], nullptr, back); break;
       case SUM_R: exchange_totals(l, nullptr, at + base[ROLE_SUM_M], back); break;
-      case SUM_MODEL: back ? l.clip_model = shorter(*at, l.o->max_grad_norm) : *at += l.sums[0]; break;
-      case SUM_UPDATE: one(l.sums[1]); break;
-      default: one(l.sums[0]);
+      case SUM_MODEL: back ? l.clip_model = shorter(*at, l.gradient->model) : *at += l.squares; break;
+      case SUM_OWN: one(l.squares); break;
+      case SUM_TOTAL: one(l.totals[request.total]);
     }
   }
 }

@@ -1,6 +1,7 @@
 // The stages of a batch, whose tasks threads share, and its memory, which stays between steps.
 #pragma once
 
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -10,8 +11,14 @@
 
 namespace layerwise {
 
+// By what a gradient is divided whose squares are these, so that its norm is at most `bound`.
+inline double shorter(double gg, double bound) {
+  const double ratio = std::sqrt(gg) / bound;
+  return ratio < 1 ? 1 : ratio;
+}
+
 struct Batch::Stage {
-  Kind kind;
+  Work work;
   bool backwards;
   std::vector<Task> tasks;
   int first, last;  // the layers of its group

@@ -16,7 +16,7 @@ from reference.case import SHARED, Options
 from reference.case import Case as Known
 
 import layerwise.numpy
-from layerwise.engines.options import OPTIONS
+from layerwise.engines.printed import RULES
 from layerwise.hyper import options_in_order
 from layerwise.registry import ENTRIES, Entry
 from layerwise.rules.asks import Keep
@@ -92,4 +92,4 @@ def case_of(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-KERNELED = [case for case in CASES if case.hyper in OPTIONS]  # whose steps engines have kernels for
+KERNELED = [case for case in CASES if case.rule.__name__ in RULES]  # whose steps engines have kernels for

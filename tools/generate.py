@@ -1,4 +1,4 @@
-"""Write what follows from the rules' declarations: the fronts' classes and functions, and tables of the pages.
+"""Write what follows from the rules: the fronts' classes and functions, tables of the pages, and kernels.
 
 python tools/generate.py           writes every generated file
 python tools/generate.py --check   names those that are out of date, and fails if there are any
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import fronts
+import kernels
 import pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +34,10 @@ def formatted(source: str) -> str:
 def wanted() -> dict[Path, str]:
     """Return the text of every generated file."""
     sources = {ROOT / "src" / "layerwise" / path: formatted(text) for path, text in fronts.all_of_them().items()}
-    return {**sources, **pages.all_of_them(ROOT / "docs")}
+    headers, table = kernels.all_of_them()
+    printed = {ROOT / "csrc" / "printed" / name: text for name, text in headers.items()}
+    engines = {ROOT / "src" / "layerwise" / "engines" / "printed.py": formatted(table)}
+    return {**sources, **printed, **engines, **pages.all_of_them(ROOT / "docs")}
 
 
 def main() -> None:

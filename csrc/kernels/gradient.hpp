@@ -4,8 +4,8 @@
 
 template <class T>
 void ready(const Layer& layer, const T* __restrict from, T* __restrict g, int64_t n) {
-  const T scale = T(layer.c->g_scale), sign = layer.o->maximize ? T(-1) : T(1);
-  const T low = T(layer.o->grad_low), high = T(layer.o->grad_high);
+  const GradientNumbers& k = *layer.gradient;
+  const T scale = T(k.scale), sign = T(k.sign), low = T(k.low), high = T(k.high);
   const T own = T(layer.clip_own), model = T(layer.clip_model);
   for (int64_t i = 0; i < n; i++) g[i] = from[i] / scale * sign;
   if (low > T(-NO_BOUND) || high < T(NO_BOUND))

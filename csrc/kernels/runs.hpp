@@ -2,21 +2,12 @@
 
 inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
 
-// LAMB adds up this many terms in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
+// So many terms are added up in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
 // eighth of the loop's time where it does not wait for memory.
 inline constexpr int64_t BLOCK = 256;
 
 template <class T>
 inline constexpr bool is_wide = sizeof(T) == 8;
-
-inline float root(float x) { return __builtin_sqrtf(x); }
-inline double root(double x) { return __builtin_sqrt(x); }
-
-// In this order, so that nan stays nan.
-template <class T>
-inline T at_least(T x, T low) { return x < low ? low : x; }
-template <class T>
-inline T at_most(T x, T high) { return x > high ? high : x; }
 
 // Calls f(offsets, n) for every run of the chunk along the innermost dimension, cut to at most `longest`.
 template <class F>

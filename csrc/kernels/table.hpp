@@ -5,56 +5,73 @@
 // several files share exists once in the program, and might then be the one with instructions not every machine has.
 #pragma once
 
+#include <cmath>
+
 #include "../layer.hpp"
 
 namespace layerwise {
 namespace {
 
+#include "../numbers.hpp"
+#include "../printed/programs.hpp"
 #include "convert.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"
-#include "lamb.hpp"
-#include "lars.hpp"
+#include "passes.hpp"
 #include "adafactor.hpp"
 
-template <class T, class S>
-void measure_by(const Layer& layer, int64_t chunk, double* sums) {
-  if (layer.o->method == LAMB) measure_lamb<T, S>(layer, chunk, sums);
-  else if (layer.o->method == LARS) measure_lars<T, S>(layer, chunk, sums);
-  else if (layer.f) measure_factored<T, S>(layer, chunk, sums);
-  else measure_unfactored<T>(layer, chunk, sums);
-}
-
-template <class T, class S>
-void measure_update_by(const Layer& layer, int64_t chunk, double* sums) {
-  if (layer.o->clamp) measure_update_with<T, S, true>(layer, chunk, sums);
-  else measure_update_with<T, S, false>(layer, chunk, sums);
-}
-
-template <class T, class S>
-void apply_by(const Layer& layer, int64_t chunk) {
-  if (layer.o->method == LAMB) apply_lamb<T, S>(layer, chunk);
-  else if (layer.o->method == LARS) apply_lars<T, S>(layer, chunk);
-  else if (layer.f) apply_factored<T, S>(layer, chunk);
-  else apply_unfactored<T>(layer, chunk);
-}
-
 #ifdef LAYERWISE_LOW
-#define LAYERWISE_CALL(function, ...) return function<float, uint16_t>(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#define LAYERWISE_CALL(function, ...) return function(float, uint16_t)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
 #else
-#define LAYERWISE_CALL(function, ...)                                                     \
-  if (layer.wide) return function<double, double>(layer, chunk __VA_OPT__(, ) __VA_ARGS__); \
-  return function<float, float>(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#define LAYERWISE_CALL(function, ...)                                                             \
+  if (layer.wide) return function(double, double)(layer, chunk __VA_OPT__(, ) __VA_ARGS__); \
+  return function(float, float)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
 #endif
 
-void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(square_of, sums); }
-void measure(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(measure_by, sums); }
-void measure_update(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(measure_update_by, sums); }
-void apply(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(apply_by); }
+#define LAYERWISE_SQUARE(T, S) square_of<T, S>
+#define LAYERWISE_ROWS(T, S) measure_factored<T, S>
+#define LAYERWISE_UPDATE(T, S) measure_update<T, S>
+#define LAYERWISE_MEASURE(T, S) measure_program<R<T>, ROUND, T, S>
+#define LAYERWISE_APPLY(T, S) apply_program<R<T>, T, S>
+#define LAYERWISE_FACTORED(T, S) apply_factored<R<T>, T, S>
+
+void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_SQUARE, sums); }
+void rows_and_columns(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_ROWS, sums); }
+void update_of_factors(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_UPDATE, sums); }
+
+template <template <class> class R, int ROUND>
+void measure(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_MEASURE, sums); }
+template <template <class> class R>
+void apply(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(LAYERWISE_APPLY); }
+template <template <class> class R>
+void apply_by_factors(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(LAYERWISE_FACTORED); }
+
+template <template <class> class R>
+constexpr Passes passes_of() {
+  Passes found{};
+  if constexpr (R<float>::ROUNDS > 0) found.measure[0] = measure<R, 0>;
+  if constexpr (R<float>::ROUNDS > 1) found.measure[1] = measure<R, 1>;
+  if constexpr (R<float>::ROUNDS > 2) found.measure[2] = measure<R, 2>;
+  found.apply = apply<R>;
+  return found;
+}
+
+template <template <class> class R>
+constexpr Passes factored_passes_of() {
+  Passes found{};
+  if constexpr (is_factorable<typename R<float>::Numbers>)
+    found = {{rows_and_columns, update_of_factors}, apply_by_factors<R>};
+  return found;
+}
+
+#define LAYERWISE_PASSES(R) passes_of<R>(),
+#define LAYERWISE_FACTORED_PASSES(R) factored_passes_of<R>(),
+constexpr Passes passes[] = {LAYERWISE_PROGRAMS(LAYERWISE_PASSES)};
+constexpr Passes factored_passes[] = {LAYERWISE_PROGRAMS(LAYERWISE_FACTORED_PASSES)};
 
 }  // namespace
 
 extern const Functions LAYERWISE_TABLE;
-const Functions LAYERWISE_TABLE = {square, measure, measure_update, apply};
+const Functions LAYERWISE_TABLE = {square, passes, factored_passes};
 
 }  // namespace layerwise

@@ -27,6 +27,7 @@ class Check:
     allowed: str
     convert: Convert
     members: tuple[Check, ...] = ()  # of a pair
+    choices: tuple[Any, ...] = ()  # the values that are no numbers
 
     def __call__(self, argument: str, value: Any, way_out: str) -> Any:
         try:
@@ -41,7 +42,7 @@ class Check:
             except Refused:
                 return other.convert(value)
 
-        return Check(f"{self.allowed} or {other.allowed}", either)
+        return Check(f"{self.allowed} or {other.allowed}", either, choices=self.choices + other.choices)
 
 
 def option(default: Any, check: Check, way_out: str, shown: bool = True, **known: Any) -> Any:
@@ -143,7 +144,8 @@ def one_of(*choices: object) -> Check:
                 return choice
         raise Refused
 
-    return Check(f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0]), convert)
+    allowed = f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0])
+    return Check(allowed, convert, choices=choices)
 
 
 def pair(first: Check, second: Check, ordered: bool = False) -> Check:

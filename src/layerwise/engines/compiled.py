@@ -16,16 +16,13 @@ import numpy as np
 
 from layerwise.drive import Others
 from layerwise.engines import Candidate, Changed, Given, Job, Stats
-from layerwise.engines.options import OPTIONS, missing, options_of
 from layerwise.engines.places import Marks, arrays_of, places_of
+from layerwise.engines.programs import clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
-from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.asks import Now
 from layerwise.threads import extension, wanted_threads
 
-RATIO = ("weight_norm", "update_norm", "trust_ratio")
-UPDATE = ("update_rms", "trust_ratio", "weight_rms")
 LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
 VARIABLE = "LAYERWISE_ISA"
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
@@ -143,13 +140,14 @@ class Layouts:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
 
-    def fitted(self, hs: Sequence[Any]) -> Layouts:
-        """Return the same for these hyperparameters, as far as they differ in numbers alone."""
+    def fitted(self, jobs: Sequence[Job]) -> Layouts:
+        """Return the same for these jobs, as far as their hyperparameters differ in numbers alone."""
+        hs = [job.h for job in jobs]
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, options = list(hs), _options_of(hs)
-            self.batches = [batch for batch in self.batches if batch.retune(self.hs, options)]
+            self.hs, forms = hs, [form_of(job) for job in jobs]
+            self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
     def used(self, batch: Any) -> None:
@@ -173,15 +171,17 @@ class CompiledEngine:
         """Return why the extension does not take a job, or an empty string."""
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
-        if why := missing(job, OPTIONS):
+        if why := missing(job):
             return why
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):
                 return why
+        if given is not None and numbers(job.h, given.now) is None:
+            return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
             if given is not None:
-                _native.Batch([job], [given.g], [given.now], [options_of(_native, job.h)])
+                _native.Batch([job], [given.g], [form_of(job)], numbers)
         except ValueError as problem:
             return str(problem)
         return ""
@@ -205,7 +205,7 @@ class PreparedCompiled:
         self._params = [job.p for job in self._jobs]
         self._arrays, self._places = arrays_of(self._jobs), places_of(self._jobs)
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
-        self._layouts = (layouts or Layouts()).fitted([job.h for job in self._jobs])
+        self._layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
         # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
         self._batch: Any = None
@@ -235,17 +235,19 @@ class PreparedCompiled:
         """Return what was measured on the way of the last step, for each job."""
         if self._batch is None:
             return []
-        return [Measured(self._batch, i, _measures(job.h)) for i, job in enumerate(self._jobs)]
+        return [Measured(self._batch, i, _stats(job)) for i, job in enumerate(self._jobs)]
 
     def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
         """Make a batch of the jobs, or find that they, or gradients, are no longer what the extension takes."""
-        self._layouts.used(self._made(grads, nows, skip, lambda *given: _native.Batch(*given)))
+        self._layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Any], nows: list[Now], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
             raise Changed
+        if any(numbers(job.h, now) is None for job, now in zip(self._jobs, nows, strict=True)):
+            raise Changed
         try:
-            return make(self._jobs, grads, nows, _options_of([job.h for job in self._jobs]))
+            return make(self._jobs, grads, [form_of(job) for job in self._jobs], numbers)
         except ValueError:
             raise Changed from None
 
@@ -277,22 +279,15 @@ def _out_of_reach(name: str, array: Any) -> str:
     return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
 
 
-def _options_of(hs: Sequence[Any]) -> list[Any]:
-    """Return the extension's options for these hyperparameters, many of which are one object."""
-    made: dict[int, Any] = {}
-    for h in hs:
-        if id(h) not in made:
-            made[id(h)] = options_of(_native, h)
-    return [made[id(h)] for h in hs]
+def form_of(job: Job) -> tuple[int, bool, bool, list[int], list[int]]:
+    """Return what decides how a job is laid out: its program, how its gradient is clipped, its rows and columns."""
+    rows, cols = getattr(job.h, "factored", None) or ((), ())
+    return program_for(job).place, *clips(job.h), list(rows), list(cols)
 
 
 def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
     return ((name, array) for name, array in zip(job.state._fields, job.state, strict=True) if array is not None)
 
 
-def _measures(h: Any) -> dict[str, int]:
-    if isinstance(h, Adafactor):
-        names = UPDATE if h.scale_parameter else UPDATE[:2]
-    else:
-        names = RATIO if h.adapt is not False else ("", "", "trust_ratio")
-    return {name: i for i, name in enumerate(names) if name}
+def _stats(job: Job) -> dict[str, int]:
+    return {name: i for i, name in enumerate(program_for(job).stats)}

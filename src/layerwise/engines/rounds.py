@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerwise.drive import Others, Request, TensorRequest, dims_of
 from layerwise.engines import Job
-from layerwise.rules.adafactor import Adafactor
-from layerwise.rules.asks import Mean, ModelSum, Now, Squares
+from layerwise.engines.programs import program_for
+from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares
+
+REQUESTS: dict[str, type[Request]] = {one.__name__: one for one in (Mean, MeanSquare, Squares)}
 
 
 class Rounds:
     """Jobs laid out as a batch that stops."""
 
     def __init__(
-        self, native: Any, jobs: Sequence[Job], grads: list[Any], nows: list[Now], options: Sequence[Any]
+        self, native: Any, jobs: Sequence[Job], grads: list[Any], forms: list[Any], numbers: Callable[..., Any]
     ) -> None:
         self._jobs = list(jobs)
-        self.batch: Any = native.Batch(self._jobs, grads, nows, list(options), stops=True)
+        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
         self._sums = native.Sum
         self._requests: list[list[TensorRequest]] = []  # of each round
 
@@ -45,18 +47,18 @@ class Rounds:
             if not more or not self.batch.measure():
                 return
 
-    def _tensor_request(self, i: int, what: Any, length: int) -> TensorRequest:
+    def _tensor_request(self, i: int, what: Any, total: int, length: int) -> TensorRequest:
         job = self._jobs[i]
-        request = self._request(job.h, what)
+        request = self._request(job, what, total)
         return TensorRequest(i, type(request), dims_of(request, len(job.p.shape), job.block_dims), length)
 
-    def _request(self, h: Any, what: Any) -> Request:
+    def _request(self, job: Job, what: Any, total: int) -> Request:
         """Return the rule's request for these sums."""
         sums = self._sums
-        rows, cols = getattr(h, "factored", None) or ((), ())
-        if what == sums.MODEL:
-            return ModelSum(None)
+        rows, cols = getattr(job.h, "factored", None) or ((), ())
         named = {sums.ROWS: cols, sums.COLS: rows, sums.G: rows + cols, sums.R: rows}
         if what in named:
             return Mean(None, named[what])
-        return Mean(None) if isinstance(h, Adafactor) and what != sums.OWN else Squares(None)
+        if what == sums.TOTAL:
+            return REQUESTS[program_for(job).totals[total]](None)
+        return ModelSum(None) if what == sums.MODEL else Squares(None)

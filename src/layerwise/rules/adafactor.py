@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -270,10 +271,14 @@ class Adafactor(ClippedByNorm):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps
-        return self.settled(
-            eps=(machine_eps if eps1 is None else eps1, eps2),
-            factored=factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False,
-        )
+        factored = factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False
+        return _settled(self, (machine_eps if eps1 is None else eps1, eps2), factored)
+
+
+@lru_cache(maxsize=256)
+def _settled(h: Adafactor, eps: tuple[float, float], factored: Any) -> Adafactor:
+    """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
+    return h.settled(eps=eps, factored=factored)
 
 
 class State(NamedTuple):
@@ -386,7 +391,8 @@ Measured = Asking[tuple[tuple[Array, Array, Array], Array, Scalar, Scalar]]
 
 def _unfactored(xp: Any, p: Array, g: Array, state: State, k: Coefficients, h: Any) -> Measured:
     """Return V, u = g/√V, mean(u²), and mean(p²) if it is wanted."""
-    (V,) = final(xp, mix(xp, k.b2, state.exp_avg_sq, k.a2, _plus(square(g), k.eps1)))
+    _, _, V, _ = state
+    (V,) = final(xp, mix(xp, k.b2, V, k.a2, _plus(square(g), k.eps1)))
     u = g / floored(xp, xp.sqrt(V), k.least)
     del g
     *pp, uu = yield (*_wanted(p, h), MeanSquare(u))

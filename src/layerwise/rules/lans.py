@@ -131,7 +131,8 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
     """Return g / ‖g‖; a gradient of zeros stays one."""
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
-    return g / choose(xp, norm == 0, 1.0, norm)
+    size = choose(xp, norm == 0, 1.0, norm)
+    return g / size
 
 
 def _ratios(

@@ -140,9 +140,9 @@ class Lamb(Optimizer):
             the step ("lr").
         decay: Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first
             ("decoupled"), or the gradient ("l2").
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
         grad_averaging: Weigh the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
+        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
         adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
             ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
@@ -181,9 +181,9 @@ class Lamb(Optimizer):
         eps_root: float = 0.0,
         bias_correction: bool | Literal["lr"] = True,
         decay: Literal["ratio", "decoupled", "l2"] = "ratio",
-        max_weight_norm: float | None = None,
         grad_averaging: bool = True,
         trust_eps: float = 0.0,
+        max_weight_norm: float | None = None,
         adapt: Adapt = True,
         trust_clip: Bounds | None = None,
         zero_norm_ratio: float = 1.0,
@@ -216,7 +216,7 @@ class Lans(Optimizer):
         eps: Added to the denominator of both directions.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratios; None is no bound.
+        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
         adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
             ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.

@@ -1,0 +1,218 @@
+// The passes of a printed program over one chunk of a layer.
+//
+// A program has `keep`, which makes the state that is final before the sums of round KEEPS; `terms`, what is added up in a
+// round; and `apply`, the new weights and the rest of the state. Between the last round and `apply` a small layer caches
+// the terms that cost most. For a large one `apply` computes them again, because a root and a quotient cost less than four
+// bytes of memory. Where a layer is late, nothing is stored before `apply`, which then computes the kept state again:
+// others complete the sums, or the terms have to be of state that has not been rounded.
+
+// Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
+// finite numbers.
+inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
+inline bool fits(double) { return true; }
+
+// The arrays of a run. What a program does not read is null.
+template <class T, class S>
+struct Arrays {
+  S* p;
+  const S* g;
+  T *s0, *s1, *s2, *s3;
+  T *x0, *x1;
+};
+
+// One element of each array that is among READS.
+template <int READS, class T, class S>
+inline void read_element(const Arrays<T, S>& at, int64_t i, T& p, T& g, T* s) {
+  if constexpr (READS >> P & 1) p = get(at.p, i);
+  if constexpr (READS >> G & 1) g = get(at.g, i);
+  if constexpr (READS >> S0 & 1) s[0] = at.s0[i];
+  if constexpr (READS >> S1 & 1) s[1] = at.s1[i];
+  if constexpr (READS >> S2 & 1) s[2] = at.s2[i];
+  if constexpr (READS >> S3 & 1) s[3] = at.s3[i];
+}
+
+template <int WRITES, class T, class S>
+inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
+  if constexpr (WRITES >> S0 & 1) at.s0[i] = s[0];
+  if constexpr (WRITES >> S1 & 1) at.s1[i] = s[1];
+  if constexpr (WRITES >> S2 & 1) at.s2[i] = s[2];
+  if constexpr (WRITES >> S3 & 1) at.s3[i] = s[3];
+}
+
+template <class R, int ROUND, class U>
+inline U summed(U x, int i) {
+  return i >= R::SUMS[ROUND] ? U(0) : R::TOTALS[ROUND][i] == MEAN ? x : x * x;
+}
+
+// Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
+enum State { BEFORE, KEPT };
+
+template <class R, int ROUND>
+inline constexpr bool keeps_by = R::KEEPS >= 0 && ROUND >= R::KEEPS;
+
+template <class R, int ROUND, State FOUND>
+inline constexpr int measure_reads =
+    R::TERMS_READ[ROUND] | (FOUND == BEFORE && keeps_by<R, ROUND> ? R::KEEP_READS | R::KEEP_WRITES : 0);
+
+template <class R, State FOUND>
+inline constexpr int apply_writes = (R::KEEPS >= 0 && FOUND == BEFORE ? R::KEEP_WRITES : 0) | R::APPLY_WRITES;
+template <class R, State FOUND, bool CACHED>
+inline constexpr int apply_reads = 1 << P | R::APPLY_READS | apply_writes<R, FOUND> |
+                                   (CACHED || R::ROUNDS == 0 ? 0 : R::TERMS_READ[R::ROUNDS > 0 ? R::ROUNDS - 1 : 0]) |
+                                   (R::KEEPS >= 0 && FOUND == BEFORE ? R::KEEP_READS : 0);
+
+// What a compiler vectorizes are loops over single numbers. The arrays of one element are therefore in functions of their
+// own, which it inlines, and then finds to be numbers.
+#define LAYERWISE_ELEMENT inline __attribute__((always_inline))
+
+// Makes the terms of an element, as they are added up. The new state is only stored if STORES.
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
+LAYERWISE_ELEMENT void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, U& a, U& b, U& c, U& d) {
+  T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
+  read_element<measure_reads<R, ROUND, FOUND>>(at, i, p, g, s);
+  if constexpr (FOUND == BEFORE && keeps_by<R, ROUND>) k.keep(p, g, s);
+  if constexpr (STORES) write_states<R::KEEP_WRITES>(at, i, s);
+  k.template terms<ROUND>(p, g, s, x);
+  if constexpr (CACHES && R::CACHES > 0) at.x0[i] = x[R::CACHED[0]];
+  if constexpr (CACHES && R::CACHES > 1) at.x1[i] = x[R::CACHED[R::CACHES > 1]];
+  a = summed<R, ROUND>(U(x[0]), 0), b = summed<R, ROUND>(U(x[1]), 1);
+  c = summed<R, ROUND>(U(x[2]), 2), d = summed<R, ROUND>(U(x[3]), 3);
+}
+
+// Adds up the terms of a block in U.
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
+LAYERWISE_ELEMENT void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
+  U a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+  for (int64_t i = from; i < to; i++) {
+    U a_, b_, c_, d_;
+    measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, i, a_, b_, c_, d_);
+    a += a_, b += b_, c += c_, d += d_;
+  }
+  sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+}
+
+template <class R, int ROUND, State FOUND, class T, class S>
+__attribute__((noinline, cold)) void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
+  add_block<R, ROUND, FOUND, false, false>(k, at, from, to, sums);
+}
+
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
+void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
+  for (int64_t from = 0, to; from < n; from = to) {
+    to = from + BLOCK < n ? from + BLOCK : n;
+    T block[SUMS];
+    double wide[SUMS];
+    add_block<R, ROUND, FOUND, STORES, CACHES>(k, at, from, to, block);
+    [[maybe_unused]] bool fine = true;
+    for (int i = 0; i < R::SUMS[ROUND]; i++) {
+      fine &= R::TOTALS[ROUND][i] == MEAN || fits(block[i]);
+      wide[i] = double(block[i]);
+    }
+    if constexpr (sizeof(T) == 4)
+      if (!fine) add_wide<R, ROUND, STORES ? KEPT : FOUND>(k, at, from, to, wide);
+    for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
+  }
+}
+
+// Computes the new weights of an element. Cached terms are read where they are.
+template <class R, State FOUND, bool CACHED, class T, class S>
+LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t i) {
+  T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
+  read_element<apply_reads<R, FOUND, CACHED>>(at, i, p, g, s);
+  if constexpr (R::KEEPS >= 0 && FOUND == BEFORE) k.keep(p, g, s);
+  if constexpr (CACHED) {
+    if constexpr (R::CACHES > 0) x[R::CACHED[0]] = at.x0[i];
+    if constexpr (R::CACHES > 1) x[R::CACHED[R::CACHES > 1]] = at.x1[i];
+  } else if constexpr (R::ROUNDS > 0) {
+    k.template terms<R::ROUNDS - 1>(p, g, s, x);
+  }
+  put(at.p, i, k.apply(p, g, s, x));
+  write_states<apply_writes<R, FOUND>>(at, i, s);
+}
+
+template <class R, State FOUND, bool CACHED, class T, class S>
+void apply_run(const R k, const Arrays<T, S> at, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i);
+}
+
+// The arrays of a run that are among READS, in the dtype of the arithmetic.
+template <int READS, class T, class S>
+Arrays<T, S> arrays_of(const Run<T>& run) {
+  Arrays<T, S> at{};
+  if constexpr (READS >> P & 1) at.p = run.template weights<S>();
+  if constexpr (READS >> G & 1) at.g = run.template gradient_as<S>();
+  if constexpr (READS >> S0 & 1) at.s0 = run.read(S0);
+  if constexpr (READS >> S1 & 1) at.s1 = run.read(S1);
+  if constexpr (READS >> S2 & 1) at.s2 = run.read(S2);
+  if constexpr (READS >> S3 & 1) at.s3 = run.read(S3);
+  return at;
+}
+
+template <int WRITES, class T>
+void write_back(const Run<T>& run) {
+  for (int k = S0; k <= S3; k++)
+    if (WRITES >> k & 1) run.write(Operand(k));
+}
+
+template <class R>
+R program_for(const Layer& layer) {
+  return R(*(const typename R::Numbers*)layer.k, layer.answers);
+}
+
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
+void measure_as(const Layer& layer, int64_t chunk, double* sums) {
+  constexpr int reads = measure_reads<R, ROUND, FOUND>;
+  Scratch<T> scratch;
+  const R k = program_for<R>(layer);
+  T* cached = (T*)layer.cached;
+  for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    Arrays<T, S> at = arrays_of<reads, T, S>(run);
+    if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
+    measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
+    if (STORES) write_back<R::KEEP_WRITES>(run);
+  });
+}
+
+template <class R, int ROUND, class T, class S>
+void measure_program(const Layer& layer, int64_t chunk, double* sums) {
+  for (int i = 0; i < SUMS; i++) sums[i] = 0;
+  constexpr bool last = ROUND + 1 == R::ROUNDS;
+  if constexpr (!keeps_by<R, ROUND>) {
+    if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, BEFORE, false, last && R::CACHES != 0, T, S>(layer, chunk, sums);
+    return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
+  } else {
+    if (layer.late) return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
+    constexpr State found = ROUND == R::KEEPS ? BEFORE : KEPT;
+    constexpr bool stores = ROUND == R::KEEPS;
+    if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, found, stores, last && R::CACHES != 0, T, S>(layer, chunk, sums);
+    return measure_as<R, ROUND, found, stores, false, T, S>(layer, chunk, sums);
+  }
+}
+
+template <class R, State FOUND, bool CACHED, class T, class S>
+void apply_as(const Layer& layer, int64_t chunk) {
+  constexpr int writes = apply_writes<R, FOUND>, reads = apply_reads<R, FOUND, CACHED>;
+  Scratch<T> scratch;
+  const R k = program_for<R>(layer);
+  T* cached = (T*)layer.cached;
+  for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
+    const Run<T> run{layer, off, n, scratch};
+    Arrays<T, S> at = arrays_of<reads, T, S>(run);
+    if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
+    apply_run<R, FOUND, CACHED>(k, at, n);
+    run.template write_weights<S>();
+    write_back<writes>(run);
+  });
+}
+
+template <class R, class T, class S>
+void apply_program(const Layer& layer, int64_t chunk) {
+  if constexpr (R::CACHES > 0)
+    if (layer.caches) return apply_as<R, R::KEEPS >= 0 ? KEPT : BEFORE, true, T, S>(layer, chunk);
+  if constexpr (R::KEEPS >= 0)
+    if (!layer.late) return apply_as<R, KEPT, false, T, S>(layer, chunk);
+  apply_as<R, BEFORE, false, T, S>(layer, chunk);
+}

@@ -1,0 +1,229 @@
+// Printed from rules/adafactor.py by `make generate`: change that, not this file.
+
+// What Adafactor computes before it reads a tensor, in this order.
+struct AdafactorNumbers {
+  double b2, a2, eps1, least, threshold, rho, eps2, b1, a1, inside, lam, lam_alpha;
+};
+
+template <class T>
+struct Adafactor {
+  using Numbers = AdafactorNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int SUMS[] = {2}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {7}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T b2, a2, eps1, least, lam, size;
+
+  Adafactor(const AdafactorNumbers& k, const double* a) {
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); lam = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T V = s[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T u = g / at_least(root(V_), least);
+    x[0] = p;
+    x[1] = u;
+  }
+
+  T apply(T p, T g, T* s, const T* x) const {
+    const T V = s[0], u = x[1];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    s[0] = V_;
+    return p - lam * p - size * u;
+  }
+
+  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double scale = at_least(norm, k.eps2);
+      const double alpha = k.rho * scale;
+      const double lam = k.lam + k.lam_alpha * alpha;
+      const double norm_ = root(S[1]);
+      const double clip = 1 / at_least(norm_ / k.threshold, 1);
+      const double size = alpha * clip;
+      a[0] = lam;
+      a[1] = size;
+    }
+  }
+
+  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+    const double norm = root(S[1]);
+    const double norm_ = root(S[0]);
+    const double scale = at_least(norm_, k.eps2);
+    const double clip = 1 / at_least(norm / k.threshold, 1);
+    to[0] = norm;
+    to[1] = scale * clip;
+    to[2] = norm_;
+  }
+};
+
+template <class T>
+struct AdafactorScaleParameterFalse {
+  using Numbers = AdafactorNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {6}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T b2, a2, eps1, least, lam, size;
+
+  AdafactorScaleParameterFalse(const AdafactorNumbers& k, const double* a) {
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); lam = T(k.lam + k.lam_alpha * k.rho);
+    size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T, T g, const T* s, T* x) const {
+    const T V = s[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T u = g / at_least(root(V_), least);
+    x[0] = u;
+  }
+
+  T apply(T p, T g, T* s, const T* x) const {
+    const T V = s[0], u = x[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    s[0] = V_;
+    return p - lam * p - size * u;
+  }
+
+  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double clip = 1 / at_least(norm / k.threshold, 1);
+      const double size = k.rho * clip;
+      a[0] = size;
+    }
+  }
+
+  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double clip = 1 / at_least(norm / k.threshold, 1);
+    to[0] = norm;
+    to[1] = clip;
+  }
+};
+
+template <class T>
+struct AdafactorWithExpAvg {
+  using Numbers = AdafactorNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int SUMS[] = {2}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {7}, APPLY_READS = 15, APPLY_WRITES = 12;
+
+  T b2, a2, eps1, least, b1, lam, size, step;
+
+  AdafactorWithExpAvg(const AdafactorNumbers& k, const double* a) {
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1); lam = T(a[0]); size = T(a[1]);
+    step = T(a[2]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T V = s[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T u = g / at_least(root(V_), least);
+    x[0] = p;
+    x[1] = u;
+  }
+
+  T apply(T p, T g, T* s, const T* x) const {
+    const T V = s[0], _ = s[1], u = x[1];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T e = b1 * _ + step * u;
+    s[0] = V_;
+    s[1] = e;
+    return p - lam * p - size * e;
+  }
+
+  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double scale = at_least(norm, k.eps2);
+      const double alpha = k.rho * scale;
+      const double lam = k.lam + k.lam_alpha * alpha;
+      const bool inside = k.inside == 1;
+      const double size = inside ? 1 : alpha;
+      const double norm_ = root(S[1]);
+      const double clip = 1 / at_least(norm_ / k.threshold, 1);
+      a[0] = lam;
+      a[1] = size;
+      a[2] = k.a1 * clip * (inside ? alpha : 1);
+    }
+  }
+
+  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+    const double norm = root(S[1]);
+    const double norm_ = root(S[0]);
+    const double scale = at_least(norm_, k.eps2);
+    const double clip = 1 / at_least(norm / k.threshold, 1);
+    to[0] = norm;
+    to[1] = scale * clip;
+    to[2] = norm_;
+  }
+};
+
+template <class T>
+struct AdafactorWithExpAvgScaleParameterFalse {
+  using Numbers = AdafactorNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {6}, APPLY_READS = 15, APPLY_WRITES = 12;
+
+  T b2, a2, eps1, least, b1, lam, size, step;
+
+  AdafactorWithExpAvgScaleParameterFalse(const AdafactorNumbers& k, const double* a) {
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1);
+    lam = T(k.lam + k.lam_alpha * k.rho); size = T(k.inside == 1 ? 1 : k.rho); step = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T, T g, const T* s, T* x) const {
+    const T V = s[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T u = g / at_least(root(V_), least);
+    x[0] = u;
+  }
+
+  T apply(T p, T g, T* s, const T* x) const {
+    const T V = s[0], _ = s[1], u = x[0];
+    const T x_ = g * g;
+    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T e = b1 * _ + step * u;
+    s[0] = V_;
+    s[1] = e;
+    return p - lam * p - size * e;
+  }
+
+  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double clip = 1 / at_least(norm / k.threshold, 1);
+      const bool inside = k.inside == 1;
+      a[0] = k.a1 * clip * (inside ? k.rho : 1);
+    }
+  }
+
+  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double clip = 1 / at_least(norm / k.threshold, 1);
+    to[0] = norm;
+    to[1] = clip;
+  }
+};

@@ -1,0 +1,117 @@
+// Printed from rules/lamb.py by `make generate`: change that, not this file.
+
+// What Lamb computes before it reads a tensor, in this order.
+struct LambNumbers {
+  double l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, trust_min_norm, trust_max_norm, trust_eps,
+  trust_low, trust_high, trust_undefined, trust_adapts;
+};
+
+template <class T>
+struct Lamb {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int SUMS[] = {2}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 15, KEEP_WRITES = 12, TERMS_READ[] = {13}, APPLY_READS = 1, APPLY_WRITES = 0;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step;
+
+  Lamb(const LambNumbers& k, const double* a) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); step = T(a[0]);
+  }
+
+  void keep(T p, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T, const T* s, T* x) const {
+    const T m = s[0], v = s[1];
+    const T p_ = p - shrink * p;
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T r = u + lam * p_;
+    x[0] = p_;
+    x[1] = r;
+  }
+
+  T apply(T p, T, T*, const T* x) const {
+    const T r = x[1];
+    const T p_ = p - shrink * p;
+    return p_ - step * r;
+  }
+
+  static void answer(int round, const LambNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double w = at_least(norm, k.trust_min_norm);
+      const double norm_ = root(S[1]);
+      const double x = at_least(norm_, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      a[0] = k.lr * ratio_;
+    }
+  }
+
+  static void report(const LambNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double norm_ = root(S[1]);
+    const double w = at_least(norm, k.trust_min_norm);
+    const double x = at_least(norm_, k.trust_min_norm);
+    const double phi = at_most(w, k.trust_max_norm);
+    const double d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    to[0] = norm;
+    to[1] = norm_;
+    to[2] = ratio_;
+  }
+};
+
+template <class T>
+struct LambAdaptFalse {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {0}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{NONE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 15, APPLY_WRITES = 12;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr;
+
+  LambAdaptFalse(const LambNumbers& k, const double*) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr);
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    const T p_ = p - shrink * p;
+    const T v_hat = c2 * v_;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m_ / (eps + c1 * root_v);
+    const T r = u + lam * p_;
+    s[0] = m_;
+    s[1] = v_;
+    return p_ - lr * r;
+  }
+
+  static void answer(int, const LambNumbers&, const double*, double*) {}
+
+  static void report(const LambNumbers&, const double*, double* to) {
+    to[0] = 1;
+  }
+};

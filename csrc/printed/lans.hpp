@@ -1,0 +1,151 @@
+// Printed from rules/lans.py by `make generate`: change that, not this file.
+
+// What Lans computes before it reads a tensor, in this order.
+struct LansNumbers {
+  double b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, trust_min_norm, trust_max_norm, trust_eps, trust_low,
+  trust_high, trust_undefined, trust_adapts;
+};
+
+template <class T>
+struct Lans {
+  using Numbers = LansNumbers;
+  static constexpr int STATES = 2, ROUNDS = 2, CACHES = 2, KEEPS = 1;
+  static constexpr int SUMS[] = {1, 3}, CACHED[] = {1, 2};
+  static constexpr Total TOTALS[][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 14, KEEP_WRITES = 12, TERMS_READ[] = {2, 15}, APPLY_READS = 1, APPLY_WRITES = 0;
+
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step, step_;
+
+  Lans(const LansNumbers& k, const double* a) {
+    b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1); c2 = T(k.c2); eps_root = T(k.eps_root);
+    eps = T(k.eps); lam = T(k.lam); size = T(a[0]); step = T(a[1]); step_ = T(a[2]);
+  }
+
+  void keep(T, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g / size;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    if constexpr (ROUND == 0) {
+      x[0] = g;
+    }
+    if constexpr (ROUND == 1) {
+      const T m = s[0], v = s[1];
+      const T v_hat = c2 * v;
+      const T d = root(v_hat + eps_root) + eps;
+      const T r = c1 * m / d;
+      const T x_ = lam * p;
+      const T r_ = r + x_;
+      const T g_ = g / size;
+      const T c = g_ / d;
+      const T c_ = c + x_;
+      x[0] = p;
+      x[1] = r_;
+      x[2] = c_;
+    }
+  }
+
+  T apply(T p, T, T*, const T* x) const {
+    const T r = x[1], c = x[2];
+    return p - step * r - step_ * c;
+  }
+
+  static void answer(int round, const LansNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double size = norm == 0 ? 1 : norm;
+      a[0] = size;
+    }
+    if (round == 1) {
+      const bool x = k.trust_adapts == 0;
+      const double norm = root(S[1]);
+      const double w = at_least(norm, k.trust_min_norm);
+      const bool x_ = w != 0;
+      const double norm_ = root(S[2]);
+      const double x__ = at_least(norm_, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x__ == 0 ? 1 : x__;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_r = x ? 1 : (x_ & (x__ != 0) ? ratio : k.trust_undefined);
+      const double norm__ = root(S[3]);
+      const double y = at_least(norm__, k.trust_min_norm);
+      const double d_ = y == 0 ? 1 : y;
+      const double ratio_ = at_most(at_least(phi / (d_ + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_c = x ? 1 : (x_ & (y != 0) ? ratio_ : k.trust_undefined);
+      a[1] = k.lr_r * ratio_r;
+      a[2] = k.lr_c * ratio_c;
+    }
+  }
+
+  static void report(const LansNumbers& k, const double* S, double* to) {
+    const double norm = root(S[1]);
+    const double norm_ = root(S[2]);
+    const double w = at_least(norm, k.trust_min_norm);
+    const double x = at_least(norm_, k.trust_min_norm);
+    const double phi = at_most(w, k.trust_max_norm);
+    const double d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    to[0] = norm;
+    to[1] = norm_;
+    to[2] = ratio_r;
+  }
+};
+
+template <class T>
+struct LansAdaptFalse {
+  using Numbers = LansNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {2}, APPLY_READS = 15, APPLY_WRITES = 12;
+
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size;
+
+  LansAdaptFalse(const LansNumbers& k, const double* a) {
+    b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1); c2 = T(k.c2); eps_root = T(k.eps_root);
+    eps = T(k.eps); lam = T(k.lam); lr_r = T(k.lr_r); lr_c = T(k.lr_c); size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T, T g, const T*, T* x) const {
+    x[0] = g;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g / size;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    const T v_hat = c2 * v_;
+    const T d = root(v_hat + eps_root) + eps;
+    const T r = c1 * m_ / d;
+    const T x_ = lam * p;
+    const T r_ = r + x_;
+    const T c = g_ / d;
+    const T c_ = c + x_;
+    s[0] = m_;
+    s[1] = v_;
+    return p - lr_r * r_ - lr_c * c_;
+  }
+
+  static void answer(int round, const LansNumbers&, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double size = norm == 0 ? 1 : norm;
+      a[0] = size;
+    }
+  }
+
+  static void report(const LansNumbers&, const double*, double* to) {
+    to[0] = 1;
+  }
+};

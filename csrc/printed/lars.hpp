@@ -1,0 +1,287 @@
+// Printed from rules/lars.py by `make generate`: change that, not this file.
+
+// What Lars computes before it reads a tensor, in this order.
+struct LarsNumbers {
+  double l2, lam, lam_x, lam_w, eta, eps, unit, lr, damped, mu, pace, trust_min_norm, trust_max_norm, trust_eps,
+  trust_low, trust_high, trust_undefined, trust_adapts;
+};
+
+template <class T>
+struct Lars {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T l2, lam, lam_x, damped, mu, pace, step;
+
+  Lars(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    const T g_ = g + l2 * p;
+    const T x_ = g_ + lam_x * p;
+    x[0] = p;
+    x[1] = x_;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T b_ = damped * u + mu * b;
+    s[0] = b_;
+    return p - pace * b_;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double w = at_least(norm, k.trust_min_norm);
+      const double norm_ = root(S[1]);
+      const double f = at_least(norm_, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double norm_ = root(S[1]);
+    const double w = at_least(norm, k.trust_min_norm);
+    const double f = at_least(norm_, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm;
+    to[1] = norm_;
+    to[2] = ratio__;
+  }
+};
+
+template <class T>
+struct LarsNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T l2, lam, lam_x, damped, mu, pace, step;
+
+  LarsNesterovTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    const T g_ = g + l2 * p;
+    const T x_ = g_ + lam_x * p;
+    x[0] = p;
+    x[1] = x_;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
+    s[0] = b_;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double w = at_least(norm, k.trust_min_norm);
+      const double norm_ = root(S[1]);
+      const double f = at_least(norm_, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double norm_ = root(S[1]);
+    const double w = at_least(norm, k.trust_min_norm);
+    const double f = at_least(norm_, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm;
+    to[1] = norm_;
+    to[2] = ratio__;
+  }
+};
+
+template <class T>
+struct LarsAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {0}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{NONE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T l2, lam, lr, damped, mu, pace;
+
+  LarsAdaptFalse(const LarsNumbers& k, const double*) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    s[0] = b_;
+    return p - pace * b_;
+  }
+
+  static void answer(int, const LarsNumbers&, const double*, double*) {}
+
+  static void report(const LarsNumbers&, const double*, double* to) {
+    to[0] = 1;
+  }
+};
+
+template <class T>
+struct LarsAdaptFalseNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {0}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{NONE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 7, APPLY_WRITES = 4;
+
+  T l2, lam, lr, damped, mu, pace;
+
+  LarsAdaptFalseNesterovTrue(const LarsNumbers& k, const double*) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
+    s[0] = b_;
+    return p - pace * moved;
+  }
+
+  static void answer(int, const LarsNumbers&, const double*, double*) {}
+
+  static void report(const LarsNumbers&, const double*, double* to) {
+    to[0] = 1;
+  }
+};
+
+template <class T>
+struct LarsWithoutMomentumBuffer {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 3, APPLY_WRITES = 0;
+
+  T l2, lam, lam_x, pace, step;
+
+  LarsWithoutMomentumBuffer(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); pace = T(k.pace); step = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    const T g_ = g + l2 * p;
+    const T x_ = g_ + lam_x * p;
+    x[0] = p;
+    x[1] = x_;
+  }
+
+  T apply(T p, T g, T*, const T*) const {
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    return p - pace * u;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm = root(S[0]);
+      const double w = at_least(norm, k.trust_min_norm);
+      const double norm_ = root(S[1]);
+      const double f = at_least(norm_, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm = root(S[0]);
+    const double norm_ = root(S[1]);
+    const double w = at_least(norm, k.trust_min_norm);
+    const double f = at_least(norm_, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm;
+    to[1] = norm_;
+    to[2] = ratio__;
+  }
+};
+
+template <class T>
+struct LarsWithoutMomentumBufferAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 0, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {0}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{NONE}};
+  // Arrays that each function reads and writes: bits of their operands.
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 3, APPLY_WRITES = 0;
+
+  T l2, lam, lr, pace;
+
+  LarsWithoutMomentumBufferAdaptFalse(const LarsNumbers& k, const double*) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); pace = T(k.pace);
+  }
+
+  T apply(T p, T g, T*, const T*) const {
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    return p - pace * u;
+  }
+
+  static void answer(int, const LarsNumbers&, const double*, double*) {}
+
+  static void report(const LarsNumbers&, const double*, double* to) {
+    to[0] = 1;
+  }
+};

@@ -1,0 +1,21 @@
+// All printed programs, by `make generate`. Included where kernels are compiled, each time in a namespace of its own.
+#include "adafactor.hpp"
+#include "lamb.hpp"
+#include "lans.hpp"
+#include "lars.hpp"
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Adafactor) \
+  X(AdafactorScaleParameterFalse) \
+  X(AdafactorWithExpAvg) \
+  X(AdafactorWithExpAvgScaleParameterFalse) \
+  X(Lamb) \
+  X(LambAdaptFalse) \
+  X(Lans) \
+  X(LansAdaptFalse) \
+  X(Lars) \
+  X(LarsNesterovTrue) \
+  X(LarsAdaptFalse) \
+  X(LarsAdaptFalseNesterovTrue) \
+  X(LarsWithoutMomentumBuffer) \
+  X(LarsWithoutMomentumBufferAdaptFalse)

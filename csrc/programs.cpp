@@ -1,0 +1,31 @@
+// The table of all programs: what the engine itself asks of them, in float64.
+#include <cmath>
+
+#include "layer.hpp"
+
+namespace layerwise {
+namespace {
+
+#include "numbers.hpp"
+#include "printed/programs.hpp"
+
+template <class R>
+Program program_of(const char* name) {
+  using N = typename R::Numbers;
+  Program found{name, R::STATES, R::ROUNDS, R::CACHES, R::KEEPS, int(sizeof(N) / sizeof(double)), {}, {}, {}, {}};
+  for (int j = 0, at = 0; j < R::ROUNDS; j++) {
+    found.sums[j] = R::SUMS[j];
+    for (int i = 0; i < R::SUMS[j]; i++) found.totals[at++] = R::TOTALS[j][i];
+  }
+  found.answer = [](int round, const double* k, const double* S, double* a) { R::answer(round, *(const N*)k, S, a); };
+  found.report = [](const double* k, const double* S, double* stats) { R::report(*(const N*)k, S, stats); };
+  return found;
+}
+
+}  // namespace
+
+#define LAYERWISE_PROGRAM(R) program_of<R<double>>(#R),
+const Program programs[] = {LAYERWISE_PROGRAMS(LAYERWISE_PROGRAM)};
+const int program_count = int(sizeof(programs) / sizeof(Program));
+
+}  // namespace layerwise

@@ -1,0 +1,160 @@
+"""Programs: the structures of rules for which there are printed kernels, and the numbers that kernels take.
+
+`engines/printed.py` lists them; `make generate` writes it beside the kernels.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from math import isfinite
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerwise.rules.asks import Now
+from layerwise.rules.parts import bounds_of, is_number
+
+ANY = ...  # the form of a number, or of dimensions
+UNBOUNDED = float("inf")
+
+
+class Program(NamedTuple):
+    """What kernels do for one structure of a rule."""
+
+    name: str
+    place: int  # in the order of all programs
+    totals: tuple[str, ...]  # the names of the requests whose totals it takes
+    stats: tuple[str, ...]  # what it reports
+
+
+class Printed(NamedTuple):
+    """A rule for which kernels were printed.
+
+    Programs are found by which parts of the state there are, followed by the forms of `options`.
+    """
+
+    known: frozenset[str]  # the options that the rule had
+    options: tuple[str, ...]
+    numbers: tuple[str, ...]  # options and fields of `now` that kernels take beside the coefficients
+    programs: Mapping[tuple[Any, ...], Program]
+
+
+def form_of(value: Any) -> Any:
+    """Return an option's value as far as it decides which kernels there are."""
+    return value if value is None or isinstance(value, (bool, str)) else ANY
+
+
+def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
+    """Return which parts of a state there are."""
+    return tuple(x is not None for x in state)
+
+
+def names_of(k: Any, prefix: str = "") -> list[str]:
+    """Return the names of a rule's coefficients, those in a group after the group's."""
+    found: list[str] = []
+    for name, x in zip(k._fields, k, strict=True):
+        found += names_of(x, f"{prefix}{name}_") if isinstance(x, tuple) else [prefix + name]
+    return found
+
+
+def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
+    """Return the rule whose options these are, or are derived from, and what was printed for it."""
+    if h not in _found:
+        rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in _rules())
+        module = next(rules, None)
+        _found[h] = None if module is None else (sys.modules[module], _rules()[module])
+    return _found[h]
+
+
+_found: dict[type[Any], tuple[ModuleType, Printed] | None] = {}
+
+
+def _rules() -> Mapping[str, Printed]:
+    from layerwise.engines.printed import RULES  # which is made of the classes here
+
+    return RULES
+
+
+def missing(job: Any) -> str:
+    """Return why there are no printed kernels for a job, or an empty string."""
+    found = printed_for(type(job.h))
+    if found is None:
+        return f"there are no kernels for {type(job.h).__name__}"
+    rule, printed = found
+    if job.rule is not rule:  # another formula with the same options
+        return f"there are no kernels for {job.rule.__name__}"
+    for spec in fields(job.h):
+        if spec.name not in printed.known and (value := getattr(job.h, spec.name)) != spec.default:
+            return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
+    if _key(job, printed) not in printed.programs:
+        settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
+        return f"there are no kernels for {type(job.h).__name__} with {settings} and such a state"
+    return ""
+
+
+def program_for(job: Any) -> Program:
+    """Return the program of a job, for which none is missing."""
+    found = printed_for(type(job.h))
+    if found is None:
+        raise LookupError(missing(job))
+    return found[1].programs[_key(job, found[1])]
+
+
+def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
+    return presence_of(job.state), *(form_of(getattr(job.h, name)) for name in printed.options)
+
+
+def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
+    """Return the numbers of a step: of the gradient, then the rule's. None where `now` holds what is no number yet."""
+    if not all(x is None or is_number(x) for x in now):
+        known = [x if x is None else _known(x) for x in now]
+        if known.count(None) > sum(x is None for x in now):
+            return None
+        now = Now(*known)
+    found = printed_for(type(h))
+    if found is None:
+        return None
+    rule, printed = found
+    coefficients = _flat(rule.coefficients(np, h, now)) if hasattr(rule, "coefficients") else ()
+    return (*of_gradient(h, now), *coefficients, *(_number(name, h, now) for name in printed.numbers))
+
+
+def of_gradient(h: Any, now: Now) -> tuple[float, ...]:
+    """Return scale, sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
+    own, model = getattr(h, "max_grad_norm_per_tensor", None), getattr(h, "max_grad_norm", None)
+    return now.g_scale, -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
+
+
+def clips(h: Any) -> tuple[bool, bool]:
+    """Return whether gradients are clipped by their own norm, and by that of all."""
+    return tuple(map(isfinite, of_gradient(h, Now(1, 0, 0))[4:]))  # type: ignore[return-value]
+
+
+def _flat(k: Iterable[Any]) -> Iterator[float]:
+    for x in k:
+        if isinstance(x, tuple):
+            yield from _flat(x)
+        else:
+            yield x
+
+
+def _known(x: Any) -> float | None:
+    """Return the number that an array in this machine's memory holds; None where others may want its derivative."""
+    if is_number(x):
+        return float(x)
+    if getattr(x, "requires_grad", False) or getattr(getattr(x, "device", None), "type", "cpu") != "cpu":
+        return None
+    try:
+        return float(x)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _number(path: str, h: Any, now: Now) -> float:
+    """Return a number by its path, such as `h.betas.0`."""
+    source, name, *place = path.split(".")
+    value = getattr(h if source == "h" else now, name)
+    return float(value[int(place[0])] if place else value)

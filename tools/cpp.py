@@ -1,0 +1,279 @@
+"""Programs as C++: the numbers that a rule hands to kernels, and for each program a struct with what it computes."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from expressions import Language, Printer
+from programs import Program, Structures, coefficients
+from symbols import COMPARISON, Symbol, leaf
+
+from layerwise.engines.programs import names_of
+from layerwise.registry import Entry
+
+WIDTH = 120
+MOST = {"states": 4, "sums": 4, "cached": 2, "rounds": 3}  # that the templates of csrc/kernels/passes.hpp take
+CONDITIONS = {*COMPARISON.values(), "~"}
+KINDS = {"Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
+
+
+class Cpp(Language):
+    """C++ in which numbers have type T, or double."""
+
+    calls = {"sqrt": "root", "pow": "std::pow", "**": "std::pow", "expm1": "std::expm1", "abs": "absolute", "~": "!"}
+
+    def __init__(self, type_: str) -> None:
+        self.type = type_
+
+    def number(self, x: Any) -> str:
+        return str(int(x)) if float(x).is_integer() else f"T({x!r})" if self.type == "T" else repr(float(x))
+
+    def choice(self, condition: str, yes: str, no: str) -> str:
+        return f"{condition} ? {yes} : {no}"
+
+    def line(self, name: str, x: Symbol, text: str) -> str:
+        return f"const {'bool' if x.op in CONDITIONS else self.type} {name} = {text};"
+
+
+def header(entry: Entry, found: Structures, numbers: Sequence[str]) -> tuple[str, dict[Program, str]]:
+    """Return the header of a rule, and the name of each program's struct; equal programs share one."""
+    bodies: dict[str, str] = {}
+    named: dict[Program, str] = {}
+    for program in found.programs.values():
+        body = Struct(program, numbers).text()
+        bodies.setdefault(body, entry.name + program.suffix)
+        named[program] = bodies[body]
+    path = f"rules/{entry.rule.__name__.rpartition('.')[2]}.py"
+    parts = [
+        f"// Printed from {path} by `make generate`: change that, not this file.\n",
+        _numbers(entry, numbers),
+        *(body.replace("@NAME@", name) for body, name in bodies.items()),
+    ]
+    return "\n".join(parts), named
+
+
+def _numbers(entry: Entry, numbers: Sequence[str]) -> str:
+    fields = textwrap.fill("double " + ", ".join(map(member, numbers)) + ";", WIDTH - 2)
+    return (
+        f"// What {entry.name} computes before it reads a tensor, in this order.\n"
+        f"struct {entry.name}Numbers {{\n{textwrap.indent(fields, '  ')}\n}};\n"
+    )
+
+
+def member(number: str) -> str:
+    """Return the name of a number in C++."""
+    return re.sub(r"\W", "_", number)
+
+
+class Struct:
+    """The struct of one program."""
+
+    def __init__(self, program: Program, numbers: Sequence[str]) -> None:
+        self.program, self.numbers = program, numbers
+        shown = {x: name for x, name in program.names.items() if x.op == "state"}
+        self.state_names = {name: shown.get(leaf("state", name, is_array=True), name) for name in program.states}
+        self.refuse_too_many()
+
+    def refuse_too_many(self) -> None:
+        program = self.program
+        sizes = {
+            "states": len(program.states),
+            "sums": max(map(len, program.rounds), default=0),
+            "cached": len(program.cached),
+            "rounds": len(program.rounds),
+        }
+        for what, size in sizes.items():
+            if size > MOST[what]:
+                raise NotImplementedError(
+                    f"kernels take at most {MOST[what]} {what}, but {program.entry.name} has {size}"
+                )
+
+    def text(self) -> str:
+        used = self._members()
+        name = self.program.entry.name
+        inner = [
+            self._constants(),
+            f"T {', '.join(used)};" if used else "",
+            _function("@NAME@", f"const {name}Numbers& k, const double* a", self._constructor(used), ""),
+            *self._functions(),
+        ]
+        body = "\n\n".join(textwrap.indent(one, "  ") for one in inner if one)
+        return f"template <class T>\nstruct @NAME@ {{\n  using Numbers = {name}Numbers;\n{body}\n}};\n"
+
+    # ---- what it is
+
+    def _constants(self) -> str:
+        program = self.program
+        sums = [len(one) for one in program.rounds] or [0]
+        kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
+        cached = ", ".join(map(str, program.cached or (0,)))
+        reads = [self._mask([x for _, x in each]) for each in program.rounds] or [0]
+        return "\n".join(
+            [
+                f"static constexpr int STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, "
+                f"CACHES = {len(program.cached)}, KEEPS = {-1 if program.keeps is None else program.keeps};",
+                f"static constexpr int SUMS[] = {{{', '.join(map(str, sums))}}}, CACHED[] = {{{cached}}};",
+                f"static constexpr Total TOTALS[][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}};",
+                "// Arrays that each function reads and writes: bits of their operands.",
+                f"static constexpr int KEEP_READS = {self._mask(program.keep.values())}, "
+                f"KEEP_WRITES = {self._places(program.keep)}, "
+                f"TERMS_READ[] = {{{', '.join(map(str, reads))}}}, "
+                f"APPLY_READS = {self._mask([program.weights, *program.state.values()])}, "
+                f"APPLY_WRITES = {self._places(program.state)};",
+            ]
+        )
+
+    def _mask(self, xs: Iterable[Any]) -> int:
+        read = {x for one in xs if isinstance(one, Symbol) for x in one.walk()}
+        mask = 0
+        for i, name in enumerate(("p", "g")):
+            mask |= (leaf("input", name, is_array=True) in read) << i
+        for x in read:
+            if x.op in ("state", "kept"):
+                mask |= 1 << (2 + self.program.states.index(x.args[0]))
+        return mask
+
+    def _places(self, written: Mapping[str, Any]) -> int:
+        return sum(1 << (2 + self.program.states.index(name)) for name in written)
+
+    # ---- the numbers that arrays are computed with
+
+    def _members(self) -> list[str]:
+        program = self.program
+        arrays = [*program.keep.values(), *(x for one in program.rounds for _, x in one)]
+        arrays += [program.weights, *program.state.values()]
+        used = {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
+        known = [member(name) for name in self.numbers if leaf("coefficient", name, is_array=False) in used]
+        return known + [str(one.leaf.args[0]) for one in program.answers if one.leaf in used]
+
+    def _constructor(self, used: Sequence[str]) -> str:
+        known = {member(name) for name in self.numbers}
+        lines, values = [], {}
+        at = 0
+        for one in self.program.answers:
+            name = str(one.leaf.args[0])
+            if one.round < 0:
+                printer = Printer(Cpp("double"), self._leaves("k."), {}, ())
+                [values[name]] = printer.outputs(one.value)
+                lines += printer.lines
+            else:
+                values[name] = f"a[{at}]"
+                at += 1
+        lines += [f"{name} = T({values.get(name, f'k.{name}')});" for name in used if name in known or name in values]
+        short = all(len(line) < 60 for line in lines)
+        return (
+            textwrap.fill(" ".join(one.replace(" ", "~") for one in lines), WIDTH - 4).replace("~", " ")
+            if short
+            else "\n".join(lines)
+        )
+
+    def _leaves(self, prefix: str) -> dict[Symbol, str]:
+        return {leaf("coefficient", name, is_array=False): prefix + member(name) for name in self.numbers}
+
+    # ---- functions
+
+    def _functions(self) -> list[str]:
+        program, found = self.program, []
+        if program.keep:
+            found.append(_function("void keep", "T p, T g, T* s", self._stored(program.keep)))
+        if program.rounds:
+            rounds = [self._body({f"x[{i}]": x for i, (_, x) in enumerate(each)}, {}) for each in program.rounds]
+            found.append(
+                "template <int ROUND>\n" + _function("void terms", "T p, T g, const T* s, T* x", _branches(rounds))
+            )
+        found.append(_function("T apply", "T p, T g, T* s, const T* x", self._stored(program.state, program.weights)))
+        return found + self._answers()
+
+    def _stored(self, states: Mapping[str, Any], returned: Any = None) -> str:
+        last = self.program.rounds[-1] if self.program.rounds else ()
+        given = {leaf("term", i, is_array=True): f"x[{i}]" for i in range(len(last))}
+        return self._body({f"s[{self.program.states.index(name)}]": x for name, x in states.items()}, given, returned)
+
+    def _body(self, written: Mapping[str, Any], given: Mapping[Symbol, str], returned: Any = None) -> str:
+        """Return lines that compute what is written, and then write it."""
+        everything = [*written.values(), *([] if returned is None else [returned])]
+        read = {x for one in everything if isinstance(one, Symbol) for x in one.walk()}
+        leaves = self._leaves("") | {one.leaf: str(one.leaf.args[0]) for one in self.program.answers}
+        leaves |= {leaf("input", name, is_array=True): name for name in "pg"}
+        first = []
+        for name in self.program.states:
+            for op in ("state", "kept"):
+                x = leaf(op, name, is_array=True)
+                leaves[x] = self.state_names[name]
+                if x in read:
+                    first.append(f"{self.state_names[name]} = s[{self.program.states.index(name)}]")
+        for x, place in given.items():
+            if x in read:
+                whole = self.program.rounds[-1][x.args[0]].terms
+                leaves[x] = self.program.names.get(whole, f"x{x.args[0]}")
+                first.append(f"{leaves[x]} = {place}")
+        names = {x: name for x, name in self.program.names.items() if x.op not in ("state", "kept", "total")}
+        printer = Printer(Cpp("T"), leaves, names, [*self._members(), "s", "x", "T", "p", "g"])
+        texts = printer.outputs(*everything)
+        lines = [f"const T {', '.join(first)};"] if first else []
+        lines += printer.lines
+        lines += [f"{place} = {text};" for place, text in zip(written, texts, strict=False)]
+        if returned is not None:
+            lines.append(f"return {texts[-1]};")
+        return "\n".join(lines)
+
+    # ---- answers, in float64
+
+    def _answers(self) -> list[str]:
+        program, numbers = self.program, f"const {self.program.entry.name}Numbers& k"
+        known = [one for one in program.answers if one.round >= 0]
+        parts = []
+        for j in range(len(program.rounds)):
+            wanted = {f"a[{i}]": one.value for i, one in enumerate(known) if one.round == j}
+            if wanted:
+                parts.append(f"if (round == {j}) {{\n{textwrap.indent(self._scalars(wanted), '  ')}\n}}")
+        stats = {f"to[{i}]": x for i, x in enumerate(program.stats.values())}
+        return [
+            _function("static void answer", f"int round, {numbers}, const double* S, double* a", "\n".join(parts), ""),
+            _function("static void report", f"{numbers}, const double* S, double* to", self._scalars(stats), ""),
+        ]
+
+    def _scalars(self, written: Mapping[str, Any]) -> str:
+        program = self.program
+        leaves = self._leaves("k.")
+        totals = sum(map(len, program.rounds))
+        leaves |= {leaf("total", i, is_array=False): f"S[{i}]" for i in range(totals)}
+        names = {x: name for x, name in program.names.items() if not x.is_array and x.op != "total"}
+        printer = Printer(Cpp("double"), leaves, names, ("k", "S", "a", "to", "round"))
+        texts = printer.outputs(*written.values())
+        lines = printer.lines + [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
+        return "\n".join(lines)
+
+
+def _function(head: str, parameters: str, body: str, after: str = " const") -> str:
+    """Return a function; the names of parameters that it does not use are left out."""
+    shown = ", ".join(
+        one if re.search(rf"\b{one.split()[-1]}\b", body) else one.rpartition(" ")[0] for one in parameters.split(", ")
+    )
+    return f"{head}({shown}){after} {{\n{textwrap.indent(body, '  ')}\n}}" if body else f"{head}({shown}){after} {{}}"
+
+
+def _branches(rounds: Sequence[str]) -> str:
+    if len(rounds) == 1:
+        return rounds[0]
+    return "\n".join(
+        f"if constexpr (ROUND == {j}) {{\n{textwrap.indent(one, '  ')}\n}}" for j, one in enumerate(rounds)
+    )
+
+
+def numbers_in(entry: Entry, found: Structures) -> list[str]:
+    """Return the names of the numbers that programs take: the rule's coefficients, then options and `now` as read."""
+    h = entry.hyper().fit((1,), (), 1e-7)
+    known = coefficients(entry, h)
+    own = [] if known is None else names_of(known)
+    read: dict[str, None] = {}
+    for program in found.programs.values():
+        xs = [*program.keep.values(), program.weights, *program.state.values(), *program.stats.values()]
+        xs += [x for one in program.rounds for _, x in one] + [one.value for one in program.answers]
+        for x in (x for one in xs if isinstance(one, Symbol) for x in one.walk()):
+            if x.op == "coefficient" and x.args[0] not in own:
+                read[x.args[0]] = None
+    return own + sorted(read)

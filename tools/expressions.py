@@ -1,0 +1,122 @@
+"""Expressions as source of a language: one line for each name that the rule gives, operators by precedence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from symbols import Symbol
+
+PRECEDENCE = {
+    "|": 2,
+    "&": 3,
+    "<": 4,
+    ">": 4,
+    "<=": 4,
+    ">=": 4,
+    "==": 4,
+    "!=": 4,
+    "+": 5,
+    "-": 5,
+    "*": 6,
+    "/": 6,
+    "neg": 7,
+}
+CALLS = {"sqrt": "root"}
+
+
+class Language:
+    """How a language writes numbers, choices and lines."""
+
+    calls: Mapping[str, str] = CALLS
+
+    def number(self, x: Any) -> str:
+        raise NotImplementedError
+
+    def choice(self, condition: str, yes: str, no: str) -> str:
+        raise NotImplementedError
+
+    def line(self, name: str, x: Symbol, text: str) -> str:
+        raise NotImplementedError
+
+
+class Printer:
+    """Prints expressions of one function: what has a name, or is used more than once, is a line of its own."""
+
+    def __init__(
+        self, language: Language, leaves: Mapping[Symbol, str], names: Mapping[Symbol, str], taken: Iterable[str]
+    ):
+        self._language, self._names = language, names
+        self._known, self._taken = dict(leaves), {*leaves.values(), *taken}
+        self._uses: dict[Symbol, int] = {}
+        self.lines: list[str] = []
+
+    def outputs(self, *xs: Any) -> list[str]:
+        """Print lines for these expressions, and return what stands for each."""
+        for x in xs:
+            self._count(x)
+        return [self._of(x, 0) for x in xs]
+
+    def _count(self, x: Any) -> None:
+        if not isinstance(x, Symbol):
+            return
+        self._uses[x] = self._uses.get(x, 0) + 1
+        if self._uses[x] == 1 and x not in self._known:
+            for part in _parts(x):
+                self._count(part)
+
+    def _of(self, x: Any, above: int) -> str:
+        """Return the text of an expression where operators of precedence `above` surround it."""
+        if not isinstance(x, Symbol):
+            return self._language.number(x)
+        if x not in self._known and (x in self._names or self._uses.get(x, 0) > 1) and not x.is_leaf:
+            self._name(x)
+        if x in self._known:
+            return self._known[x]
+        text, precedence = self._text(x)
+        return f"({text})" if precedence < above else text
+
+    def _name(self, x: Symbol) -> None:
+        text, _ = self._text(x)
+        name = self._names.get(x, "x")
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        self.lines.append(self._language.line(name, x, text))
+        self._known[x] = name
+
+    def _text(self, x: Symbol) -> tuple[str, int]:
+        if bound := bound_of(x):
+            call, one, other = bound
+            return f"{call}({self._of(one, 0)}, {self._of(other, 0)})", 9
+        if x.op == "where":
+            return self._language.choice(*(self._of(part, 2) for part in x.args)), 1
+        if x.op == "neg":
+            return f"-{self._of(x.args[0], 7)}", 7
+        if x.op not in PRECEDENCE:
+            call = self._language.calls.get(x.op, x.op)
+            return f"{call}({', '.join(self._of(part, 0) for part in x.args)})", 9
+        own = PRECEDENCE[x.op]
+        left, right = x.args
+        # Sums and products in the rule's own order, and conditions always in parentheses.
+        inner = 5 if x.op in "&|" else own
+        return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (x.op not in '&|'))}", own
+
+
+def bound_of(x: Symbol) -> tuple[str, Any, Any] | None:
+    """Return which bound an expression is, of what, and by what: `at_least` and `at_most` of rules/parts.py."""
+    if x.op != "where" or not isinstance(x.args[0], Symbol):
+        return None
+    condition, yes, no = x.args
+    if condition.op not in ("<", ">") or not all(map(_same, condition.args, (no, yes))):
+        return None
+    return ("at_least" if condition.op == "<" else "at_most"), no, yes
+
+
+def _parts(x: Symbol) -> tuple[Any, ...]:
+    bound = bound_of(x)
+    return bound[1:] if bound else x.args
+
+
+def _same(x: Any, y: Any) -> bool:
+    return x is y or (not isinstance(x, Symbol) and not isinstance(y, Symbol) and x == y)

@@ -1,0 +1,353 @@
+"""Programs: what an engine does for a rule, found by running the rule once with symbols for each of its structures.
+
+Every yield ends a pass over the tensor; what is made of its totals are scalars, the answers. An option that is a number
+is a symbol. The other options that a rule reads (`adapt`, `nesterov`), and which parts of the state there are, are its
+structure. Each structure gives a program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from symbols import Names, Namespace, Symbol, handed_on, leaf, operation, substituted
+
+from layerwise.engines.programs import form_of, presence_of
+from layerwise.errors import ContradictionError, LayerwiseError
+from layerwise.hyper import ClippedByNorm, Hyper
+from layerwise.registry import Entry
+from layerwise.rules import parts
+from layerwise.rules.asks import Keep, ModelSum, Now, Stepped
+
+OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
+NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
+
+
+class Request(NamedTuple):
+    """A sum over a layer, of the terms or of their squares."""
+
+    kind: str
+    terms: Any
+
+
+class Answer(NamedTuple):
+    """A scalar that passes over the tensor use, made of totals."""
+
+    leaf: Symbol
+    value: Symbol
+    round: int  # with whose totals it is known; −1 where it needs none
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What an engine does for one structure of a rule.
+
+    `keep` is the state that is final before the sums of round `keeps`. From there on, expressions see the kept state.
+    """
+
+    entry: Entry
+    h: Any
+    suffix: str  # of its name
+    states: tuple[str, ...]
+    rounds: tuple[tuple[Request, ...], ...]
+    keeps: int | None
+    keep: dict[str, Any]
+    weights: Any
+    state: dict[str, Any]  # what is stored beside the new weights
+    cached: tuple[int, ...]  # terms of the last round that cost more than to load them
+    answers: tuple[Answer, ...]
+    stats: dict[str, Any]
+    names: dict[Symbol, str]
+
+
+# ---- structures
+
+
+class Structures(NamedTuple):
+    """The programs of a rule."""
+
+    options: tuple[str, ...]  # by whose values they differ, besides the state that there is
+    programs: dict[tuple[Any, ...], Program]
+
+
+def structures(entry: Entry) -> Structures:
+    """Return the program for each structure of a rule."""
+    relevant = [spec.name for spec in fields(entry.hyper) if _decides_on_state(entry, spec)]
+    while True:
+        runs = [Run(entry, h) for h in _settings(entry, relevant)]
+        read = set[str]().union(*(run.read for run in runs))
+        new = [spec.name for spec in fields(entry.hyper) if spec.name in read and spec.name not in relevant]
+        if not new:
+            options = tuple(name for name in relevant if name in read)
+            return Structures(options, {_key(run, options): _program(run, runs[0].h, options) for run in runs})
+        relevant += new
+
+
+def _key(run: Run, options: Sequence[str]) -> tuple[Any, ...]:
+    return presence_of(run.entry.rule.shapes(run.h, (1,))), *(form_of(getattr(run.h, name)) for name in options)
+
+
+def _program(run: Run, usual: Any, options: Sequence[str]) -> Program:
+    return program_of(run, _suffix(run.entry, usual, run.h, options))
+
+
+def _suffix(entry: Entry, first: Any, h: Any, read: Sequence[str]) -> str:
+    """Return what a structure has that the first one has not, in words."""
+    mine, usual = (entry.rule.shapes(one, (1,))._asdict() for one in (h, first))
+    words = [f"{'with' if mine[name] else 'without'}_{name}" for name in mine if bool(mine[name]) != bool(usual[name])]
+    words += [f"{name}_{getattr(h, name)}" for name in read if getattr(h, name) != getattr(first, name)]
+    return "".join(part.capitalize() for word in words for part in word.split("_"))
+
+
+def _decides_on_state(entry: Entry, spec: Any) -> bool:
+    found = {presence_of(entry.rule.shapes(h, (1,))) for h in _settings(entry, [spec.name])}
+    return len(found) > 1
+
+
+def _settings(entry: Entry, names: Sequence[str]) -> Iterator[Any]:
+    """Yield settings with all values of these options that are of other kinds; those that contradict are left out."""
+    specs = {spec.name: spec for spec in fields(entry.hyper)}
+    for values in itertools.product(*(_choices(specs[name]) for name in names)):
+        try:
+            yield entry.hyper(**dict(zip(names, values, strict=True))).fit((1,), (), 1e-7)
+        except ContradictionError:
+            continue
+
+
+def _choices(spec: Any) -> list[Any]:
+    """Return one value of each kind that an option takes, its default first."""
+    check, found = spec.metadata["check"], [spec.default]
+    for value in (*check.choices, 0.0, *NUMBERS):
+        try:
+            value = check(spec.name, value, "")
+        except LayerwiseError:
+            continue
+        kinds = [_kind(one) for one in found]
+        if _kind(value) not in kinds and spec.name not in OF_GRADIENT:
+            found.append(value)
+    return found
+
+
+def _kind(value: Any) -> Any:
+    return 0 if isinstance(value, float) and value == 0 else form_of(value)
+
+
+# ---- one run
+
+
+class Run:
+    """One run of a rule with symbols, and the names that the rule gives them."""
+
+    def __init__(self, entry: Entry, h: Any) -> None:
+        self.entry, self.h = entry, h
+        self.names: dict[Symbol, str] = {}
+        self.read: set[str] = set()
+        self.requests: list[tuple[Any, ...]] = []
+        self.kept: tuple[int, Any] | None = None  # before which round, and the state
+        self.done = self._driven()
+
+    def _driven(self) -> Stepped:
+        rule, answer, number = self.entry.rule, None, 0
+        known, asking = coefficients(self.entry, self.h), self._start()
+        while True:
+            try:
+                with patch.object(rule, "coefficients", lambda *_: known, create=True), named(rule, self.names):
+                    asked = asking.send(answer)
+            except StopIteration as end:
+                done: Stepped = end.value
+                return done
+            if isinstance(asked, Keep):
+                self.kept = len(self.requests), asked.state
+                each = zip(asked.state._fields, asked.state, strict=True)
+                answer = type(asked.state)(*(x if x is None else leaf("kept", n, is_array=True) for n, x in each))
+                continue
+            self.requests.append(asked)
+            answer = tuple(leaf("total", number + i, is_array=False) for i in range(len(asked)))
+            number += len(asked)
+
+    def _start(self) -> Any:
+        rule = self.entry.rule
+        p, g = (leaf("input", name, is_array=True) for name in "pg")
+        shapes = rule.shapes(self.h, (1,))
+        each = zip(shapes._fields, shapes, strict=True)
+        state = rule.State(*(None if s is None else leaf("state", name, is_array=True) for name, s in each))
+        now = Now(*(leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay")))
+        return rule.step(Namespace(), p, g, state, Options(self), now)
+
+
+def coefficients(entry: Entry, h: Any) -> Any:
+    """Return the rule's coefficients as symbols; None where it has none."""
+    if not hasattr(entry.rule, "coefficients"):
+        return None
+    return _symbols(entry.rule.coefficients(Namespace(), h, Now(1.0, 0.1, 0.1)), "")
+
+
+def _symbols(k: Any, prefix: str) -> Any:
+    each = zip(k._fields, k, strict=True)
+    return type(k)(
+        *(
+            _symbols(x, f"{prefix}{name}_")
+            if isinstance(x, tuple)
+            else leaf("coefficient", prefix + name, is_array=False)
+            for name, x in each
+        )
+    )
+
+
+class Options:
+    """The options of a rule, with symbols for numbers. It notes which of the others are read."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._run.h, name)
+        if name in OF_GRADIENT or name not in self._run.h.__dataclass_fields__:
+            return value
+        if _is_number(value):
+            return leaf("coefficient", f"h.{name}", is_array=False)
+        if isinstance(value, tuple) and value and all(map(_is_number, value)):
+            return tuple(leaf("coefficient", f"h.{name}.{i}", is_array=False) for i in range(len(value)))
+        self._run.read.add(name)
+        return value
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+class named:
+    """A context that notes under which names the functions of a rule have symbols."""
+
+    def __init__(self, rule: ModuleType, names: dict[Symbol, str]) -> None:
+        self._file, self._names, self._before = rule.__file__, names, sys.gettrace()
+
+    def __enter__(self) -> None:
+        sys.settrace(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._line if frame.f_code.co_filename in (self._file, parts.__file__) else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code, found = frame.f_code, frame.f_locals
+        # What functions of all rules call their arguments says nothing.
+        foreign = code.co_varnames[: code.co_argcount] if code.co_filename != self._file else ()
+        for name, value in found.items():
+            if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in foreign:
+                self._names.setdefault(value, name)
+        return self._line
+
+
+# ---- from a run to a program
+
+
+def program_of(run: Run, suffix: str) -> Program:
+    """Return the program that a run shows."""
+    rounds = [tuple(Request(type(one).__name__, one.terms) for one in asked) for asked in run.requests]
+    if any(request.kind == ModelSum.__name__ for one in rounds for request in one):
+        raise NotImplementedError("a rule asks for the sum over the model by `clipped` alone")
+    weights: Any = leaf("input", "p", is_array=True)
+    for a, x in run.done.moves:
+        weights = weights + a * x
+    state = {name: x for name, x in run.done.state._asdict().items() if x is not None}
+    keeps, keep = None, {}
+    if run.kept is not None:
+        keeps, keep = run.kept[0], {name: x for name, x in run.kept[1]._asdict().items() if x is not None}
+    keeps, keep, rounds, weights, state = _kept(keeps, keep, rounds, weights, state, run.names)
+    state = {name: x for name, x in state.items() if x.op not in ("state", "kept")}
+    return _answered(run, suffix, keeps, keep, rounds, weights, state)
+
+
+def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: Any, names: Names) -> Any:
+    """See the kept state where it was computed, if nothing after it needs the state before; else the other way round."""
+    if keeps is None:
+        return None, {}, rounds, weights, state
+    as_kept = {x: leaf("kept", name, is_array=True) for name, x in keep.items()}
+    as_made = {kept: x for x, kept in as_kept.items()}
+
+    def seen(by: Any, first: int) -> tuple[list[Any], Any, Any]:
+        return (
+            rounds[:first]
+            + [tuple(Request(kind, substituted(x, by, names)) for kind, x in one) for one in rounds[first:]],
+            substituted(weights, by, names),
+            {name: substituted(x, by, names) for name, x in state.items()},
+        )
+
+    after, new, rest = seen(as_kept, keeps)
+    old = {leaf("state", name, is_array=True) for name in keep}
+    late = [x for one in after[keeps:] for _, x in one] + [new]
+    if keeps < len(rounds) and not any(old & set(x.walk()) for x in late):
+        return keeps, keep, after, new, rest
+    return None, {}, *seen(as_made, 0)
+
+
+def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], weights: Any, state: Any) -> Program:
+    answers = Answers(run.names, rounds)
+    rounds = [tuple(Request(kind, answers.in_array(x)) for kind, x in one) for one in rounds]
+    keep = {name: answers.in_array(x) for name, x in keep.items()}
+    weights, state = answers.in_array(weights), {name: answers.in_array(x) for name, x in state.items()}
+    cached: tuple[int, ...] = ()
+    if rounds:
+        last = {x: leaf("term", i, is_array=True) for i, (_, x) in enumerate(rounds[-1]) if _costs(x)}
+        weights = substituted(weights, last, run.names)
+        state = {name: substituted(x, last, run.names) for name, x in state.items()}
+        used = {x for one in (weights, *state.values()) for x in one.walk()}
+        cached = tuple(x.args[0] for x in last.values() if x in used)
+    shapes = run.entry.rule.shapes(run.h, (1,))
+    return Program(
+        entry=run.entry,
+        h=run.h,
+        suffix=suffix,
+        states=tuple(name for name, shape in shapes._asdict().items() if shape is not None),
+        rounds=tuple(rounds),
+        keeps=keeps,
+        keep=keep,
+        weights=weights,
+        state=state,
+        cached=cached,
+        answers=tuple(answers.found.values()),
+        stats=run.done.stats,
+        names=run.names,
+    )
+
+
+def _costs(x: Any) -> bool:
+    """Return whether an expression has a root or a quotient of arrays."""
+    return any(one.op in ("sqrt", "/") and one.is_array for one in x.walk())
+
+
+class Answers:
+    """The scalars that arrays are computed with."""
+
+    def __init__(self, names: dict[Symbol, str], rounds: Sequence[Sequence[Request]]) -> None:
+        self._names = names
+        self._round_of = [j for j, one in enumerate(rounds) for _ in one]
+        self.found: dict[Symbol, Answer] = {}
+
+    def in_array(self, x: Any) -> Any:
+        """Return an expression of arrays with answers in the place of scalars that are not known before."""
+        if not isinstance(x, Symbol) or (x.is_leaf and x.op != "total"):
+            return x
+        if x.is_array:
+            made = operation(x.op, *map(self.in_array, x.args))
+            handed_on(self._names, x, made)
+            return made
+        if x not in self.found:
+            name = self._names.get(x, "step")
+            taken = [str(one.leaf.args[0]) for one in self.found.values()]
+            while name in taken:
+                name += "_"
+            self.found[x] = Answer(leaf("answer", name, is_array=False), x, self.round_of(x))
+        return self.found[x].leaf
+
+    def round_of(self, x: Symbol) -> int:
+        """Return the last round whose totals a scalar is made of."""
+        return max((self._round_of[one.args[0]] for one in x.walk() if one.op == "total"), default=-1)
