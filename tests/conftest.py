@@ -14,8 +14,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
 
 if not os.environ.get("CI"):
+    from xla import quick_flags
+
     # Nearly all that XLA compiles for a test runs once or twice, on a few numbers.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+    os.environ.setdefault("XLA_FLAGS", " ".join(quick_flags()))
 
 if find_spec("torch") and find_spec("triton"):
     import torch
