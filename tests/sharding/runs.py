@@ -62,10 +62,15 @@ def prepared(layout: str | int | None, dtype: torch.dtype, steps: int = STEPS) -
 
 
 def stepped(
-    front: Any, layout: str | int | None, dtype: torch.dtype, options: Mapping[str, Any], without: Sequence[str] = ()
+    front: Any,
+    layout: str | int | None,
+    dtype: torch.dtype,
+    options: Mapping[str, Any],
+    without: Sequence[str] = (),
+    steps: int = STEPS,
 ) -> Any:
     """What a rank has after some steps, in the second of which some parameters had no gradient."""
-    params, grads = prepared(layout, dtype)
+    params, grads = prepared(layout, dtype, steps)
     opt = made(front, params, options)
     for i, one in enumerate(grads):
         give(params, one, without if i == 1 else ())
