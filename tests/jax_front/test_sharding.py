@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent.parent
 
 # One of each kind, with another optimizer and number of devices each time.
 FAST = {
-    "under_jit-Adafactor-4", "in_parts-Lamb-8", "stays_where_it_is-Lars", "gathers_nothing-Lamb",
+    "under_jit-Adafactor-4", "in_parts-Adafactor-8", "stays_where_it_is-Lars", "gathers_nothing-Lamb",
     "in_the_type-Lars", "keeps_its_types-Lars", "by_what_jax_knows-Lamb", "does_not_guess-Lars",
 }  # fmt: skip
 assert CHECKS.keys() >= FAST
