@@ -7,6 +7,7 @@ import torch
 from sharding.models import KERNELED, TOLERANCE, close, same
 from sharding.test_trajectories import alone, shared_stats
 
+from layerwise.torch import Adafactor
 from sharding import gpu_engine, runs
 
 pytest.importorskip("triton", reason="kernels need Triton")
@@ -22,7 +23,10 @@ TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
 @pytest.mark.parametrize(
     ("front", "layout", "options"),
     [
-        *((front, "fsdp on 3", {}) for front in KERNELED),
+        *(
+            pytest.param(front, "fsdp on 3", {}, marks=() if front is Adafactor else pytest.mark.slow)
+            for front in KERNELED
+        ),
         (KERNELED[0], *TWO_DIMENSIONAL),
         *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in KERNELED[1:]),
     ],
