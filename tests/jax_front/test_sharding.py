@@ -12,6 +12,7 @@ import pytest
 from jax_front.on_devices import CHECKS
 
 TESTS = Path(__file__).parent.parent
+MOST = 900  # seconds that all checks together may take: a collective that nobody joins waits for ever
 
 
 # One of each kind, with another optimizer and number of devices each time.
@@ -34,6 +35,7 @@ def outcomes(request):
         capture_output=True,
         text=True,
         check=False,
+        timeout=MOST,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
