@@ -390,16 +390,16 @@ NB_MODULE(_native, m) {
              if (!self->see(params.ptr(), grads.ptr(), states.ptr())) throw nb::value_error("a tensor of another kind");
            },
            nb::arg("params"), nb::arg("grads"), nb::arg("states"))
-      .def("same", [](Watch& self, Objects params, Objects grads, Dict states, bool who) {
-             return self.same(params.ptr(), grads.ptr(), states.ptr(), who);
+      .def("same", [](Watch& self, Objects params, Objects grads, Dict states, bool only_objects) {
+             return self.same(params.ptr(), grads.ptr(), states.ptr(), only_objects);
            },
-           nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("who") = false,
-           "Whether all of it is as it was, or with `who` only the objects that the state is made of.")
+           nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("only_objects") = false,
+           "Return whether all of it is as it was, or with `only_objects` whether the state is made of the same objects.")
       .def("moved", [](Watch& self, Objects params, Objects grads, Dict states) {
              return self.moved(params.ptr(), grads.ptr(), states.ptr());
            },
            nb::arg("params"), nb::arg("grads"), nb::arg("states"),
-           "Whether all of it is as it was but for its addresses, with no two tensors in the same memory.");
+           "Return whether all of it is as it was but for its addresses, with no two tensors in the same memory.");
   nb::class_<Places>(m, "Places", "The arrays of jobs when these were prepared, and gradients as they first came.")
       .def("__init__", [](Places* self, Objects arrays) {
              new (self) Places;

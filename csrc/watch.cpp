@@ -44,14 +44,14 @@ PyObject* value_of(PyObject* key, PyObject* dict, Py_ssize_t& place) {
   return nullptr;
 }
 
-bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how, Spans& where) {
+bool add_state(PyObject* state, bool only_objects, Numbers& objects, Numbers& how, Spans& where) {
   if (!state || !PyDict_Check(state)) return false;
-  who.insert(who.end(), {word(state), PyDict_GET_SIZE(state)});
+  objects.insert(objects.end(), {word(state), PyDict_GET_SIZE(state)});
   PyObject *key, *value;
   Place place;
   for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
-    who.push_back(word(key)), who.push_back(word(value));
-    if (only_who) continue;
+    objects.push_back(word(key)), objects.push_back(word(value));
+    if (only_objects) continue;
     if (add_array(value, how, where)) continue;
     if (!find(value, place)) return false;  // a count
     int64_t* count;
@@ -62,17 +62,18 @@ bool add_state(PyObject* state, bool only_who, Numbers& who, Numbers& how, Spans
 
 }  // namespace
 
-bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, bool who, Words& words) {
+bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, bool only_objects, Words& words) {
   const Py_ssize_t n = PyList_GET_SIZE(params);
-  words.who.clear(), words.how.clear(), words.where.clear();
+  words.objects.clear(), words.how.clear(), words.where.clear();
   if (PyList_GET_SIZE(grads) != n) return false;
   places_.resize(size_t(n), -1);
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* p = PyList_GET_ITEM(params, i);
     Py_ssize_t& place = places_[size_t(i)];
     if (place < 0) place = i ? places_[size_t(i) - 1] : 0;
-    if (!add_state(value_of(p, states, place), who, words.who, words.how, words.where)) return false;
-    if (who) continue;
+    PyObject* state = value_of(p, states, place);
+    if (!add_state(state, only_objects, words.objects, words.how, words.where)) return false;
+    if (only_objects) continue;
     if (!add_array(p, words.how, words.where) || !add_gradient(PyList_GET_ITEM(grads, i), words.how)) return false;
   }
   return true;

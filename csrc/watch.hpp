@@ -14,22 +14,23 @@ class Watch {
  public:
   // `params` and `grads` are lists, `states` maps each parameter to a dict. false where one is of another kind.
   bool see(PyObject* params, PyObject* grads, PyObject* states) { return look_at(params, grads, states, false, seen_); }
-  // With `who`, only whether the state is made of the same objects: the batch looks at the rest itself.
-  bool same(PyObject* params, PyObject* grads, PyObject* states, bool who) {
-    return look_at(params, grads, states, who, now_) && now_.who == seen_.who &&
-           (who || (now_.how == seen_.how && now_.where == seen_.where));
+  // With `only_objects`, only whether the state is made of the same objects: the batch looks at the rest itself.
+  bool same(PyObject* params, PyObject* grads, PyObject* states, bool only_objects) {
+    return look_at(params, grads, states, only_objects, now_) && now_.objects == seen_.objects &&
+           (only_objects || (now_.how == seen_.how && now_.where == seen_.where));
   }
   // Whether all of it is as it was but for its addresses, and no two of the tensors overlap.
   bool moved(PyObject* params, PyObject* grads, PyObject* states) {
-    return look_at(params, grads, states, false, now_) && now_.who == seen_.who && now_.how == seen_.how && apart();
+    return look_at(params, grads, states, false, now_) && now_.objects == seen_.objects && now_.how == seen_.how &&
+           apart();
   }
 
  private:
   struct Words {
-    std::vector<int64_t> who, how;
+    std::vector<int64_t> objects, how;
     std::vector<std::pair<int64_t, int64_t>> where;  // addresses, and the bytes from there on
   };
-  bool look_at(PyObject* params, PyObject* grads, PyObject* states, bool who, Words& words);
+  bool look_at(PyObject* params, PyObject* grads, PyObject* states, bool only_objects, Words& words);
   bool apart();
   Words seen_, now_;
   std::vector<Py_ssize_t> places_;  // of the parameters among the states

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from xla import quick_flags
 
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
 LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "gpu", "cli", "test_rules.py")]
@@ -13,9 +14,8 @@ LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "g
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
 
-if not os.environ.get("CI"):
-    # Nearly all that XLA compiles for a test runs once or twice, on a few numbers.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# Nearly all that XLA compiles for a test runs once or twice, on a few numbers.
+os.environ.setdefault("XLA_FLAGS", " ".join(quick_flags()))
 
 if find_spec("torch") and find_spec("triton"):
     import torch

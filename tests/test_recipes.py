@@ -181,13 +181,18 @@ class TestUse:
 
     def test_the_jax_front_takes_it(self):
         pytest.importorskip("optax")
-        import jax.numpy as jnp
-
         from layerwise.jax import adafactor, lamb, lars
 
-        for make, options in ((lamb, {}), (lars, {}), (adafactor, OWN)):
-            opt = make(**recommend(make, 8192, **options).kwargs("jax"))
-            opt.init({"w": jnp.ones(2)})
+        weights, grads = {"w": np.float32([3, 4])}, {"w": np.float32([1, 2])}
+        for make, options, wanted in (
+            (lamb, {}, {"learning_rate": 0.00288293, "b1": 0.88, "b2": 0.88, "weight_decay": 0.0166629}),
+            (lars, {}, {"learning_rate": 17.0, "momentum": 0.9, "weight_decay": 0.0002}),
+            (adafactor, OWN, {"learning_rate": 0.001 * 32**0.5}),
+        ):
+            found = recommend(make, 8192, **options).kwargs("jax")
+            assert found == wanted
+            opt = make(**found)
+            assert all(opt.update(grads, opt.init(weights), weights)[0]["w"] < 0)
 
     def test_schedule(self):
         found = recommend("Lars", 8192, like="nus-resnet", total_samples=90 * 1_281_167)

@@ -81,14 +81,16 @@ class Watch:
     """
 
     def __init__(self, params: list[object], grads: list[object], states: dict[object, object]) -> None: ...
-    def same(self, params: list[object], grads: list[object], states: dict[object, object], who: bool = False) -> bool:
+    def same(
+        self, params: list[object], grads: list[object], states: dict[object, object], only_objects: bool = False
+    ) -> bool:
         """
-        Whether all of it is as it was, or with `who` only the objects that the state is made of.
+        Return whether all of it is as it was, or with `only_objects` whether the state is made of the same objects.
         """
 
     def moved(self, params: list[object], grads: list[object], states: dict[object, object]) -> bool:
         """
-        Whether all of it is as it was but for its addresses, with no two tensors in the same memory.
+        Return whether all of it is as it was but for its addresses, with no two tensors in the same memory.
         """
 
 class Places:

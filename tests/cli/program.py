@@ -28,7 +28,10 @@ def on_a_terminal(*arguments, interrupt_at=None, **environment):
     terminal, its_side = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_side)
     environment = {**PLAIN, "TERM": "xterm", "COLUMNS": "100", **environment}
+    # A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen([*COMMAND, *arguments], **streams, env=environment, start_new_session=True)
+    signal.signal(signal.SIGINT, before)
     os.close(its_side)
     seen = b""
     while select.select([terminal], [], [], 60)[0]:

@@ -130,16 +130,17 @@ def test_unknown_instruction_set(instruction_set):
 @cases
 @worlds
 def test_all_sizes(case, world):
-    """Every number of elements around the width of a vector, at every address."""
+    """Every number of elements around the width of a vector, at every address, is stepped, and nothing beside it."""
     h = busy(case)
     for n in range(71):
         plain = make_job(case, h, (n,), (), n)
         for offset in (0, 4, 8, 2, 1):
-            room = np.zeros(4 * n + 16, np.uint8)
-            moved = copied(plain)
+            room = np.full(4 * n + 16, 0xA5, np.uint8)
             p = room[offset : offset + 4 * n].view(np.float32)
             p[...] = plain.p
-            walk_both(world, [replace(moved, p=p)], [copied(plain)], h)
+            walk_both(world, [replace(copied(plain), p=p)], [copied(plain)], h)
+            assert np.all(p != plain.p)
+            assert np.all(np.delete(room, np.s_[offset : offset + 4 * n]) == 0xA5)
 
 
 @pytest.mark.parametrize("case", [case_of("Lamb"), case_of("Adafactor")], ids=lambda case: case.name)
@@ -165,7 +166,8 @@ def walk_both(world, ours, theirs, h):
         world.engine().step(ours)
         world.rule.step(theirs)
     for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(numbers(one.p), numbers(other.p), rtol=1e-5, atol=1e-6)
+        for a, b in zip(stored(one), stored(other), strict=True):
+            np.testing.assert_allclose(numbers(a), numbers(b), rtol=1e-5, atol=1e-6)
 
 
 @cases

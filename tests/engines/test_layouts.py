@@ -15,6 +15,7 @@ from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
+from layerwise.numpy._optimizer import MOST_LAYOUTS
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
@@ -204,6 +205,13 @@ def test_gradients_of_two_strides(counted):
     assert counted == first == {"batches": 2, "plans": 6}
     measured, wanted = opt.stats(), rule.stats()
     assert measured["a"]["weight_norm"] == pytest.approx(wanted["a"]["weight_norm"])
+
+
+def test_sets_of_names_are_not_all_remembered():
+    opt, weights = of_numpy.Lamb(), {name: np.ones(2) for name in "abcdef"}
+    for n in range(1, 2 ** len(weights)):
+        opt.step_all(weights, {name: np.ones(2) for i, name in enumerate(weights) if n >> i & 1})
+    assert len(opt._layouts) == MOST_LAYOUTS + len(weights)
 
 
 def test_gradients_of_many_strides_are_not_all_remembered():

@@ -262,6 +262,32 @@ class Failing:
         return sums
 
 
+class Noting(Failing):
+    """Somebody who writes down whose sums come, and in which order."""
+
+    def __init__(self) -> None:
+        super().__init__(99)
+        self.seen: list[list[int]] = []
+
+    def add_up(self, questions: Any, sums: Any) -> Any:
+        self.seen.append([question.job for question in questions])
+        return super().add_up(questions, sums)
+
+
+@cases
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
+def test_sums_come_in_the_order_of_the_jobs(case, fast):
+    """Others may have stacked what they hold in another way."""
+    world, others = WORLDS[1], Noting()
+    shapes = [(3, 4), (5,), (3, 4), (5,)]
+    jobs = [mapped(make_job(case, case.hyper(), shape, (), i), world.array) for i, shape in enumerate(shapes)]
+    engine = compiled.CompiledEngine() if fast else world.engine_of_rule
+    prepared = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state) for j in jobs])
+    prepared.step([j.g for j in jobs], [j.now for j in jobs], None, others)
+    assert {*others.seen[0]} == {0, 1, 2, 3}
+    assert all(jobs == sorted(jobs) for jobs in others.seen)
+
+
 @cases
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 def test_somebody_is_met_even_where_nothing_is_asked(case, fast):

@@ -7,11 +7,12 @@ from math import prod
 
 import pytest
 from cases import KERNELED
+from draws import draws
 from engines.test_against_rule import compare, given_jobs, well_posed
 from engines.test_rounds import Cut, Failing, check, drawn_jobs, in_parts, step_parts
 from engines.worlds import EPS, bits, copied, make_job, mapped, new_gradient, now_of
 from gpu.world import GPU, SMALL
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from layerwise import engines
 from layerwise.engines.gpu.engine import GpuEngine
@@ -21,7 +22,7 @@ ENGINE = GpuEngine(None, SMALL)
 
 
 @cases
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@draws(15)
 @given(given_jobs())
 def test_any_job(case, drawn):
     seed, g_scale, tensors = drawn
@@ -54,7 +55,7 @@ def smaller(shape):
 
 
 @cases
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@draws(6)
 @given(drawn_jobs())
 def test_parts_make_the_whole(case, drawn):
     seed, n, tensors = drawn

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from cases import KERNELED
-from engines.worlds import make_job, mapped
+from engines.worlds import make_job, mapped, stored
 from gpu.world import GPU, RULE, SMALL
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,15 +31,20 @@ MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}
 def one_device(what, *given):
     devices = {x.device for x in tree_leaves(given) if isinstance(x, torch.Tensor)}
     assert len(devices) < 2, (what, devices)
+    return {device.type for device in devices}
 
 
 class Apart(TorchDispatchMode):
-    """No operation takes tensors of two devices, be they of one number."""
+    """No operation takes tensors of two devices, be they of one number. `used` are the devices that computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         if name not in MOVING:
-            one_device(name, args, kwargs)
+            self.used |= one_device(name, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
@@ -60,10 +65,21 @@ def step(own, jobs, **more):
     return ready
 
 
+def check(case, jobs, tolerance):
+    """The job on the first device became what the rule makes of it alone."""
+    alone = jobs_of(case)[:1]
+    step(RULE, alone)
+    for ours, theirs in zip(stored(jobs[0]), stored(alone[0]), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
 @cases
 def test_by_the_rule(case):
-    with Apart():
-        step(RULE, jobs_of(case))
+    jobs = jobs_of(case)
+    with Apart() as seen:
+        step(RULE, jobs)
+    assert seen.used == {"cpu", "meta"}
+    check(case, jobs, 0.0)
 
 
 class Number(NamedTuple):
@@ -102,17 +118,20 @@ def test_what_is_brought_beside_a_number_is_one():
 @cases
 @pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
 def test_by_kernels(case, monkeypatch):
-    run = type(parts.add_up).run
+    run, launches = type(parts.add_up).run, []
 
     def launched(self, *args, **kwargs):
-        one_device(self.__name__, args, kwargs)
+        launches.append(one_device(self.__name__, args, kwargs))
         if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
             run(self, *args, **kwargs)
 
     monkeypatch.setattr(type(parts.add_up), "run", launched)
     monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
+    jobs = jobs_of(case)
     with Apart():
-        step(GpuEngine(None, SMALL), jobs_of(case))
+        step(GpuEngine(None, SMALL), jobs)
+    assert min(launches.count({device}) for device in ("cpu", "meta")) > 2
+    check(case, jobs, 4e-6)
 
 
 def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):

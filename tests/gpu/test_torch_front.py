@@ -71,11 +71,12 @@ def test_a_state_goes_to_the_rule_and_back(front):
     other.load_state_dict(deepcopy(opt.state_dict()))
     walk([(ours, opt), (theirs, other)], range(2, 4))
     alike(ours, theirs)
+    walk([(theirs, other)], [4])  # or the engine would have this state already
     opt.load_state_dict(deepcopy(other.state_dict()))
     with torch.no_grad():
         for p, q in zip(ours, theirs, strict=True):
             p.copy_(q)
-    walk([(ours, opt), (theirs, other)], range(4, 6))
+    walk([(ours, opt), (theirs, other)], range(5, 7))
     alike(ours, theirs)
 
 

@@ -102,15 +102,15 @@ def trained(
     front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, Any], how: str, path: str, resume: bool
 ) -> Any:
     """What comes of some steps, a checkpoint after half of them, and the rest; or of the rest, from the checkpoint."""
-    model, grads = Irregular(99 if resume else 0, dtype), runs.gradients(dtype, BEFORE + AFTER)
-    runs.layout_of(layout)[1]([model, *grads])
+    [model] = runs.sharded(layout, [Irregular(99 if resume else 0, dtype)])
+    grads = runs.gradients(layout, dtype, BEFORE + AFTER)
     params = named(model)
     opt = runs.made(front, params, options)
     for i, one in enumerate(grads):
         if i == BEFORE:
             (load if resume else save)(how, path, model, opt)
         if i >= BEFORE or not resume:
-            runs.give(params, named(one))
+            runs.give(params, one)
             opt.step()
             opt.zero_grad()
     return everything(opt, params)

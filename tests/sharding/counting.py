@@ -52,6 +52,20 @@ def per_step(front: Any, layout: str, options: Mapping[str, Any]) -> list[Seen]:
     return found
 
 
+def in_turn(front: Any, layout: str) -> list[Seen]:
+    """The collectives of steps of two optimizers that take turns, one of many parameters and one of few."""
+    params, grads = runs.prepared(layout, torch.float32)
+    few = dict(list(params.items())[:2])
+    opts, found = [runs.made(front, some, {"blocks": None}) for some in (params, few)], []
+    for one in grads:
+        runs.give(params, one)
+        for opt in opts:
+            with Collectives() as collectives:
+                opt.step()
+            found.append(collectives.seen)
+    return found
+
+
 def in_buckets(front: Any, layout: str, size: int) -> tuple[Seen, Any]:
     """The collectives of the last of some steps by the rule, and what the steps made."""
     layerwise.torch.set_bucket_size(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -32,9 +33,20 @@ def made(front: Any, params: Mapping[str, Any], options: Mapping[str, Any]) -> A
     return front(list(params.items()), **{**BUSY[front], **more, **options})
 
 
-def gradients(dtype: torch.dtype, steps: int) -> list[Irregular]:
-    """A model for every step, whose numbers are the gradients, so that whatever shards a model shards them too."""
-    return [Irregular(1 + i, dtype) for i in range(steps)]
+@cache
+def gradients(layout: str | int | None, dtype: torch.dtype, steps: int = STEPS) -> list[Params]:
+    """Gradients for each step, which lie like this, or whole.
+
+    They are a model's numbers, so that whatever shards a model shards them too. That takes longer than the steps do, so
+    a process group shares them: `give` copies them.
+    """
+    return [named(model) for model in sharded(layout, [Irregular(1 + i, dtype) for i in range(steps)])]
+
+
+def sharded(layout: str | int | None, models: list[Irregular]) -> list[Irregular]:
+    if layout is not None:
+        layout_of(layout)[1](models)
+    return models
 
 
 def give(params: Params, grads: Params, without: Sequence[str] = ()) -> None:
@@ -43,20 +55,22 @@ def give(params: Params, grads: Params, without: Sequence[str] = ()) -> None:
         p.grad = None if name in without else grads[name].detach().clone()
 
 
-def prepared(layout: str | int | None, dtype: torch.dtype) -> tuple[Params, list[Params]]:
+def prepared(layout: str | int | None, dtype: torch.dtype, steps: int = STEPS) -> tuple[Params, list[Params]]:
     """Parameters, and gradients for some steps, that lie like this, or whole."""
-    models = [Irregular(0, dtype), *gradients(dtype, STEPS)]
-    if layout is not None:
-        layout_of(layout)[1](models)
-    params, *grads = map(named, models)
-    return params, grads
+    [model] = sharded(layout, [Irregular(0, dtype)])
+    return named(model), gradients(layout, dtype, steps)
 
 
 def stepped(
-    front: Any, layout: str | int | None, dtype: torch.dtype, options: Mapping[str, Any], without: Sequence[str] = ()
+    front: Any,
+    layout: str | int | None,
+    dtype: torch.dtype,
+    options: Mapping[str, Any],
+    without: Sequence[str] = (),
+    steps: int = STEPS,
 ) -> Any:
     """What a rank has after some steps, in the second of which some parameters had no gradient."""
-    params, grads = prepared(layout, dtype)
+    params, grads = prepared(layout, dtype, steps)
     opt = made(front, params, options)
     for i, one in enumerate(grads):
         give(params, one, without if i == 1 else ())

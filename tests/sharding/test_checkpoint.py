@@ -50,7 +50,7 @@ def resumed(
 @with_control
 @pytest.mark.thinned(2)
 def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
-    same(*resumed(ranks, saved, front, ("fsdp on 4", "fsdp on 4"), torch.float32, how))
+    same(*resumed(ranks, saved, front, ("fsdp on 2", "fsdp on 2"), torch.float32, how))
 
 
 @pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 1", "tensor parallel on 2", "hybrid", "plain"])
@@ -79,7 +79,7 @@ def test_from_other_layouts(ranks, saved, front, pair):
 
 @fronts
 def test_master_weights_are_part_of_it(ranks, saved, front):
-    pair = "fsdp on 4", "fsdp on 4"
+    pair = "fsdp on 2", "fsdp on 2"
     same(*resumed(ranks, saved, front, pair, torch.bfloat16, master_weights=True))
 
 

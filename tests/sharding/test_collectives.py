@@ -45,6 +45,12 @@ def test_one_more_over_replicas_that_are_no_group_with_the_others(ranks, front):
     assert len(steady(ranks, front, "hybrid in part")) == ROUNDS[front] + 1
 
 
+def test_optimizers_that_take_turns_leave_each_other_room(ranks):
+    """The larger one would otherwise send two messages in every step, as in its first."""
+    for steps in ranks.run(2, counting.in_turn, Lamb, "fsdp on 2"):
+        assert [len(one) for one in steps[2:]] == [ROUNDS[Lamb]] * (len(steps) - 2)
+
+
 @fronts
 def test_by_the_rule_too(ranks, front):
     assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]

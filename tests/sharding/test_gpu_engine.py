@@ -7,6 +7,7 @@ import torch
 from sharding.models import KERNELED, TOLERANCE, close, same
 from sharding.test_trajectories import alone, shared_stats
 
+from layerwise.torch import Adafactor
 from sharding import gpu_engine, runs
 
 pytest.importorskip("triton", reason="kernels need Triton")
@@ -22,7 +23,10 @@ TWO_DIMENSIONAL = "two-dimensional", {"max_grad_norm": 0.5}
 @pytest.mark.parametrize(
     ("front", "layout", "options"),
     [
-        *((front, "fsdp on 3", {}) for front in KERNELED),
+        *(
+            pytest.param(front, "fsdp on 3", {}, marks=() if front is Adafactor else pytest.mark.slow)
+            for front in KERNELED
+        ),
         (KERNELED[0], *TWO_DIMENSIONAL),
         *(pytest.param(front, *TWO_DIMENSIONAL, marks=pytest.mark.slow) for front in KERNELED[1:]),
     ],
@@ -31,7 +35,12 @@ def test_layouts(ranks, front, layout, options):
     world = runs.layout_of(layout)[0]
     given = {**options, "fused": True}
     found = shared_stats(ranks.run(world, gpu_engine.stepped, front, layout, torch.float64, given))
-    close(found[0], alone(front, torch.float64, **options), TOLERANCE[torch.float64], (layout, options))
+    close(
+        found[0],
+        alone(front, torch.float64, steps=gpu_engine.STEPS, **options),
+        TOLERANCE[torch.float64],
+        (layout, options),
+    )
     for other in found[1:]:
         same(other, found[0])
 
@@ -39,7 +48,7 @@ def test_layouts(ranks, front, layout, options):
 def test_kernels_that_fail_their_proof_on_all_ranks(ranks):
     world = runs.layout_of("fsdp on 3")[0]
     found = ranks.run(world, gpu_engine.proven, range(world), KERNELED[0], "fsdp on 3", torch.float64, {})
-    close(shared_stats(found)[0], alone(KERNELED[0], torch.float64), TOLERANCE[torch.float64])
+    close(shared_stats(found)[0], alone(KERNELED[0], torch.float64, steps=gpu_engine.STEPS), TOLERANCE[torch.float64])
 
 
 def test_kernels_that_fail_their_proof_on_one_rank(ranks):

@@ -21,14 +21,18 @@ each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 MANY = ["hybrid", "several meshes"]  # where whatever is asked of the whole model is easily counted twice
 
 
-def alone(front: Any, dtype: torch.dtype, without: tuple[str, ...] = (), **options: Any) -> Any:
+def alone(
+    front: Any, dtype: torch.dtype, without: tuple[str, ...] = (), steps: int = runs.STEPS, **options: Any
+) -> Any:
     """Step in one process that has everything whole, once for each combination of arguments."""
-    return _alone(front, dtype, without, tuple(sorted(options.items())))
+    return _alone(front, dtype, without, steps, tuple(sorted(options.items())))
 
 
 @cache
-def _alone(front: Any, dtype: torch.dtype, without: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> Any:
-    return runs.stepped(front, None, dtype, dict(options), without)
+def _alone(
+    front: Any, dtype: torch.dtype, without: tuple[str, ...], steps: int, options: tuple[tuple[str, Any], ...]
+) -> Any:
+    return runs.stepped(front, None, dtype, dict(options), without, steps)
 
 
 def check(

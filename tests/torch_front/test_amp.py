@@ -178,6 +178,7 @@ def test_skipped_on_the_device_with_master_weights(front, low, monkeypatch):
         for p in params.values():
             p.grad.fill_(NAN)
         opt.step()
+    assert [turn.on_device for turn in opt._turns.values()] == [True]  # so that counts wait for no device
     assert (bits(params), bits(opt.state_dict())) == before
     assert opt.skipped == 1
     walk(opt, params, [3])

@@ -305,7 +305,7 @@ def watch(request, monkeypatch):
     compiled.know_torch(torch)
 
 
-OF_WHO = (the_dict, an_entry, the_step, one_entry_more, one_entry_less, a_state_less)
+OF_OBJECTS = (the_dict, an_entry, the_step, one_entry_more, one_entry_less, a_state_less)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.__name__)
@@ -316,7 +316,7 @@ def test_watches_see(watch, difference):
     assert watching.same(*given)
     difference(*given)
     assert not watching.same(*given)
-    assert watching.same(*given, who=True) is (difference not in OF_WHO)
+    assert watching.same(*given, only_objects=True) is (difference not in OF_OBJECTS)
     assert kept
 
 

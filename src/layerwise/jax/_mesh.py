@@ -1,4 +1,4 @@
-"""Where the parameters are: whole under jit, or cut in parts by axes of a mesh under shard_map."""
+"""The cuts of parameters: none under jit; under shard_map, by the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Mesh:
     specs: Any
 
     def cuts(self, params: Any, leaves: Leaves) -> list[Cut]:
-        """How each parameter is cut."""
+        """Return the cut of each parameter."""
         if not self.axes:
             return [WHOLE] * len(leaves.arrays)
         if self.specs is None:
             return self._varying(leaves)
-        specs = _trees.said("specs", self.specs, params, leaves, _spec)
+        specs = _trees.by_leaf("specs", self.specs, params, leaves, _spec)
         return [self._cut(*row) for row in zip(leaves.names, leaves.arrays, specs, strict=True)]
 
     def _varying(self, leaves: Leaves) -> list[Cut]:
-        """Without specs a parameter is cut by the axes along which JAX knows it to differ."""
+        """Return the cuts by the axes along which JAX knows parameters to differ, for want of specs."""
         cuts = [Cut(tuple(axis for axis in self.axes if axis in varying(p)), None) for p in leaves.arrays]
         if leaves.arrays and not any(cut.axes for cut in cuts):
             raise ParameterError(
@@ -57,7 +57,7 @@ class Mesh:
 
 
 def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
-    """What was given, checked; `needs_specs` names what cannot be done without them."""
+    """Return the mesh of these arguments, or raise; `needs_specs` names what cannot be done without specs."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
@@ -70,8 +70,8 @@ def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
     return Mesh(tuple(names), specs)
 
 
-def shape_of_whole(shape: Shape, cut: Cut) -> Shape:
-    """The shape of the tensor of which a part of this shape is here."""
+def whole_shape(shape: Shape, cut: Cut) -> Shape:
+    """Return the shape of a tensor, given the shape of its shard."""
     sizes = [1] * len(shape)
     for d, axes in enumerate(cut.dims or ()):
         for axis in axes:
@@ -79,8 +79,8 @@ def shape_of_whole(shape: Shape, cut: Cut) -> Shape:
     return tuple(n * k for n, k in zip(shape, sizes, strict=True))
 
 
-def of_parts(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
-    """The layout of what is here of a tensor, with the settings that were fitted to the whole."""
+def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
+    """Return the layout of a shard, with the settings that were fitted to the whole tensor."""
     pieces = []
     for piece in layout.pieces:
         part = piece.part
@@ -94,16 +94,16 @@ def of_parts(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> La
     return Layout(tuple(pieces))
 
 
-def of_piece(cut: Cut, piece: Piece) -> Cut:
-    """How a piece is cut, in the dimensions that the rule sees."""
+def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
+    """Return the cut of a piece, in the dimensions that the rule sees."""
     part = piece.part
     if cut.dims is None or part is None or part.drop or part.one is not None:
         return cut
     return cut._replace(dims=(*cut.dims[: part.axis], (), *cut.dims[part.axis :]))
 
 
-def typed(made: Any, p: Any, cut: Cut) -> Any:
-    """A part of the state, known to differ along the axes that cut it as they cut its parameter."""
+def with_axes(made: Any, p: Any, cut: Cut) -> Any:
+    """Return a part of the state, known to JAX to differ along the axes that cut it, as its parameter is."""
     if made is None or made.shape == p.shape or cut.dims is None or not varying(p):
         return made
     axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])

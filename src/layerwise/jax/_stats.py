@@ -1,4 +1,4 @@
-"""What a step measured, kept in the state for those who ask."""
+"""The measurements of a step, which the state keeps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerwise.telemetry import with_both
 
 
 def measured(stats: Sequence[Mapping[str, Any]], tasks: Sequence[Task], blocked: bool, dtype: Any) -> dict[str, Any]:
-    """The measurements of a tensor's pieces, joined: numbers, or with blocks arrays of one number a block."""
+    """Return the measurements of a tensor's pieces, joined: numbers, or with blocks arrays of one number a block."""
     each = [_of_piece(one, task, dtype) for one, task in zip(stats, tasks, strict=True)]
     joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
     return joined if blocked else {key: value[0] for key, value in joined.items()}
@@ -31,9 +31,9 @@ def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
-    """What the last step measured, by name of the parameter: arrays, of one number a block where there are blocks.
+    """Return the measurements of the last step by parameter: arrays, of one number a block where there are blocks.
 
-    `state` is ours, or holds ours somewhere, as that of optax.chain does. The optimizer was made with stats=True.
+    `state` is a state of these optimizers, or holds one, as that of optax.chain does. They need stats=True.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):

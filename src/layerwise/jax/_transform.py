@@ -146,7 +146,7 @@ class Transformation:
         for piece in plan.layout.pieces:
             h: Any = piece.h
             arrays = tuple(None if x is None else piece.view(x) for x in (p, g, *state))
-            cut, dtype = _mesh.of_piece(plan.cut, piece), _state.computing(p.dtype)
+            cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _state.computing(p.dtype)
             yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
 
     def _measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
@@ -158,14 +158,14 @@ class Transformation:
         dtypes = self.options.h.state_dtypes()
         parts = zip(self.rule.State._fields, plan.parts, strict=True)
         made = [_state.zeros(p, part, shape, dtypes.get(part)) for part, shape in parts]
-        return [_mesh.typed(one, p, plan.cut) for one in made]
+        return [_mesh.with_axes(one, p, plan.cut) for one in made]
 
     # ---- what is said of each parameter
 
     def _plans(self, params: Any, leaves: Leaves) -> list[Plan]:
-        decayed = _trees.said(self.decay_mask.argument, self.decay_mask.given, params, leaves, _trees.flag)
-        adapted = _trees.said("trust_ratio_mask", self.ratio_mask, params, leaves, _trees.flag)
-        blocks = _trees.said("blocks", self.blocks, params, leaves, _blocks)
+        decayed = _trees.by_leaf(self.decay_mask.argument, self.decay_mask.given, params, leaves, _trees.flag)
+        adapted = _trees.by_leaf("trust_ratio_mask", self.ratio_mask, params, leaves, _trees.flag)
+        blocks = _trees.by_leaf("blocks", self.blocks, params, leaves, _blocks)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, self.mesh.cuts(params, leaves), strict=True)
         return [self._plan(*row) for row in rows]
 
@@ -176,9 +176,9 @@ class Transformation:
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
             raise ParameterError(f"{name} is complex, and max_grad_value clips numbers that have a size. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
-        layout = lay_out(name, self.rule, h, _mesh.shape_of_whole(here, cut), blocks, eps)
+        layout = lay_out(name, self.rule, h, _mesh.whole_shape(here, cut), blocks, eps)
         if cut.axes:
-            layout = _mesh.of_parts(self.rule, layout, name, here, cut)
+            layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
         return Plan(name, p, layout, decayed, layout.state_shapes(), cut)
 
 

@@ -1,4 +1,4 @@
-"""Trees of parameters: their leaves by name, and what is said of them by a tree, a prefix of it, or a callable."""
+"""Trees of parameters: their leaves by name, and values for them from a tree, a prefix of it, or a callable."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parameters(params: Any) -> Leaves:
 
 
 def _array(leaf: Any) -> Any:
-    """A leaf as JAX has it: of a number an array, and of a wide NumPy array the narrow one that JAX makes of it."""
+    """Return a leaf as an array of JAX where it is a number, or a NumPy array that JAX would narrow."""
     if isinstance(leaf, (bool, int, float, complex)) or _is_narrowed(leaf):
         return jnp.asarray(leaf)
     return leaf
@@ -117,7 +117,7 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
 
 
 def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
-    """What one part of the state holds for each parameter."""
+    """Return one part of the state for each parameter."""
     if tree is None:
         return [None] * len(leaves.arrays)
     try:
@@ -130,14 +130,14 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
     return [_array(one) for one in found]
 
 
-def said(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
-    """What a tree, a prefix of the parameters' tree, or a callable that returns one, says of each leaf."""
+def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
+    """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
     with jax.ensure_compile_time_eval():  # what is made of shapes is known, if it was made by jax.numpy
         tree = given(params) if _is_function(given) else given
 
     def spread(one: Any, under: Any) -> Any:
         value = check(argument, one) if jax.tree.leaves(under) else None
-        return jax.tree.map(lambda _: _Said(value), under)
+        return jax.tree.map(lambda _: _Value(value), under)
 
     try:
         found = jax.tree.map(spread, tree, params, is_leaf=_is_end)
@@ -150,8 +150,8 @@ def said(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -
         ) from None
 
 
-class _Said:
-    """Keeps a value that may be None or a tuple from being taken for a tree."""
+class _Value:
+    """A value that may be None or a tuple, and is not to be taken for a tree."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -166,7 +166,7 @@ def _is_end(x: Any) -> bool:
 
 
 def flag(argument: str, value: Any) -> bool:
-    """A leaf of a mask."""
+    """Return a leaf of a mask, or raise if it is not a bool."""
     try:
         if isinstance(found := plain(value), bool):
             return found
@@ -176,5 +176,5 @@ def flag(argument: str, value: Any) -> bool:
 
 
 def name_of(path: Any) -> str:
-    """The name of a leaf, such as "dense/kernel"."""
+    """Return the name of a leaf, such as "dense/kernel"."""
     return jax.tree_util.keystr(path, simple=True, separator="/") or "the parameter"

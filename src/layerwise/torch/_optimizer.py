@@ -63,7 +63,7 @@ class Optimizer(Answering):
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
         self._captured: list[Turn] = []  # what CUDA graphs replay
-        self._meet_nobody()
+        self._forget_agreement()
         self._when_zeroed: list[Callable[[], None]] = []
         self._names = Names()
         self._begun_elsewhere = False
@@ -90,7 +90,7 @@ class Optimizer(Answering):
         # torch comes here with every checkpoint, which changes nothing about these.
         if "_agreed" not in self.__dict__:
             self._captured = []
-            self._meet_nobody()
+            self._forget_agreement()
         self.__dict__.setdefault("_when_zeroed", [])
         self.__dict__.setdefault("_names", Names())
         self._resolves = False
@@ -98,7 +98,7 @@ class Optimizer(Answering):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
-            self._groups.settle(group)
+            self._groups.complete(group)
 
     # ---- groups
 
@@ -114,7 +114,7 @@ class Optimizer(Answering):
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         group = {**self.defaults, **group}
         self._groups.check(group)
-        self._groups.settle(group)
+        self._groups.complete(group)
         super().add_param_group({**group, **dict.fromkeys(given)})
         self._axes = None
         try:
@@ -232,7 +232,7 @@ class Optimizer(Answering):
         engine: where gradients are computed with before, or some were replaced in the last step.
         """
         params, grads = params_of(dues), grads_of(dues)
-        here = cuts.here(params, grads) if self._wrapped else (params, grads)
+        here = cuts.local_parts(params, grads) if self._wrapped else (params, grads)
         if not (resolve or self._resolves or self._might_skip()):
             return dues, here
         found = readable(here[1], partial(self._names_of, dues))

@@ -30,7 +30,8 @@ class Agreeing(Named):
     _skip_nonfinite: bool
     _turns: dict[bytes, Turn]
 
-    def _meet_nobody(self) -> None:
+    def _forget_agreement(self) -> None:
+        """Begin as on one process; the next step finds out which processes hold other parts."""
         self._agreed = Agreement(())
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known

@@ -68,7 +68,7 @@ class Cut:
 
         return tuple(x if x.is_replicate() or kept[_dim(x)] else Replicate() for x in self.placements)
 
-    def shape_here(self, whole: Shape, kept: Kept, p: Tensor) -> Shape:
+    def local_shape(self, whole: Shape, kept: Kept, p: Tensor) -> Shape:
         """Return the shape of the local part of such a statistic."""
         here = local(p).shape
         return tuple(here[d] if kept[d] and self.cuts(d) else n for d, n in enumerate(whole))
@@ -86,7 +86,7 @@ class Cut:
         wrapper: Tensor = made(here, spec, requires_grad=False)
         return wrapper
 
-    def here(self, dim: int, n: int) -> list[int]:
+    def local_indices(self, dim: int, n: int) -> list[int]:
         """Return the indices along a dimension that this rank holds."""
         from torch.distributed.tensor import Replicate, distribute_tensor
 
@@ -152,7 +152,7 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
         )
 
 
-def here(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def local_parts(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible."""
     return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
 
@@ -208,10 +208,10 @@ def _held(piece: Piece, cut: Cut) -> Held:
     blocks: tuple[list[int], ...] = ()
     if part is not None and part.one is not None and cut.cuts(part.axis):
         _, start, end, length = part.one
-        here = [i for i, at in enumerate(cut.here(part.axis, length)) if start <= at < end]
+        here = [i for i, at in enumerate(cut.local_indices(part.axis, length)) if start <= at < end]
         along = slice(here[0], here[-1] + 1) if here else slice(0, 0)
     elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
-        blocks = tuple(cut.here(d, piece.shape[d]) for d in sorted(part.dims()))
+        blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
     return Held(piece, axes, piece.shape, cut.parts, along, blocks)

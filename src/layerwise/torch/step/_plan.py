@@ -40,7 +40,7 @@ class Plan:
         if shape is None or kept is None:
             raise KeyError(key)
         alike, here = all(kept), local(p)
-        size = shape if self.cut is None else self.cut.shape_here(shape, kept, p)
+        size = shape if self.cut is None else self.cut.local_shape(shape, kept, p)
         made = (
             torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
             if alike

@@ -118,7 +118,7 @@ class Groups:
         if len(self._made) > MOST_SETTINGS + 2 * groups:
             self._made.clear()
 
-    def settle(self, group: dict[str, Any]) -> None:
+    def complete(self, group: dict[str, Any]) -> None:
         """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}

@@ -28,32 +28,34 @@ OF_STATE = (Tensor.data_ptr, Tensor.is_neg, _bytes)
 class Watch(Protocol):
     """The types, shapes, dtypes and addresses of tensors when they were checked. Gradients' addresses may change."""
 
-    def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
-        """Return whether these are what they were; with `who`, only whether the state is made of the same objects."""
+    def same(self, params: list[Tensor], grads: list[Tensor], states: States, only_objects: bool = False) -> bool:
+        """Return whether these, or with `only_objects` the objects that the state is made of, are what they were."""
 
     def moved(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
         """Return whether these are what they were but for their addresses, and in memory of their own."""
 
 
 class Marks:
-    """A watch over tensors of any kind, or over what of them is here."""
+    """A watch over tensors of any kind, or over their local parts."""
 
     def __init__(self, params: list[Tensor], grads: list[Tensor], states: States) -> None:
-        self._who, self._how = _who(params, states), _how(params, grads, states)
+        self._objects, self._kinds = _objects(params, states), _kinds(params, grads, states)
 
-    def same(self, params: list[Tensor], grads: list[Tensor], states: States, who: bool = False) -> bool:
-        return self._who == _who(params, states) and (who or self._how == _how(params, grads, states))
+    def same(self, params: list[Tensor], grads: list[Tensor], states: States, only_objects: bool = False) -> bool:
+        if self._objects != _objects(params, states):
+            return False
+        return only_objects or self._kinds == _kinds(params, grads, states)
 
     def moved(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
         return False  # all of it is checked
 
 
-def _who(params: list[Tensor], states: States) -> list[Any]:
+def _objects(params: list[Tensor], states: States) -> list[Any]:
     own = list(map(states.get, params))
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
 
-def _how(params: list[Tensor], grads: list[Tensor], states: States) -> list[list[Any]]:
+def _kinds(params: list[Tensor], grads: list[Tensor], states: States) -> list[list[Any]]:
     kept = [x for state in map(states.get, params) if state for x in state.values()]
     looked_at = (params, OF_PARAMETER), (grads, OF_GRADIENT), (kept, OF_STATE)
     here = [(list(map(local, tensors)), looks) for tensors, looks in looked_at]
