@@ -41,7 +41,7 @@ inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
 
 template <class R, int ROUND, class U>
 inline U summed(U x, int i) {
-  return i >= R::SUMS[ROUND] ? U(0) : R::TOTALS[ROUND][i] == MEAN ? x : x * x;
+  return R::TOTALS[ROUND][i] == MEAN ? x : x * x;
 }
 
 // Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
@@ -75,8 +75,10 @@ LAYERWISE_ELEMENT void measure_element(const R& k, const Arrays<T, S>& at, int64
   k.template terms<ROUND>(p, g, s, x);
   if constexpr (CACHES && R::CACHES > 0) at.x0[i] = x[R::CACHED[0]];
   if constexpr (CACHES && R::CACHES > 1) at.x1[i] = x[R::CACHED[R::CACHES > 1]];
-  a = summed<R, ROUND>(U(x[0]), 0), b = summed<R, ROUND>(U(x[1]), 1);
-  c = summed<R, ROUND>(U(x[2]), 2), d = summed<R, ROUND>(U(x[3]), 3);
+  a = summed<R, ROUND>(U(x[0]), 0);
+  if constexpr (R::SUMS[ROUND] > 1) b = summed<R, ROUND>(U(x[1]), 1);
+  if constexpr (R::SUMS[ROUND] > 2) c = summed<R, ROUND>(U(x[2]), 2);
+  if constexpr (R::SUMS[ROUND] > 3) d = summed<R, ROUND>(U(x[3]), 3);
 }
 
 // Adds up the terms of a block in U.
@@ -87,7 +89,10 @@ LAYERWISE_ELEMENT void add_block(const R k, const Arrays<T, S> at, int64_t from,
   for (int64_t i = from; i < to; i++) {
     U a_, b_, c_, d_;
     measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, i, a_, b_, c_, d_);
-    a += a_, b += b_, c += c_, d += d_;
+    a += a_;
+    if constexpr (R::SUMS[ROUND] > 1) b += b_;
+    if constexpr (R::SUMS[ROUND] > 2) c += c_;
+    if constexpr (R::SUMS[ROUND] > 3) d += d_;
   }
   sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
 }

@@ -1,2 +1,0 @@
-#define LAYERWISE_TABLE avx512_any
-#include "table.hpp"
