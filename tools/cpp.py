@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from expressions import Language, Printer
 from programs import Program, Structures, coefficients
-from symbols import COMPARISON, Symbol, leaf
+from symbols import COMPARISON, NotPrinted, Symbol, leaf
 
 from layerwise.engines.programs import names_of
 from layerwise.registry import Entry
@@ -23,7 +23,14 @@ KINDS = {"Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
 class Cpp(Language):
     """C++ in which numbers have type T, or double."""
 
-    calls = {"sqrt": "root", "pow": "std::pow", "**": "std::pow", "expm1": "std::expm1", "abs": "absolute", "~": "!"}
+    calls: ClassVar = {
+        "sqrt": "root",
+        "pow": "std::pow",
+        "**": "std::pow",
+        "expm1": "std::expm1",
+        "abs": "absolute",
+        "~": "!",
+    }
 
     def __init__(self, type_: str) -> None:
         self.type = type_
@@ -87,9 +94,7 @@ class Struct:
         }
         for what, size in sizes.items():
             if size > MOST[what]:
-                raise NotImplementedError(
-                    f"kernels take at most {MOST[what]} {what}, but {program.entry.name} has {size}"
-                )
+                raise NotPrinted(f"kernels take at most {MOST[what]} {what}, but {program.entry.name} has {size}")
 
     def text(self) -> str:
         used = self._members()
@@ -110,34 +115,21 @@ class Struct:
         sums = [len(one) for one in program.rounds] or [0]
         kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
         cached = ", ".join(map(str, program.cached or (0,)))
-        reads = [self._mask([x for _, x in each]) for each in program.rounds] or [0]
+        states, kept, stored = program.states, program.keep, [program.weights, *program.state.values()]
+        reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
+        keeps = -1 if program.keeps is None else program.keeps
+        sizes = f"STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, CACHES = {len(program.cached)}"
         return "\n".join(
-            [
-                f"static constexpr int STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, "
-                f"CACHES = {len(program.cached)}, KEEPS = {-1 if program.keeps is None else program.keeps};",
-                f"static constexpr int SUMS[] = {{{', '.join(map(str, sums))}}}, CACHED[] = {{{cached}}};",
-                f"static constexpr Total TOTALS[][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}};",
-                "// Arrays that each function reads and writes: bits of their operands.",
-                f"static constexpr int KEEP_READS = {self._mask(program.keep.values())}, "
-                f"KEEP_WRITES = {self._places(program.keep)}, "
-                f"TERMS_READ[] = {{{', '.join(map(str, reads))}}}, "
-                f"APPLY_READS = {self._mask([program.weights, *program.state.values()])}, "
-                f"APPLY_WRITES = {self._places(program.state)};",
-            ]
+            f"static constexpr {line};"
+            for line in (
+                f"int {sizes}, KEEPS = {keeps}",
+                f"int SUMS[] = {{{', '.join(map(str, sums))}}}, CACHED[] = {{{cached}}}",
+                f"Total TOTALS[][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
+                f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
+                f"int TERMS_READ[] = {{{', '.join(reads)}}}",
+                f"int APPLY_READS = {_bits(stored, states)}, APPLY_WRITES = {_places(program.state, states)}",
+            )
         )
-
-    def _mask(self, xs: Iterable[Any]) -> int:
-        read = {x for one in xs if isinstance(one, Symbol) for x in one.walk()}
-        mask = 0
-        for i, name in enumerate(("p", "g")):
-            mask |= (leaf("input", name, is_array=True) in read) << i
-        for x in read:
-            if x.op in ("state", "kept"):
-                mask |= 1 << (2 + self.program.states.index(x.args[0]))
-        return mask
-
-    def _places(self, written: Mapping[str, Any]) -> int:
-        return sum(1 << (2 + self.program.states.index(name)) for name in written)
 
     # ---- the numbers that arrays are computed with
 
@@ -262,6 +254,20 @@ def _branches(rounds: Sequence[str]) -> str:
     return "\n".join(
         f"if constexpr (ROUND == {j}) {{\n{textwrap.indent(one, '  ')}\n}}" for j, one in enumerate(rounds)
     )
+
+
+def _bits(xs: Iterable[Any], states: Sequence[str]) -> str:
+    """Return the bits of the operands that expressions read."""
+    read = {x for one in xs if isinstance(one, Symbol) for x in one.walk()}
+    found = [name.upper() for name in "pg" if leaf("input", name, is_array=True) in read]
+    found += [
+        f"S{i}" for i, name in enumerate(states) if any(x.op in ("state", "kept") and x.args[0] == name for x in read)
+    ]
+    return " | ".join(f"1 << {one}" for one in found) or "0"
+
+
+def _places(written: Iterable[str], states: Sequence[str]) -> str:
+    return " | ".join(f"1 << S{states.index(name)}" for name in written) or "0"
 
 
 def numbers_in(entry: Entry, found: Structures) -> list[str]:

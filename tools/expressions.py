@@ -41,7 +41,7 @@ class Language:
 
 
 class Printer:
-    """Prints expressions of one function: what has a name, or is used more than once, is a line of its own."""
+    """Prints expressions of one function: what has a name, or is long and used more than once, is a line of its own."""
 
     def __init__(
         self, language: Language, leaves: Mapping[Symbol, str], names: Mapping[Symbol, str], taken: Iterable[str]
@@ -69,12 +69,24 @@ class Printer:
         """Return the text of an expression where operators of precedence `above` surround it."""
         if not isinstance(x, Symbol):
             return self._language.number(x)
-        if x not in self._known and (x in self._names or self._uses.get(x, 0) > 1) and not x.is_leaf:
+        if self._deserves_a_line(x):
             self._name(x)
         if x in self._known:
             return self._known[x]
         text, precedence = self._text(x)
         return f"({text})" if precedence < above else text
+
+    def _deserves_a_line(self, x: Symbol) -> bool:
+        if x in self._known or x.is_leaf:
+            return False
+        return x in self._names or (self._uses.get(x, 0) > 1 and self._is_long(x))
+
+    def _is_long(self, x: Symbol) -> bool:
+        """Return whether an expression is too long, or takes too long, to stand in several places."""
+        parts = [x]
+        for one in parts:  # which grows
+            parts += [part for part in one.parts if not part.is_leaf and part not in {**self._known, **self._names}]
+        return len(parts) > 2 or any(one.op in ("sqrt", "/", "**") for one in parts)
 
     def _name(self, x: Symbol) -> None:
         text, _ = self._text(x)

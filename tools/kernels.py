@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 import cpp
 from programs import Program, Structures, structures
+from symbols import NotPrinted
 
 from layerwise.engines.programs import form_of, presence_of
 from layerwise.registry import ENTRIES, Entry
@@ -35,11 +37,19 @@ class Kernels(NamedTuple):
     names: dict[Program, str]
 
 
+def kernels_of(entry: Entry) -> Kernels:
+    """Return the kernels of a rule. Raise NotPrinted with the reason where kernels cannot be printed for it."""
+    found = structures(entry)
+    numbers = cpp.numbers_in(entry, found)
+    return Kernels(entry, found, numbers, *cpp.header(entry, found, numbers))
+
+
 def _kernels() -> Iterator[Kernels]:
     for entry in ENTRIES.values():
-        found = structures(entry)
-        numbers = cpp.numbers_in(entry, found)
-        yield Kernels(entry, found, numbers, *cpp.header(entry, found, numbers))
+        try:
+            yield kernels_of(entry)
+        except NotPrinted as why:
+            print(f"no kernels for {entry.name}, which the rule engine steps: {why}", file=sys.stderr)
 
 
 def all_of_them() -> tuple[dict[str, str], str]:
@@ -58,7 +68,7 @@ def _list(found: list[Kernels], places: list[str]) -> str:
     includes = "".join(f'#include "{_file(one)}.hpp"\n' for one in found)
     rows = " \\\n  ".join(f"X({name})" for name in places)
     return (
-        "// All printed programs, by `make generate`. Included where kernels are compiled, each time in a namespace of its own.\n"
+        "// All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.\n"
         f"{includes}\n#define LAYERWISE_PROGRAMS(X) \\\n  {rows}\n"
     )
 

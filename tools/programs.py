@@ -15,7 +15,7 @@ from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from symbols import Names, Namespace, Symbol, handed_on, leaf, operation, substituted
+from symbols import Names, Namespace, NotPrinted, Symbol, handed_on, leaf, operation, substituted
 
 from layerwise.engines.programs import form_of, presence_of
 from layerwise.errors import ContradictionError, LayerwiseError
@@ -145,18 +145,21 @@ class Run:
 
     def __init__(self, entry: Entry, h: Any) -> None:
         self.entry, self.h = entry, h
-        self.names: dict[Symbol, str] = {}
+        self.names: Names = {}
         self.read: set[str] = set()
         self.requests: list[tuple[Any, ...]] = []
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
-        self.done = self._driven()
+        shared: Names = {}
+        self.done = self._driven(shared)
+        self.names = {**shared, **self.names}
 
-    def _driven(self) -> Stepped:
+    def _driven(self, shared: Names) -> Stepped:
         rule, answer, number = self.entry.rule, None, 0
         known, asking = coefficients(self.entry, self.h), self._start()
         while True:
             try:
-                with patch.object(rule, "coefficients", lambda *_: known, create=True), named(rule, self.names):
+                replaced = patch.object(rule, "coefficients", lambda *_: known, create=True)
+                with replaced, Named(rule, self.names, shared):
                     asked = asking.send(answer)
             except StopIteration as end:
                 done: Stepped = end.value
@@ -172,12 +175,18 @@ class Run:
 
     def _start(self) -> Any:
         rule = self.entry.rule
+        self._refuse_other_shapes()
         p, g = (leaf("input", name, is_array=True) for name in "pg")
         shapes = rule.shapes(self.h, (1,))
         each = zip(shapes._fields, shapes, strict=True)
         state = rule.State(*(None if s is None else leaf("state", name, is_array=True) for name, s in each))
         now = Now(*(leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay")))
         return rule.step(Namespace(), p, g, state, Options(self), now)
+
+    def _refuse_other_shapes(self) -> None:
+        for name, shape in self.entry.rule.shapes(self.h, (5,))._asdict().items():
+            if shape not in (None, (5,)):
+                raise NotPrinted(f"its state `{name}` has another shape than the tensor")
 
 
 def coefficients(entry: Entry, h: Any) -> Any:
@@ -221,11 +230,11 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
-class named:
-    """A context that notes under which names the functions of a rule have symbols."""
+class Named:
+    """A context that notes under which names the functions of a rule, and of all rules, have symbols."""
 
-    def __init__(self, rule: ModuleType, names: dict[Symbol, str]) -> None:
-        self._file, self._names, self._before = rule.__file__, names, sys.gettrace()
+    def __init__(self, rule: ModuleType, names: Names, shared: Names) -> None:
+        self._file, self._names, self._shared, self._before = rule.__file__, names, shared, sys.gettrace()
 
     def __enter__(self) -> None:
         sys.settrace(self._call)
@@ -237,12 +246,12 @@ class named:
         return self._line if frame.f_code.co_filename in (self._file, parts.__file__) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code, found = frame.f_code, frame.f_locals
-        # What functions of all rules call their arguments says nothing.
-        foreign = code.co_varnames[: code.co_argcount] if code.co_filename != self._file else ()
-        for name, value in found.items():
-            if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in foreign:
-                self._names.setdefault(value, name)
+        code, names, arguments = frame.f_code, self._names, ()
+        if code.co_filename != self._file:  # what functions of all rules call their arguments says nothing
+            names, arguments = self._shared, code.co_varnames[: code.co_argcount]
+        for name, value in frame.f_locals.items():
+            if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in arguments:
+                names.setdefault(value, name)
         return self._line
 
 
@@ -253,7 +262,7 @@ def program_of(run: Run, suffix: str) -> Program:
     """Return the program that a run shows."""
     rounds = [tuple(Request(type(one).__name__, one.terms) for one in asked) for asked in run.requests]
     if any(request.kind == ModelSum.__name__ for one in rounds for request in one):
-        raise NotImplementedError("a rule asks for the sum over the model by `clipped` alone")
+        raise NotPrinted("a rule asks for the sum over the model by `clipped` alone")
     weights: Any = leaf("input", "p", is_array=True)
     for a, x in run.done.moves:
         weights = weights + a * x
@@ -267,7 +276,7 @@ def program_of(run: Run, suffix: str) -> Program:
 
 
 def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: Any, names: Names) -> Any:
-    """See the kept state where it was computed, if nothing after it needs the state before; else the other way round."""
+    """Return expressions of the kept state, or of that before it where something after it still needs that."""
     if keeps is None:
         return None, {}, rounds, weights, state
     as_kept = {x: leaf("kept", name, is_array=True) for name, x in keep.items()}

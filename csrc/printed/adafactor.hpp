@@ -11,8 +11,9 @@ struct Adafactor {
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {7}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b2, a2, eps1, least, lam, size;
 
@@ -23,8 +24,8 @@ struct Adafactor {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = p;
     x[1] = u;
@@ -32,20 +33,20 @@ struct Adafactor {
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], u = x[1];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     s[0] = V_;
     return p - lam * p - size * u;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double scale = at_least(norm, k.eps2);
+      const double rms_p = root(S[0]);
+      const double scale = at_least(rms_p, k.eps2);
       const double alpha = k.rho * scale;
       const double lam = k.lam + k.lam_alpha * alpha;
-      const double norm_ = root(S[1]);
-      const double clip = 1 / at_least(norm_ / k.threshold, 1);
+      const double rms = root(S[1]);
+      const double clip = 1 / at_least(rms / k.threshold, 1);
       const double size = alpha * clip;
       a[0] = lam;
       a[1] = size;
@@ -53,13 +54,13 @@ struct Adafactor {
   }
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
-    const double norm = root(S[1]);
-    const double norm_ = root(S[0]);
-    const double scale = at_least(norm_, k.eps2);
-    const double clip = 1 / at_least(norm / k.threshold, 1);
-    to[0] = norm;
+    const double rms = root(S[1]);
+    const double rms_p = root(S[0]);
+    const double scale = at_least(rms_p, k.eps2);
+    const double clip = 1 / at_least(rms / k.threshold, 1);
+    to[0] = rms;
     to[1] = scale * clip;
-    to[2] = norm_;
+    to[2] = rms_p;
   }
 };
 
@@ -69,8 +70,9 @@ struct AdafactorScaleParameterFalse {
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {6}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b2, a2, eps1, least, lam, size;
 
@@ -82,33 +84,33 @@ struct AdafactorScaleParameterFalse {
   template <int ROUND>
   void terms(T, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = u;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], u = x[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     s[0] = V_;
     return p - lam * p - size * u;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double clip = 1 / at_least(norm / k.threshold, 1);
+      const double rms = root(S[0]);
+      const double clip = 1 / at_least(rms / k.threshold, 1);
       const double size = k.rho * clip;
       a[0] = size;
     }
   }
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double clip = 1 / at_least(norm / k.threshold, 1);
-    to[0] = norm;
+    const double rms = root(S[0]);
+    const double clip = 1 / at_least(rms / k.threshold, 1);
+    to[0] = rms;
     to[1] = clip;
   }
 };
@@ -119,8 +121,9 @@ struct AdafactorWithExpAvg {
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {7}, APPLY_READS = 15, APPLY_WRITES = 12;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, lam, size, step;
 
@@ -132,8 +135,8 @@ struct AdafactorWithExpAvg {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = p;
     x[1] = u;
@@ -141,8 +144,8 @@ struct AdafactorWithExpAvg {
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], _ = s[1], u = x[1];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T e = b1 * _ + step * u;
     s[0] = V_;
     s[1] = e;
@@ -151,14 +154,14 @@ struct AdafactorWithExpAvg {
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double scale = at_least(norm, k.eps2);
+      const double rms_p = root(S[0]);
+      const double scale = at_least(rms_p, k.eps2);
       const double alpha = k.rho * scale;
       const double lam = k.lam + k.lam_alpha * alpha;
       const bool inside = k.inside == 1;
       const double size = inside ? 1 : alpha;
-      const double norm_ = root(S[1]);
-      const double clip = 1 / at_least(norm_ / k.threshold, 1);
+      const double rms = root(S[1]);
+      const double clip = 1 / at_least(rms / k.threshold, 1);
       a[0] = lam;
       a[1] = size;
       a[2] = k.a1 * clip * (inside ? alpha : 1);
@@ -166,13 +169,13 @@ struct AdafactorWithExpAvg {
   }
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
-    const double norm = root(S[1]);
-    const double norm_ = root(S[0]);
-    const double scale = at_least(norm_, k.eps2);
-    const double clip = 1 / at_least(norm / k.threshold, 1);
-    to[0] = norm;
+    const double rms = root(S[1]);
+    const double rms_p = root(S[0]);
+    const double scale = at_least(rms_p, k.eps2);
+    const double clip = 1 / at_least(rms / k.threshold, 1);
+    to[0] = rms;
     to[1] = scale * clip;
-    to[2] = norm_;
+    to[2] = rms_p;
   }
 };
 
@@ -182,8 +185,9 @@ struct AdafactorWithExpAvgScaleParameterFalse {
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {6}, APPLY_READS = 15, APPLY_WRITES = 12;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, lam, size, step;
 
@@ -195,16 +199,16 @@ struct AdafactorWithExpAvgScaleParameterFalse {
   template <int ROUND>
   void terms(T, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = u;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], _ = s[1], u = x[0];
-    const T x_ = g * g;
-    const T V_ = b2 * V + a2 * (x_ + eps1);
+    const T G = g * g;
+    const T V_ = b2 * V + a2 * (G + eps1);
     const T e = b1 * _ + step * u;
     s[0] = V_;
     s[1] = e;
@@ -213,17 +217,17 @@ struct AdafactorWithExpAvgScaleParameterFalse {
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double clip = 1 / at_least(norm / k.threshold, 1);
+      const double rms = root(S[0]);
+      const double clip = 1 / at_least(rms / k.threshold, 1);
       const bool inside = k.inside == 1;
       a[0] = k.a1 * clip * (inside ? k.rho : 1);
     }
   }
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double clip = 1 / at_least(norm / k.threshold, 1);
-    to[0] = norm;
+    const double rms = root(S[0]);
+    const double clip = 1 / at_least(rms / k.threshold, 1);
+    to[0] = rms;
     to[1] = clip;
   }
 };

@@ -12,8 +12,9 @@ struct Lamb {
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 15, KEEP_WRITES = 12, TERMS_READ[] = {13}, APPLY_READS = 1, APPLY_WRITES = 0;
+  static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step;
 
@@ -51,10 +52,10 @@ struct Lamb {
 
   static void answer(int round, const LambNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double w = at_least(norm, k.trust_min_norm);
-      const double norm_ = root(S[1]);
-      const double x = at_least(norm_, k.trust_min_norm);
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[1]);
+      const double x = at_least(norm_r, k.trust_min_norm);
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
@@ -64,16 +65,16 @@ struct Lamb {
   }
 
   static void report(const LambNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double norm_ = root(S[1]);
-    const double w = at_least(norm, k.trust_min_norm);
-    const double x = at_least(norm_, k.trust_min_norm);
+    const double norm_p = root(S[0]);
+    const double norm_r = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double x = at_least(norm_r, k.trust_min_norm);
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
-    to[0] = norm;
-    to[1] = norm_;
+    to[0] = norm_p;
+    to[1] = norm_r;
     to[2] = ratio_;
   }
 };
@@ -84,8 +85,9 @@ struct LambAdaptFalse {
   static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 15, APPLY_WRITES = 12;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr;
 

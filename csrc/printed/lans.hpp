@@ -12,8 +12,9 @@ struct Lans {
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 2, KEEPS = 1;
   static constexpr int SUMS[] = {1, 3}, CACHED[] = {1, 2};
   static constexpr Total TOTALS[][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 14, KEEP_WRITES = 12, TERMS_READ[] = {2, 15}, APPLY_READS = 1, APPLY_WRITES = 0;
+  static constexpr int KEEP_READS = 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << G, 1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step, step_;
 
@@ -41,11 +42,10 @@ struct Lans {
       const T v_hat = c2 * v;
       const T d = root(v_hat + eps_root) + eps;
       const T r = c1 * m / d;
-      const T x_ = lam * p;
-      const T r_ = r + x_;
+      const T r_ = r + lam * p;
       const T g_ = g / size;
       const T c = g_ / d;
-      const T c_ = c + x_;
+      const T c_ = c + lam * p;
       x[0] = p;
       x[1] = r_;
       x[2] = c_;
@@ -64,37 +64,35 @@ struct Lans {
       a[0] = size;
     }
     if (round == 1) {
-      const bool x = k.trust_adapts == 0;
-      const double norm = root(S[1]);
-      const double w = at_least(norm, k.trust_min_norm);
-      const bool x_ = w != 0;
-      const double norm_ = root(S[2]);
-      const double x__ = at_least(norm_, k.trust_min_norm);
+      const double norm_p = root(S[1]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[2]);
+      const double x = at_least(norm_r, k.trust_min_norm);
       const double phi = at_most(w, k.trust_max_norm);
-      const double d = x__ == 0 ? 1 : x__;
+      const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_r = x ? 1 : (x_ & (x__ != 0) ? ratio : k.trust_undefined);
-      const double norm__ = root(S[3]);
-      const double y = at_least(norm__, k.trust_min_norm);
+      const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double norm_c = root(S[3]);
+      const double y = at_least(norm_c, k.trust_min_norm);
       const double d_ = y == 0 ? 1 : y;
       const double ratio_ = at_most(at_least(phi / (d_ + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_c = x ? 1 : (x_ & (y != 0) ? ratio_ : k.trust_undefined);
+      const double ratio_c = k.trust_adapts == 0 ? 1 : ((w != 0) & (y != 0) ? ratio_ : k.trust_undefined);
       a[1] = k.lr_r * ratio_r;
       a[2] = k.lr_c * ratio_c;
     }
   }
 
   static void report(const LansNumbers& k, const double* S, double* to) {
-    const double norm = root(S[1]);
-    const double norm_ = root(S[2]);
-    const double w = at_least(norm, k.trust_min_norm);
-    const double x = at_least(norm_, k.trust_min_norm);
+    const double norm_p = root(S[1]);
+    const double norm_r = root(S[2]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double x = at_least(norm_r, k.trust_min_norm);
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
-    to[0] = norm;
-    to[1] = norm_;
+    to[0] = norm_p;
+    to[1] = norm_r;
     to[2] = ratio_r;
   }
 };
@@ -105,8 +103,9 @@ struct LansAdaptFalse {
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {2}, APPLY_READS = 15, APPLY_WRITES = 12;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size;
 
@@ -128,10 +127,9 @@ struct LansAdaptFalse {
     const T v_hat = c2 * v_;
     const T d = root(v_hat + eps_root) + eps;
     const T r = c1 * m_ / d;
-    const T x_ = lam * p;
-    const T r_ = r + x_;
+    const T r_ = r + lam * p;
     const T c = g_ / d;
-    const T c_ = c + x_;
+    const T c_ = c + lam * p;
     s[0] = m_;
     s[1] = v_;
     return p - lr_r * r_ - lr_c * c_;

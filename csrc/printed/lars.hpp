@@ -12,8 +12,9 @@ struct Lars {
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, pace, step;
 
@@ -42,10 +43,10 @@ struct Lars {
 
   static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double w = at_least(norm, k.trust_min_norm);
-      const double norm_ = root(S[1]);
-      const double f = at_least(norm_, k.trust_min_norm);
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
@@ -55,16 +56,16 @@ struct Lars {
   }
 
   static void report(const LarsNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double norm_ = root(S[1]);
-    const double w = at_least(norm, k.trust_min_norm);
-    const double f = at_least(norm_, k.trust_min_norm);
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
-    to[0] = norm;
-    to[1] = norm_;
+    to[0] = norm_p;
+    to[1] = norm_x;
     to[2] = ratio__;
   }
 };
@@ -75,8 +76,9 @@ struct LarsNesterovTrue {
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, pace, step;
 
@@ -106,10 +108,10 @@ struct LarsNesterovTrue {
 
   static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double w = at_least(norm, k.trust_min_norm);
-      const double norm_ = root(S[1]);
-      const double f = at_least(norm_, k.trust_min_norm);
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
@@ -119,16 +121,16 @@ struct LarsNesterovTrue {
   }
 
   static void report(const LarsNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double norm_ = root(S[1]);
-    const double w = at_least(norm, k.trust_min_norm);
-    const double f = at_least(norm_, k.trust_min_norm);
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
-    to[0] = norm;
-    to[1] = norm_;
+    to[0] = norm_p;
+    to[1] = norm_x;
     to[2] = ratio__;
   }
 };
@@ -139,8 +141,9 @@ struct LarsAdaptFalse {
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, pace;
 
@@ -171,8 +174,9 @@ struct LarsAdaptFalseNesterovTrue {
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 7, APPLY_WRITES = 4;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, pace;
 
@@ -204,8 +208,9 @@ struct LarsWithoutMomentumBuffer {
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {3}, APPLY_READS = 3, APPLY_WRITES = 0;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
   T l2, lam, lam_x, pace, step;
 
@@ -230,10 +235,10 @@ struct LarsWithoutMomentumBuffer {
 
   static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
     if (round == 0) {
-      const double norm = root(S[0]);
-      const double w = at_least(norm, k.trust_min_norm);
-      const double norm_ = root(S[1]);
-      const double f = at_least(norm_, k.trust_min_norm);
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
@@ -243,16 +248,16 @@ struct LarsWithoutMomentumBuffer {
   }
 
   static void report(const LarsNumbers& k, const double* S, double* to) {
-    const double norm = root(S[0]);
-    const double norm_ = root(S[1]);
-    const double w = at_least(norm, k.trust_min_norm);
-    const double f = at_least(norm_, k.trust_min_norm);
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
-    to[0] = norm;
-    to[1] = norm_;
+    to[0] = norm_p;
+    to[1] = norm_x;
     to[2] = ratio__;
   }
 };
@@ -263,8 +268,9 @@ struct LarsWithoutMomentumBufferAdaptFalse {
   static constexpr int STATES = 0, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
-  // Arrays that each function reads and writes: bits of their operands.
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0, TERMS_READ[] = {0}, APPLY_READS = 3, APPLY_WRITES = 0;
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
   T l2, lam, lr, pace;
 

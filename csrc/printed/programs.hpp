@@ -1,4 +1,4 @@
-// All printed programs, by `make generate`. Included where kernels are compiled, each time in a namespace of its own.
+// All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.
 #include "adafactor.hpp"
 #include "lamb.hpp"
 #include "lans.hpp"

@@ -426,8 +426,8 @@ def _wanted(p: Array, h: Any) -> tuple[MeanSquare, ...]:
     return (MeanSquare(p),) if h.scale_parameter else ()
 
 
-def _plus(x: Scalar, eps1: Scalar) -> Scalar:
-    return x if is_zero(eps1) else x + eps1
+def _plus(G: Scalar, eps1: Scalar) -> Scalar:
+    return G if is_zero(eps1) else G + eps1
 
 
 def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Coefficients) -> tuple[Scalar, Array, Array]:

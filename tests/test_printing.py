@@ -1,0 +1,279 @@
+"""Kernels are printed from rules: what the printer finds in a rule is the rule; another rule gives other kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import KERNELED, case_of
+from namespaces import NAMESPACES, trajectory
+
+from layerwise.engines.programs import form_of, names_of, numbers, presence_of
+from layerwise.registry import Entry
+from layerwise.rules.asks import Now
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def _tools(monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+
+@cache
+def kernels_for(name: str) -> Any:
+    """The kernels of an optimizer; the rule is run once for all tests."""
+    from kernels import kernels_of
+
+    case = case_of(name)
+    return kernels_of(Entry(case.name, case.rule, case.hyper))
+
+
+# ---- what is found in a rule is the rule
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "**": np.power,
+    "<": np.less,
+    ">": np.greater,
+    "==": np.equal,
+    "!=": np.not_equal,
+    "&": np.logical_and,
+    "neg": np.negative,
+    "sqrt": np.sqrt,
+    "where": np.where,
+}
+SUMS = {"Squares": lambda x: np.sum(x * x), "MeanSquare": lambda x: np.mean(x * x), "Mean": np.mean}
+
+
+def value_of(x: Any, known: dict[Any, Any]) -> Any:
+    """The value of an expression, given the values of its leaves."""
+    if not hasattr(x, "op"):
+        return x
+    if x not in known:
+        known[x] = OPERATIONS[x.op](*(value_of(one, known) for one in x.args))
+    return known[x]
+
+
+def stepped(program: Any, given: dict[Any, Any], leaf: Any) -> tuple[Any, dict[str, Any]]:
+    """The new weights and state, by the program's passes one after the other."""
+    known, total = dict(given), 0
+    for j, requests in enumerate(program.rounds):
+        if program.keeps == j:
+            kept = {name: value_of(x, known) for name, x in program.keep.items()}
+            known |= {leaf("kept", name, is_array=True): x for name, x in kept.items()}
+        for request in requests:
+            known[leaf("total", total, is_array=False)] = SUMS[request.kind](value_of(request.terms, known))
+            total += 1
+        for answer in program.answers:
+            if answer.round <= j:
+                known[answer.leaf] = value_of(answer.value, known)
+    for answer in program.answers:
+        known.setdefault(answer.leaf, value_of(answer.value, known))
+    for i in program.cached:
+        known[leaf("term", i, is_array=True)] = value_of(program.rounds[-1][i].terms, known)
+    new = {name: known[leaf("kept", name, is_array=True)] for name in program.keep}
+    new |= {name: value_of(x, known) for name, x in program.state.items()}
+    return value_of(program.weights, known), new
+
+
+@cases
+@pytest.mark.parametrize("seed", range(12))
+@np.errstate(all="ignore")
+def test_the_program_is_the_rule(case: Any, seed: int) -> None:
+    from symbols import leaf
+
+    found = kernels_for(case.name)
+    options = {name: value for name, value in case.drawn(seed).items() if "grad" not in name and name != "maximize"}
+    h = case.hyper(**options).fit((7,), (), 1e-7)
+    draw = np.random.default_rng(seed)
+    p, grads = draw.normal(size=7), draw.normal(size=(STEPS, 7))
+    expected = trajectory(NAMESPACES[0], case.rule, h, [p], [[g] for g in grads])
+    state = {
+        name: None if shape is None else np.zeros(7) for name, shape in case.rule.shapes(h, (7,))._asdict().items()
+    }
+    key = (presence_of(state.values()), *(form_of(getattr(h, name)) for name in found.structures.options))
+    program = found.structures.programs[key]
+    for t, g in enumerate(grads, 1):
+        known = numbers(h, Now(t, h.lr, h.weight_decay, beta2=h.beta2_of(t)))[6:]
+        given = dict(zip((leaf("coefficient", name, is_array=False) for name in found.numbers), known, strict=True))
+        given |= {leaf("input", name, is_array=True): x for name, x in (("p", p), ("g", g))}
+        given |= {leaf("state", name, is_array=True): x for name, x in state.items()}
+        p, new = stepped(program, given, leaf)
+        state |= new
+        np.testing.assert_allclose(p, expected[t - 1][0], rtol=1e-12, atol=1e-14)
+
+
+@cases
+def test_programs_are_told_apart_by_what_they_do(case: Any) -> None:
+    found = kernels_for(case.name)
+    bodies = found.header.split("template <class T>\n")[1:]
+    assert len({body.replace(body.split()[1], "") for body in bodies}) == len(bodies) == len({*found.names.values()})
+
+
+# ---- another rule gives other kernels
+
+
+def load(path: Path, source: str) -> Any:
+    path.write_text(source)
+    spec = spec_from_file_location(f"layerwise.rules.{path.stem}", path)
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where dataclasses look for it
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[module.__name__]
+    return module
+
+
+def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
+    module = load(tmp_path / f"{name.lower()}.py", source)
+    return Entry(name, module, getattr(module, name))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        (
+            "return m / add(xp, k.eps, k.c1, root_v)",
+            "return m / add(xp, k.eps, k.c2, root_v)",
+            "m / (eps + c2 * root_v)",
+        ),
+        ("move(xp, u, k.lam, p)", "move(xp, u, -k.lam, p)", "u - lam * p_"),
+        ("lr=lr * (c2**0.5 / c1) if", "lr=2 * lr * (c2**0.5 / c1) if", ""),
+    ],
+)
+def test_a_changed_rule_is_printed_changed(tmp_path: Path, old: str, new: str, line: str) -> None:
+    from kernels import kernels_of
+
+    source = Path(case_of("Lamb").rule.__file__).read_text()
+    assert source.count(old) == 1
+    header = kernels_of(rule_from(tmp_path, "Lamb", source.replace(old, new))).header
+    as_it_is = kernels_of(rule_from(tmp_path, "Lamb", source)).header
+    assert as_it_is.replace("lamb.py", "") == (ROOT / "csrc/printed/lamb.hpp").read_text().replace("lamb.py", "")
+    assert (header != as_it_is) == bool(line)  # coefficients are numbers to kernels, however they are made
+    assert line in header
+
+
+UNSEEN = '''
+"""A rule with three states, a flag and two rounds, one of which is of terms and not of squares."""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from layerwise.checks import number
+from layerwise.hyper import Hyper, Scheduled, flag, lr_option, option, weight_decay_option
+from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped
+from layerwise.rules.parts import choose, is_zero, length, ready, square
+
+@dataclass(frozen=True)
+class Unseen(Hyper):
+    """Options."""
+    lr: Scheduled = lr_option(1e-3)
+    beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
+    weight_decay: Scheduled = weight_decay_option()
+    signed: bool = flag(False, "By sign.")
+
+class State(NamedTuple):
+    m: Array
+    v: Array
+    most: Array
+
+def shapes(h, shape):
+    return State(shape, shape, shape)
+
+def step(xp, p, g, state, h, now):
+    g = ready(xp, g, h, now)
+    m, v, most = state
+    (mean,) = yield (Mean(g),)
+    g = g - mean
+    m = h.beta * m + (1 - h.beta) * g
+    v = h.beta * v + (1 - h.beta) * square(g)
+    most = choose(xp, v > most, v, most)
+    u = xp.where(m > 0, 1.0, -1.0) * xp.sqrt(most) if h.signed else m / (xp.sqrt(most) + 1e-8)
+    u = u + now.weight_decay * p
+    m, v, most = yield Keep(State(m, v, most))
+    pp, uu = yield Squares(p), Squares(u)
+    w, x = length(xp, pp, p), length(xp, uu, u)
+    ratio = choose(xp, (w != 0) & (x != 0), w / choose(xp, x == 0, 1.0, x), 1.0)
+    return Stepped(((-now.lr * ratio, u),), State(m, v, most), {"trust_ratio": ratio})
+'''
+
+
+def test_a_rule_that_nobody_has_seen(tmp_path: Path) -> None:
+    """Without `coefficients` of its own: options and `now` are then numbers that kernels take."""
+    from kernels import kernels_of
+    from symbols import leaf
+
+    entry = rule_from(tmp_path, "Unseen", UNSEEN)
+    found = kernels_of(entry)
+    assert found.structures.options == ("signed",)
+    assert found.numbers == ["h.beta", "now.lr", "now.weight_decay"]
+    for signed in (False, True):
+        h = entry.hyper(lr=0.1, weight_decay=0.1, signed=signed)
+        program = found.structures.programs[((True,) * 3, signed)]
+        assert (program.keeps, [len(one) for one in program.rounds]) == (1, [1, 2])
+        draw = np.random.default_rng(5)
+        p, grads = draw.normal(size=7), draw.normal(size=(STEPS, 7))
+        expected = trajectory(NAMESPACES[0], entry.rule, h, [p], [[g] for g in grads])
+        state = dict.fromkeys(State_fields(entry), np.zeros(7))
+        for t, g in enumerate(grads):
+            given = dict(
+                zip((leaf("coefficient", n, is_array=False) for n in found.numbers), (0.9, 0.1, 0.1), strict=True)
+            )
+            given |= {leaf("input", "p", is_array=True): p, leaf("input", "g", is_array=True): g}
+            given |= {leaf("state", name, is_array=True): x for name, x in state.items()}
+            p, new = stepped(program, given, leaf)
+            state |= new
+            np.testing.assert_allclose(p, expected[t][0], rtol=1e-12)
+
+
+def State_fields(entry: Entry) -> tuple[str, ...]:  # noqa: N802
+    return entry.rule.State._fields
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("return State(shape, shape, shape)", "return State(shape, (1,), shape)", "its state `v` has another shape"),
+        ("(mean,) = yield (Mean(g),)", "mean = xp.sum(g, axis=(0,))", "it sums along some dimensions only"),
+        (
+            "pp, uu = yield Squares(p), Squares(u)",
+            "pp, uu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
+            "at most 4 sums",
+        ),
+    ],
+)
+def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why: str) -> None:
+    from kernels import kernels_of
+    from symbols import NotPrinted
+
+    assert UNSEEN.count(old) == 1
+    with pytest.raises(NotPrinted, match=why):
+        kernels_of(rule_from(tmp_path, "Unseen", UNSEEN.replace(old, new)))
+
+
+def test_a_rule_must_not_branch_on_values(tmp_path: Path) -> None:
+    from kernels import kernels_of
+
+    with pytest.raises(TypeError, match=r"a rule branched on .* Branch on options, and choose between values"):
+        kernels_of(rule_from(tmp_path, "Unseen", UNSEEN.replace("(w != 0) & (x != 0)", "bool(w != 0)")))
+
+
+@cases
+def test_names_of_coefficients(case: Any) -> None:
+    h = case.hyper(**case.busy).fit((7,), (), 1e-7)
+    names = names_of(case.rule.coefficients(np, h, Now(1, 0.1, 0.1)))
+    assert len(names) == len({*names}) == len(numbers(h, Now(1, 0.1, 0.1))) - 6
