@@ -9,12 +9,12 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import OF_TORCH, SHARED, Call, Sizes, Tables
-from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
+from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
+from layerwise.engines.gpu.planes import Tiling, Traits, not_planes, tiling_of, traits_of
 from layerwise.engines.gpu.requests import Requests
 
 MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
@@ -51,15 +51,10 @@ class Adafactor(Method):
         }
 
     @classmethod
-    def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
-        axes = plane_of(job, operands).axes if job.h.factored else ()
-        return max(super().dims(job, operands), *map(len, axes), 0)
-
-    @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         if not job.h.factored:
             return super().compiled_for(job, arrays, sizes)
-        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(plane_of(job, arrays), arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(job, arrays, sizes)
 
     @classmethod
     def pace(cls, h: Any) -> float:
@@ -68,9 +63,7 @@ class Adafactor(Method):
 
     @classmethod
     def declined(cls, job: Job) -> str:
-        if job.h.factored and max(plane_of(job, [job.p] * 4).sizes) > MOST:
-            return f"{tuple(job.p.shape)} has more than {MOST} rows, columns or matrices"
-        return ""
+        return not_planes(job) if job.h.factored else ""
 
     def step(self, call: Call) -> None:
         others = call.others
@@ -145,11 +138,11 @@ class Adafactor(Method):
     def _tiled(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
         """Launch a kernel on all tiles of a group."""
         tables, factored = self.tables, self.factored
-        m, down, across = tiling.tile
+        matrices, rows, columns = tiling.tile
         kernel[(group.size,)](
             tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
             group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=tiling.vector, BM=m, BL=down, BE=across,
+            SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,11 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # elements that it holds at a time
     lanes: int = 256  # sums that are added at a time
-    tile: int = 4096  # elements of matrices that one program holds at a time
+    wide: tuple[int, int, int] = (1, 32, 128)  # matrices, rows and columns that a program holds at a time,
+    narrow: tuple[int, int, int] = (64, 4, 4)  # of small matrices,
+    single: tuple[int, int, int] = (4096, 1, 1)  # and of those of one number
     tiles: int = 8  # such tiles that it takes, one below the other
-    entries: int = 512  # row or column statistics that one program takes
+    entries: int = 1024  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
 
 
@@ -105,18 +108,18 @@ def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
                 for bounds in (getattr(job.h, "trust_clip", None), getattr(job.h, "value_bounds", None))
             )
             fixed = {
-                at.SIGN.value: -1.0 if getattr(job.h, "maximize", False) else 1.0,
-                at.GRAD_LOW.value: -inf if grad_low is None else grad_low,
-                at.GRAD_HIGH.value: inf if grad_high is None else grad_high,
-                at.ADAPT.value: ADAPT[getattr(job.h, "adapt", True)],
-                at.LOW.value: -inf if low is None else low,
-                at.HIGH.value: inf if high is None else high,
-                at.ZERO_RATIO.value: getattr(job.h, "zero_norm_ratio", 1.0),
-                at.MIN_NORM.value: getattr(job.h, "min_norm", 0.0),
-                at.L2.value: getattr(job.h, "l2", 0.0),
+                at.SIGN: -1.0 if getattr(job.h, "maximize", False) else 1.0,
+                at.GRAD_LOW: -inf if grad_low is None else grad_low,
+                at.GRAD_HIGH: inf if grad_high is None else grad_high,
+                at.ADAPT: ADAPT[getattr(job.h, "adapt", True)],
+                at.LOW: -inf if low is None else low,
+                at.HIGH: inf if high is None else high,
+                at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
+                at.MIN_NORM: getattr(job.h, "min_norm", 0.0),
+                at.L2: getattr(job.h, "l2", 0.0),
                 **settings(job.h),
             }
-            known[id(job.h)] = list(fixed), list(fixed.values())
+            known[id(job.h)] = list(map(index, fixed)), list(fixed.values())
         columns, values = known[id(job.h)]
         rows[j, columns] = values
     return rows
@@ -125,7 +128,7 @@ def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
 def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
     for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
-        rows[j, at.P.value] = job.p.data_ptr()
+        rows[j, at.P] = job.p.data_ptr()
         rows[j, at.S0.value : at.S0.value + len(own)] = [0 if x is None else x.data_ptr() for x in own]
     return rows
 
@@ -153,7 +156,7 @@ class Call:
             kernel[(group.size,)](
                 tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
                 tables.clips, *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
-                READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
+                READY=self.ready, SKIPS=self.skips, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
@@ -187,7 +190,7 @@ class Call:
         return TensorRequest(job, type(request), dims_of(request, of.p.ndim, of.block_dims), length)
 
     def each_layer(self, job: int, request: Any) -> TensorRequest:
-        return self.tensor_request(job, request, len(self.tables.layers.ways[job].bases))
+        return self.tensor_request(job, request, self.tables.layers.count(job))
 
     def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
         """Have others add to the sums at these places, which are in the order of the requests."""
