@@ -98,28 +98,28 @@ class Adafactor(Method):
             self._tiled(call, planes.measure, group, tiling, factored.tiled, SCALES=group.kind.traits.scales)
         self._fold(factored.of_sums)
         for programs in factored.of_rows:
-            statistics.total[(len(programs.pairs),)](
+            self.tables.kernels[statistics.total, len(programs.pairs)](
                 factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
     def _fold(self, folds: Sequence[Fold]) -> None:
         for (pairs, (depth, length)), dtype in folds:
-            statistics.fold[(len(pairs),)](
+            self.tables.kernels[statistics.fold, len(pairs)](
                 self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
         for programs in factored.of_all:
-            statistics.renew[(len(programs.pairs),)](
+            self.tables.kernels[statistics.renew, len(programs.pairs)](
                 factored.sides, programs.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
                 BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
     def _answer(self, call: Call, **flags: bool) -> None:
         tables, factored = self.tables, self.factored
-        adafactor.answer[(tables.layers.n,)](
+        tables.kernels[adafactor.answer, tables.layers.n](
             tables.coefficients, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
             tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,
@@ -139,7 +139,7 @@ class Adafactor(Method):
         """Launch a kernel on all tiles of a group."""
         tables, factored = self.tables, self.factored
         matrices, rows, columns = tiling.tile
-        kernel[(group.size,)](
+        tables.kernels[kernel, group.size](
             tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
             group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
             SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,

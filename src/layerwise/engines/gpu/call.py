@@ -17,6 +17,7 @@ from layerwise.drive import Others, TensorRequest, dims_of
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Kind, Layers
 from layerwise.rules.asks import ModelSum, Squares
 
@@ -89,6 +90,7 @@ class Tables:
         self.always_ready = self.bounded or any(
             getattr(job.h, "maximize", False) or getattr(job.h, "value_bounds", None) for job in jobs
         )
+        self.kernels = Kernels()
         self.requests: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
@@ -147,13 +149,13 @@ class Call:
     def coefficients(self, kernel: Any) -> None:
         """Compute the coefficients of all jobs."""
         tables, jobs = self.tables, len(self.tables.jobs)
-        kernel[(-(-jobs // JOBS),)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
+        tables.kernels[kernel, -(-jobs // JOBS)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
         tables = self.tables
         for group in groups:
-            kernel[(group.size,)](
+            tables.kernels[kernel, group.size](
                 tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
                 tables.clips, *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
                 READY=self.ready, SKIPS=self.skips, ALIGNED=group.kind.aligned,
@@ -175,7 +177,7 @@ class Call:
 
     def _answer(self, answer_of: Any, add: bool, last: bool) -> None:
         tables = self.tables
-        parts.answer[(tables.layers.n,)](
+        tables.kernels[parts.answer, tables.layers.n](
             tables.coefficients, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
             tables.partials.shape[1], self.skip, ANSWER_OF=answer_of, ADD=add, LAST=last, SKIPS=self.skips,
             LANES=tables.sizes.lanes,
@@ -213,7 +215,8 @@ class Call:
         if not tables.bounded:
             return
         self.each(parts.square, tables.layers.groups, tables.partials)
-        parts.add_up[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        add_up = tables.kernels[parts.add_up, tables.layers.n]
+        add_up(tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:
