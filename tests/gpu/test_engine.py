@@ -13,7 +13,7 @@ from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, RULE, SMALL
 
 from layerwise import engines
-from layerwise.engines import Counter
+from layerwise.engines import Counter, places
 from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import OnDemand, candidate, engine, step_params, why_not
 from layerwise.engines.gpu.engine import GpuEngine
@@ -193,8 +193,11 @@ def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
 
 
 @cases
-def test_gradients_that_lie_otherwise(case):
+@pytest.mark.parametrize("extension", [True, False])
+def test_gradients_that_lie_otherwise(case, extension, monkeypatch):
     """Another dtype, other strides, another alignment, from one step to the next."""
+    if not extension:
+        monkeypatch.setattr(places, "_native", None)
     jobs = jobs_of(case, [(12, 10), (4, 3, 2, 5)])
     others = copies(jobs)
     ready = prepared(jobs)
