@@ -488,6 +488,16 @@ class TestFirstRun:
             == 1
         )
 
+    def test_sources_that_were_never_installed(self):
+        program = (
+            "import importlib.metadata as found\n"
+            "def none(name): raise found.PackageNotFoundError(name)\n"
+            "found.version = none\n"
+            "import layerwise; print(layerwise.__version__)"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout == "0+source\n"
+
     def test_what_tests_lack_is_said(self, tmp_path, place, monkeypatch):
         monkeypatch.setattr(testing, "find_spec", lambda name: None if name == "hypothesis" else 1)
         assert testing.missing() == "hypothesis"

@@ -192,6 +192,23 @@ def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     assert len(sent) == 2
 
 
+def test_settings_that_tensors_share_are_converted_once(monkeypatch):
+    """As many for a hundred tensors in two groups as for two, and each tensor has its own group's."""
+    converted, value = [], step_params.StepParams._value
+    monkeypatch.setattr(step_params.StepParams, "_value", lambda self, x: (converted.append(x), value(self, x))[1])
+    made, tables = [], []
+    for n in (2, 100):
+        params = step_params.StepParams(n, torch.device(DEVICE))
+        groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)
+        converted.clear()
+        params.write([groups[i % 2] for i in range(n)])
+        made.append(len(converted))
+        tables.append(params._written)
+    assert made[0] == made[1]
+    np.testing.assert_array_equal(tables[1], np.tile(tables[0], 50))
+    assert (tables[0][:, 0] != tables[0][:, 1]).sum() == 2
+
+
 @cases
 @pytest.mark.parametrize("extension", [True, False])
 def test_gradients_that_lie_otherwise(case, extension, monkeypatch):
