@@ -3,8 +3,9 @@
 Is every option's step right, held against the rule in float64? How many launches, copies and waits does a step take?
 Does it go into a CUDA graph? How long does it take beside what people use instead, and beside what the device's memory
 allows? Parts come in order of importance, and what there was no time for is said at the end. The exit code is 1 where
-something is wrong, and 2 where there is no GPU. With --interpret it all runs on a few small tensors through Triton's
-interpreter, to try the script: those times say nothing, and are never written.
+something is wrong, and 2 where there is no GPU. It needs torch, triton and this checkout, whose package it takes where
+none is installed; no network, and no folder to write to but --out. With --interpret it all runs on a few small tensors
+through Triton's interpreter, to try the script: those times say nothing, and are never written.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
 
-from rows import RESULTS, append, provenance
+ROOT = Path(__file__).resolve().parents[1]
+if find_spec("layerwise") is None:
+    sys.path.insert(0, str(ROOT / "src"))
 
-PARTS = ("check", "profile", "graph", "table", "sweep")
+from rows import RESULTS, append, provenance  # noqa: E402
+
+PARTS = ("check", "profile", "graph", "table", "tests", "sweep")
 MODELS = ("gpt-1b", "bert-base", "resnet50", "tiny-1000")
 TABLE = "gpu.csv"
 LIMIT = 540
@@ -39,6 +46,7 @@ def given(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, default=LIMIT, metavar="SECONDS", help=f"at first {LIMIT}")
     parser.add_argument("--interpret", action="store_true", help="without a GPU, through Triton's interpreter")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write the report, the rows and all caches there")
     return parser.parse_args(arguments)
 
 
@@ -46,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = given(arguments)
     if asked.interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # which Triton reads when it is imported
+    if asked.out is not None:
+        keep_within(asked.out)
     from on_gpu.place import NoDeviceError, find
 
     try:
@@ -56,19 +66,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(asked, place)
 
 
-def run(asked: argparse.Namespace, place: Any) -> int:
-    from rich.console import Console
+def keep_within(out: Path) -> None:
+    """Let everything that is written on the way go to this folder: homes and installations may be read-only."""
+    out.mkdir(parents=True, exist_ok=True)
+    for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        os.environ.setdefault(variable, str(out.resolve() / "cache" / variable.partition("_")[0].lower()))
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # of programs that this one starts
+    sys.dont_write_bytecode = True
 
+
+class Both:
+    """Standard output, and a file."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        self._file.write(text)
+        return sys.stdout.write(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+        sys.stdout.flush()
+
+
+def run(asked: argparse.Namespace, place: Any) -> int:
+    if asked.out is None:
+        return report(asked, place, None)
+    with (asked.out / "report.txt").open("w", encoding="utf-8") as file:
+        return report(asked, place, Both(file))
+
+
+def report(asked: argparse.Namespace, place: Any, to: Any) -> int:
+    import layerwise
+    from layerwise.cli.bench.display import Console
     from on_gpu.aims import aims
     from on_gpu.plan import Deadline, Run
     from on_gpu.tables import Results, legend
     from on_gpu.traffic import measure_copy
 
     deadline = Deadline(asked.time_limit)
-    console, origin = Console(), {**provenance(), **described(place)}
+    console, origin = Console(file=to), {**provenance(), **described(place)}
     copy = measure_copy(place)
     kept = not (asked.no_write or place.interpreted)
-    doing = Run(console, place, Results(console, copy, deadline.passed), deadline, writer(origin) if kept else ignore)
+    write = writer(origin, asked.out or RESULTS) if kept else ignore
+    log = None if asked.out is None else asked.out / "tests.txt"
+    doing = Run(console, place, Results(console, copy, deadline.passed), deadline, write, log)
+    doing.say(f"layerwise {layerwise.__version__} of {Path(layerwise.__file__).parent}")
     doing.say(f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}")
     doing.say("An interpreter takes the steps: times say nothing." if place.interpreted else str(copy), "")
     doing.carry_out(doing.parts(asked.only, asked.models))
@@ -97,10 +141,10 @@ def described(place: Any) -> dict[str, str]:
     }
 
 
-def writer(origin: Mapping[str, str]) -> Callable[[Rows], None]:
+def writer(origin: Mapping[str, str], folder: Path) -> Callable[[Rows], None]:
     def write(rows: Rows) -> None:
         if rows:
-            append(RESULTS / TABLE, [{**row, **origin} for row in rows])
+            append(folder / TABLE, [{**row, **origin} for row in rows])
 
     return write
 

@@ -38,7 +38,7 @@ def load(name, file, **more):
 load("rows", "rows.py")
 load("on_gpu", "on_gpu/__init__.py", submodule_search_locations=[str(HOME / "on_gpu")])
 script = load("gpu_script", "gpu.py")
-from on_gpu import aims, check, compiled, graph, options, plan, profiled, rivals, tables, traffic  # noqa: E402
+from on_gpu import aims, check, compiled, graph, options, plan, profiled, rivals, tables, testing, traffic  # noqa: E402
 from on_gpu import place as place_of  # noqa: E402
 
 names = pytest.mark.parametrize("name", place_of.OPTIMIZERS)
@@ -105,16 +105,15 @@ class TestScript:
     def test_an_unknown_part(self, capsys):
         with pytest.raises(SystemExit):
             script.given(["--only", "check,speed"])
-        assert "speed must be of check, profile, graph, table, sweep" in capsys.readouterr().err
+        assert "speed must be of check, profile, graph, table, tests, sweep" in capsys.readouterr().err
 
     def test_the_script_and_its_parts_know_the_same_models(self):
         assert tuple(plan.ROUNDS) == script.MODELS
         assert shapes.SETS.keys() >= set(script.MODELS)
         assert aims.LARGEST in script.MODELS
 
-    def test_rows_have_the_same_columns_whatever_part_they_are_of(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(script, "RESULTS", tmp_path)
-        found, write = results(), script.writer({"gpu": "none"})
+    def test_rows_have_the_same_columns_whatever_part_they_are_of(self, tmp_path):
+        found, write = results(), script.writer({"gpu": "none"}, tmp_path)
         found.tables.append(("table", table("Lamb", "a", timed("ours", [1.0, 3.0], [1.0], [0.1]), timed("no", []))))
         write(found.new_rows())
         found.tables.append(("sweep", table("Lars", "b", timed("ours", [1.0]))))
@@ -364,6 +363,14 @@ class TestTables:
         assert "left out: broken: UnknownOptionError: " in shown
         assert len(measured.rows["layerwise.torch.Lamb"].timing.rounds) == 3
 
+    def test_two_groups_have_decays_of_their_own(self, place):
+        work = place_of.Place(place.device, "cpu").work({"a": (4,), "b": (3,), "c": (2,)})
+        opt = rivals.in_two_groups("Lamb").make(work.params)
+        assert [(len(group["params"]), bool(group["weight_decay"])) for group in opt.param_groups] == [
+            (2, True),
+            (1, False),
+        ]
+
     def test_everybody_that_is_taken_is_there(self, place):
         for name in place_of.OPTIMIZERS:
             labels = [peer.label for peer in rivals.eager(name)]
@@ -432,15 +439,94 @@ class TestPlan:
         run = self.run(there)
         parts = [part.name for part in run.parts(script.PARTS, ["gpt-1b", "resnet50"])]
         kinds = list(dict.fromkeys(name.partition(",")[0] for name in parts))
-        assert kinds == ["check", "profile", "graph", "table", "sweep", "compiled"]
+        assert kinds == ["check", "profile", "graph", "table", "tests", "sweep", "compiled"]
         assert parts.index("table, gpt-1b") < parts.index("table, resnet50") < parts.index("compiled, gpt-1b, Lamb")
         assert [part.name for part in run.parts(["profile"], [])] == ["profile"]
+
+
+class TestFirstRun:
+    """Where there is torch and triton, and nothing else but this checkout."""
+
+    def test_caches_go_to_the_folder_of_the_report(self, tmp_path, monkeypatch):
+        for variable in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
+        monkeypatch.setattr(sys, "dont_write_bytecode", sys.dont_write_bytecode)
+        script.keep_within(tmp_path / "a" / "b")
+        assert script.os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "a" / "b" / "cache" / "triton")
+        assert script.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "a" / "b" / "cache" / "torchinductor")
+
+    def test_the_report_is_written_beside_being_shown(self, tmp_path, place, monkeypatch, capsys):
+        asked = script.given(["--out", str(tmp_path), "--only", "profile"])
+        assert script.run(asked, place) == 0
+        shown = capsys.readouterr().out
+        assert "left out: profile, which needs a GPU" in shown
+        assert (tmp_path / "report.txt").read_text("utf-8") == shown
+        assert not (tmp_path / script.TABLE).exists()  # an interpreter's times are no results
+
+    def test_without_rich(self):
+        """The same table, in plain lines."""
+        program = (
+            "import sys; sys.modules.update(dict.fromkeys(('rich', 'typer', 'pytest', 'hypothesis')))\n"
+            "from layerwise.cli.bench import report\n"
+            "from layerwise.cli.bench.display import Console\n"
+            "from layerwise.cli.bench.measure import Row, Table\n"
+            "from layerwise.cli.bench.timing import Timing\n"
+            "times = {'ours': 0.5, 'another': 0.25}\n"
+            "rows = {name: Row(name, 'torch', Timing([seconds])) for name, seconds in times.items()}\n"
+            "report.show(Console(), Table('Lamb', 'a', {'p': (3,)}, 'float32', 'cpu', 1, 'ours', rows))"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        lines = done.stdout.splitlines()
+        assert lines[0] == "Lamb on a: 3 parameters in 1 tensors, float32 on cpu, 1 thread"
+        assert lines[1].split("  ")[0] == "implementation"
+        assert [line.split()[:2] for line in lines[2:4]] == [["ours", "500"], ["another", "250"]]
+        assert (
+            len(
+                {line.index(cell) + len(cell) for line, cell in zip(lines[1:4], ("step ms", "500", "250"), strict=True)}
+            )
+            == 1
+        )
+
+    def test_sources_that_were_never_installed(self):
+        program = (
+            "import importlib.metadata as found\n"
+            "def none(name): raise found.PackageNotFoundError(name)\n"
+            "found.version = none\n"
+            "import layerwise; print(layerwise.__version__)"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout == "0+source\n"
+
+    def test_what_tests_lack_is_said(self, tmp_path, place, monkeypatch):
+        monkeypatch.setattr(testing, "find_spec", lambda name: None if name == "hypothesis" else 1)
+        assert testing.missing() == "hypothesis"
+        assert testing.missing(tmp_path) == "hypothesis, a checkout's folder tests"
+        run = TestPlan().run(place)
+        run.tests()
+        run.log = tmp_path / "tests.txt"
+        run.tests()
+        assert run.left_out == ["tests, which need --out for what they print", "tests, which need hypothesis"]
+
+    @pytest.mark.parametrize(("body", "failed"), [("pass", False), ("assert False", True)])
+    def test_tests_that_fail_are_wrong(self, body, failed, tmp_path):
+        (tmp_path / "test_one.py").write_text(f"def test_one(): {body}")
+        found = testing.run(tmp_path / "log.txt", 120, str(tmp_path / "test_one.py"), "--noconftest")
+        assert (found.failed, found.whole) == (failed, True)
+        assert f"1 {'failed' if failed else 'passed'}" in found.line
+        assert "1 " in (tmp_path / "log.txt").read_text()
+
+    def test_tests_without_time_are_stopped(self, tmp_path):
+        (tmp_path / "test_one.py").write_text("import time\ndef test_one(): time.sleep(60)")
+        found = testing.run(tmp_path / "log.txt", 0.5, str(tmp_path / "test_one.py"), "--noconftest")
+        assert (found.failed, found.whole) == (False, False)
+        assert found.line.startswith("tests: stopped after ")
 
 
 class TestAims:
     def test_nothing_is_said_of_what_was_not_timed(self):
         found = list(aims.aims(results(), script.MODELS))
-        assert len(found) == 1 + 3 + 6 + 12
+        assert len(found) == 1 + 3 + 9 + 12
         assert all(aim.met is None and str(aim).startswith("not timed: ") for aim in found)
 
     def test_what_is_met_and_what_is_not(self):
@@ -455,7 +541,7 @@ class TestAims:
         found.tables += [("compiled", table("Lamb", "gpt-1b", ours, slow)), ("compiled", table("Lars", "gpt-1b", fast))]
         said = [str(aim) for aim in aims.aims(found, ["gpt-1b"]) if aim.met is not None]
         assert said == [
-            "NOT MET: LAMB beside torch.optim.AdamW, fused, on gpt-1b, times as long: 1.33, at most 1.3",
+            "met: LAMB beside torch.optim.AdamW, fused, on gpt-1b, times as long: 1.33, at most 1.5",
             "met: Lamb's share of the rate of copying, 40 bytes a parameter, on gpt-1b: 0.80, at least 0.8",
             "met: host time of 200 tensors, layerwise.torch.Lamb: 250 µs, at most 300 µs",
             "met: Lamb beside torch.compile of its rule, on gpt-1b, times as long: 0.25, at most 1",

@@ -14,7 +14,7 @@ from on_gpu.check import Outcome, attempt, bits, exact, same
 from on_gpu.compiled import Stepped
 from on_gpu.options import USUAL
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
-from on_gpu.rivals import SCALED, yardstick
+from on_gpu.rivals import SCALED, in_two_groups, yardstick
 from on_gpu.rivals import ours as eager_peer
 from on_gpu.tables import Results
 
@@ -89,7 +89,7 @@ def label_of(optimizer: str) -> str:
 
 
 def table(results: Results, place: Place, optimizer: str) -> None:
-    peers = [eager_peer(optimizer), yardstick(optimizer)]
+    peers = [eager_peer(optimizer), in_two_groups(optimizer), yardstick(optimizer)]
     if not place.interpreted:
         peers.insert(1, Graphed(label_of(optimizer), f"layerwise.torch:{optimizer}", SCALED[optimizer]))
     results.show(results.measure("graph", optimizer, NAME, place.work(many()), peers, ROUNDS))

@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from rich.console import Console
 
+from layerwise.cli.bench.display import Console
 from layerwise.cli.bench.measure import in_short
 from layerwise.cli.bench.shapes import SETS
-from on_gpu import check, graph, profiled, rivals
+from on_gpu import check, graph, profiled, rivals, testing
 from on_gpu.check import Outcome
 from on_gpu.place import OPTIMIZERS, Place
 from on_gpu.sweep import sweep
@@ -52,6 +53,7 @@ class Run:
     results: Results
     deadline: Deadline
     write: Callable[[list[dict[str, object]]], None] = lambda rows: None
+    log: Path | None = None  # of the tests
     wrong: int = 0
     left_out: list[str] = field(default_factory=list)
 
@@ -69,6 +71,8 @@ class Run:
             )
         if "table" in only:
             yield from (Part(f"table, {model}", partial(self.tables, model)) for model in models)
+        if "tests" in only:
+            yield Part("tests", self.tests)
         if "sweep" in only:
             rounds = self.rounds(OF_SWEEP)
             yield from (
@@ -125,6 +129,19 @@ class Run:
     def compiled(self, model: str, name: str) -> None:
         work, peers = self.place.work(SETS[model]()), rivals.compiled(name, self.place, self.deadline.left)
         self.results.show(self.results.measure("compiled", name, model, work, peers, self.rounds(ROUNDS[model])))
+
+    def tests(self) -> None:
+        """Run the tests for as long as there is time; where they cannot run, say what is missing."""
+        if self.log is None:
+            self.left_out.append("tests, which need --out for what they print")
+        elif gone := testing.missing():
+            self.left_out.append(f"tests, which need {gone}")
+        else:
+            found = testing.run(self.log, self.deadline.left())
+            self.say(found.line, "")
+            self.wrong += found.failed
+            if not found.whole:
+                self.left_out.append("tests beyond those, for which there was no time")
 
     def say(self, *lines: str) -> None:
         for line in lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from layerwise.cli.bench.peers import PEERS, Peer
+from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, load
 from on_gpu.compiled import CompiledRule, CompiledStep, as_traced, by_inductor
 from on_gpu.place import Place
 
@@ -27,6 +27,22 @@ COMPILED = {
 
 def ours(name: str, **options: Any) -> Peer:
     return Peer(f"layerwise.torch.{name}", f"layerwise.torch:{name}", {**SCALED[name], "fused": True, **options})
+
+
+class TwoGroups(Peer):
+    """With a weight decay of its own for every second tensor, as people give it to biases."""
+
+    def make(self, params: list[Any]) -> Any:
+        groups = [{"params": params[::2]}, {"params": params[1::2], "weight_decay": 0.0}]
+        return load(self.target)(groups, lr=LR, weight_decay=DECAY, **self.options)
+
+
+def in_two_groups(name: str) -> Peer:
+    return TwoGroups(two_groups(name), f"layerwise.torch:{name}", {**SCALED[name], "fused": True})
+
+
+def two_groups(name: str) -> str:
+    return f"layerwise.torch.{name}, two groups"
 
 
 def by_the_rule(name: str) -> Peer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.table import Table as Grid
-
+from layerwise.cli.bench.display import Grid, box
 from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.report import in_digits, wide
 from on_gpu.place import Place

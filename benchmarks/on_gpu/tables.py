@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.text import Text
 
 from layerwise.cli.bench import report
+from layerwise.cli.bench.display import Console, Text
 from layerwise.cli.bench.measure import Measurement, Row, Table
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.tensors import free

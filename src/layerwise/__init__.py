@@ -3,7 +3,7 @@
 Take the front of your framework: `layerwise.numpy`. Importing this package imports no framework.
 """
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from layerwise.blocks import Blocks
@@ -14,7 +14,10 @@ from layerwise.threads import get_num_threads, set_num_threads
 
 __all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "optional", "preset", "presets", "set_num_threads"]
 
-__version__ = version("layerwise")
+try:
+    __version__ = version("layerwise")
+except PackageNotFoundError:  # its sources are on the path, and it was never installed
+    __version__ = "0+source"
 
 FRONTS = {
     **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy")),

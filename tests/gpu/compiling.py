@@ -33,7 +33,14 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 STATED = ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size")
 OPTIONS: list[dict[str, Any]] = [{}, {"max_grad_norm": 0.5}]
 DTYPES = [("float32",) * 3, ("bfloat16", "bfloat16", "float32"), ("float64",) * 3, ("float16", "float16", "bfloat16")]
-BLOCKS = [((), (300, 72)), ((1,), (16, 5, 48)), ((), (24, 16, 3, 3)), ((), (300,))]
+BLOCKS = [
+    ((), (300, 72)),
+    ((), (300, 71)),
+    ((0,), (5, 16, 48)),
+    ((), (24, 16, 3, 3)),
+    ((), (24, 16, 1, 1)),
+    ((), (300,)),
+]
 
 
 class Elsewhere:
@@ -71,7 +78,7 @@ def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
     for name, flags, kernel in found.values():
         one = {"kernel": name, "flags": flags}
         if "ptx" in kernel.asm:
-            one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.\w]*)", kernel.asm["ptx"]))
+            one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.:\w]*)", kernel.asm["ptx"]))
             one["flushed"] = Counter(re.findall(r"\b(\w+(?:\.\w+)*\.ftz[.\w]*)", kernel.asm["ptx"]))
             one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
             one |= resources(kernel.asm["cubin"])

@@ -15,13 +15,15 @@ from gpu.world import GPU, SMALL
 
 from layerwise import engines
 from layerwise.engines.gpu.call import Sizes
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.engine import GpuEngine, declined
 from layerwise.engines.gpu.factored import Room, lay
-from layerwise.engines.gpu.planes import plane_of, tile_of, vector_of
+from layerwise.engines.gpu.kernels import parts as parts_of_kernels
+from layerwise.engines.gpu.planes import tiling_of
+from layerwise.errors import EngineError
 
 CASE = case_of("Adafactor")
 FLOATS = ("float32",) * 3
-TINY = replace(SMALL, tile=16, tiles=2, entries=16)
+TINY = replace(SMALL, wide=(1, 2, 8), narrow=(1, 4, 4), single=(16, 1, 1), tiles=2, entries=16)
 BUSY = {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.1, "scale_parameter": True, "clip_threshold": 0.5}
 PLANES = [
     ((40, 23), "last"),  # across tiles both ways
@@ -29,14 +31,18 @@ PLANES = [
     ((70, 3), "last"),
     ((1, 40), "last"),
     ((20, 3, 3), "last"),  # small matrices in numbers
-    ((7, 6, 1, 1), "last"),
+    ((7, 20, 1, 1), "last"),
     ((2, 9, 17), "last"),
+    ((7, 1, 6, 1), (0, 2)),
+    ((3, 4, 5, 2), ((1,), (2, 3))),
+    ((3, 4, 5, 2), ((0, 1), (2, 3))),
+]
+NO_PLANES = [
     ((6, 5, 3, 3), (0, 1)),  # matrices that lie inside one another
-    ((6, 5, 3, 3), (1, 0)),
+    ((6, 5), (1, 0)),
     ((6, 5, 7), ((0, 2), (1,))),
     ((6, 5, 7), ((2, 1), (0,))),
     ((3, 4, 5, 2), ((3, 0), (1, 2))),
-    ((3, 4, 5, 2), ((2,), (0,))),
 ]
 
 
@@ -75,22 +81,53 @@ def test_planes(shape, factored, mode):
     held_to_the_rule(there(job_of(shape, options)))
 
 
-@pytest.mark.parametrize(("shape", "factored"), [PLANES[4], PLANES[7], PLANES[11]])
+@pytest.mark.parametrize(("shape", "factored"), [PLANES[4], PLANES[5], PLANES[8], ((5, 1), (0, 1))])
 def test_planes_of_blocks(shape, factored):
-    shape, options = (*shape[:1], 3, *shape[1:]), {**BUSY, "factored": factored}
-    held_to_the_rule(there(job_of(shape, options, blocks=(1,))))
+    held_to_the_rule(there(job_of((3, *shape), {**BUSY, "factored": factored}, blocks=(0,))))
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-@pytest.mark.parametrize("of_gradient", [(0, 1, 2), (0, 2, 1)])
-@pytest.mark.parametrize("factored", [(0, 1), (1, 2), ((0, 2), (1,))])
-def test_any_order_in_memory(order, of_gradient, factored):
+def transposed(a):
+    return a.mT.contiguous().mT
+
+
+@pytest.mark.parametrize(
+    ("shape", "factored", "changed"),
+    [*((shape, factored, GPU.copy) for shape, factored in NO_PLANES), ((6, 5), "last", transposed)],
+)
+def test_other_planes_are_stepped_by_the_rule(shape, factored, changed):
+    job = mapped(there(job_of(shape, {**BUSY, "factored": factored})), changed)
+    ours, theirs = mapped(job, GPU.copy), mapped(job, GPU.copy)
+    with pytest.raises(EngineError, match=r"does not lie in memory as matrices, rows .* and columns .*, in this order"):
+        Stepping(GpuEngine(None, SMALL)).step([ours])
+    GPU.engine(insisting=False).step([ours])
+    GPU.rule.step([theirs])
+    assert bits([ours]) == bits([theirs])
+
+
+def test_statistics_that_are_not_contiguous_are_stepped_by_the_rule():
+    job = there(job_of((6, 5, 4)))
+    state = job.state._replace(exp_avg_sq_row=torch.zeros(6, 10, 1, device=job.p.device)[:, ::2].copy_(job.state[0]))
+    ours, theirs = replace(job, state=state), replace(mapped(job, GPU.copy), g=job.g)
+    with pytest.raises(EngineError, match="the state exp_avg_sq_row is not contiguous"):
+        Stepping(GpuEngine(None, SMALL)).step([ours])
+    GPU.engine(insisting=False).step([ours])
+    GPU.rule.step([theirs])
+    assert bits([ours]) == bits([theirs])
+
+
+def test_what_a_rank_holds_is_judged_by_the_shape_of_the_whole():
+    """All ranks have to choose the same engine, also one whose part is a single row."""
+    job = there(job_of((1, 5), {**BUSY, "factored": (1, 0)}))
+    alone = engines.Job(job.rule, job.h, job.p, job.state)
+    assert declined(alone) == ""
+    assert "does not lie in memory as matrices" in declined(alone._replace(shape=(6, 5)))
+
+
+@pytest.mark.parametrize("of_gradient", [(0, 2, 1), (2, 1, 0)])
+@pytest.mark.parametrize("factored", [(1, 2), ((0, 1), (2,))])
+def test_gradients_in_any_order_in_memory(of_gradient, factored):
     job = there(job_of((4, 6, 10), {**BUSY, "factored": factored}))
-
-    def laid(array, order):
-        return array.permute(order).contiguous().permute(tuple(np.argsort(order)))
-
-    held_to_the_rule(replace(mapped(job, lambda a: laid(a, order)), g=laid(job.g, of_gradient)))
+    held_to_the_rule(replace(job, g=job.g.permute(of_gradient).contiguous().permute(tuple(np.argsort(of_gradient)))))
 
 
 def test_a_gradient_that_is_one_number():
@@ -147,13 +184,12 @@ def test_a_skipped_step_leaves_everything():
     assert bits([job]) != before
 
 
-@pytest.mark.parametrize("factored", [(0, 1), ((0, 2), (1,)), ((1,), (2, 0))])
+@pytest.mark.parametrize("factored", [(1, 2), ((0,), (1, 2)), ((0, 1), (2,))])
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_parts_may_lie_differently_in_memory(factored, dim):
+def test_planes_in_parts(factored, dim):
     job = job_of((6, 5, 4), {**BUSY, "factored": factored})
     cut = Cut(dim, (2,))
     parts = in_parts(job, cut, 2)
-    parts[1] = mapped(parts[1], lambda a: np.asfortranarray(a))
     step_parts(GpuEngine(None, SMALL), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(stepped(there(job))[0], parts, 8 * EPS["float32"])
 
@@ -173,7 +209,7 @@ def test_matrices_of_one_number_take_four_numbers_each(dtype, size):
     job = there(job_of((7, 6, 1, 1), {}, (dtype,) * 3))
     arrays = [job.p, job.g, job.p, job.p]
     room = Room()
-    lay(engines.Job(job.rule, job.h, job.p, job.state), arrays, Sizes(), room)
+    lay(engines.Job(job.rule, job.h, job.p, job.state), arrays, 1, Sizes(), room)
     assert room.taken == 7 * 6 * 4 * size
 
 
@@ -188,29 +224,39 @@ def test_what_was_measured_is_of_each_block():
             np.testing.assert_allclose(stats[name][i], value[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "factored"), PLANES)
-@pytest.mark.parametrize("size", [4, 64, 1024, 4096])
-def test_tiles_are_full_and_no_wider_than_they_need(shape, factored, size):
-    job = there(job_of(shape, {"factored": factored}))
-    made = engines.Job(job.rule, job.h, job.p, job.state)
-    plane = plane_of(made, [job.p, job.g, job.p, job.p])
-    tile = tile_of(plane, size)
-    assert np.prod(tile) == size
-    assert all(n & (n - 1) == 0 for n in tile)
-    assert all(side < 4 * max(n, 2) for side, n in zip(tile[1:], plane.sizes[1:], strict=True))
+def tiling(job):
+    arrays = [job.p, job.g, job.p, job.p]
+    return tiling_of(engines.Job(job.rule, job.h, job.p, job.state), arrays, Sizes())
 
 
-def test_sixteen_bytes_at_once_where_all_lines_begin_there():
-    def vector(shape, dtypes=FLOATS, layout="plain"):
-        job = there(job_of(shape, {}, dtypes, layout=layout))
-        arrays = [job.p, job.g, job.p, job.p]
-        return vector_of(plane_of(engines.Job(job.rule, job.h, job.p, job.state), arrays), arrays)
+def test_one_program_takes_many_small_matrices():
+    sizes, found = Sizes(), {}
+    for shape in [(64, 64, 3, 3), (64, 3, 7, 7), (64, 64, 1, 1), (768, 3072), (70, 3), (4096, 16), (1, 1)]:
+        found[shape] = tiling(there(job_of(shape, {}))).tile
+    assert set(found.values()) == {sizes.wide, sizes.narrow, sizes.single}
+    assert found[64, 64, 3, 3] == found[64, 3, 7, 7] == sizes.narrow
+    assert found[64, 64, 1, 1] == found[1, 1] == sizes.single
+    assert found[768, 3072] == found[4096, 16] == sizes.wide
+
+
+def test_programs_of_small_matrices_are_few(monkeypatch):
+    """A convolution has as many matrices as pairs of channels, and each program takes dozens at least."""
+    launched, kind = [], type(parts_of_kernels.add_up)
+    monkeypatch.setattr(kind, "run", lambda self, *a, grid, **k: launched.append(grid[0]))
+    for shape in [(128, 64, 3, 3), (128, 64, 1, 1)]:
+        launched.clear()
+        stepped(there(job_of(shape, {})), Sizes())
+        assert 0 < max(launched) <= 128 * 64 // 32, launched
+
+
+def test_sixteen_bytes_at_once_where_all_rows_begin_there():
+    def vector(shape, dtypes=FLOATS):
+        return tiling(there(job_of(shape, {}, dtypes))).vector
 
     assert [vector((8, n)) for n in (16, 17, 18, 20)] == [4, 1, 1, 4]
     assert vector((8, 20), ("float32", "bfloat16", "float32")) == 1
     assert vector((8, 24), ("float32", "bfloat16", "float32")) == 8
-    assert vector((8, 24), layout="spread") == 1
-    assert vector((16, 5), layout="transposed") == 4
+    assert [vector((n, 3, 1, 1)) for n in (4, 5)] == [4, 1]
 
 
 def test_a_later_gradient_may_be_laid_out_otherwise():

@@ -12,9 +12,10 @@ from engines.test_against_rule import compare, given_jobs, well_posed
 from engines.test_rounds import Cut, Failing, check, drawn_jobs, in_parts, step_parts
 from engines.worlds import EPS, bits, copied, make_job, mapped, new_gradient, now_of
 from gpu.world import GPU, SMALL
-from hypothesis import given
+from hypothesis import assume, given
 
 from layerwise import engines
+from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
@@ -27,16 +28,23 @@ ENGINE = GpuEngine(None, SMALL)
 def test_any_job(case, drawn):
     seed, g_scale, tensors = drawn
     h = case.hyper(**well_posed(case.drawn(seed)))
-    tensors = [(smaller(shape), *rest) for shape, *rest in tensors]
-    layouts = [GPU.layouts[number % len(GPU.layouts)] if number < 10 else "plain" for *_, number, _ in tensors]
-    # Triton takes no address that a dtype does not divide; nor does PyTorch make one.
-    layouts = ["plain" if layout == "odd" else layout for layout in layouts]
-    jobs = [
-        make_job(case, h, shape, blocks, own, dtypes, layout)
-        for (shape, blocks, dtypes, _, own), layout in zip(tensors, layouts, strict=True)
+    found = [
+        (make_job(case, h, smaller(shape), leading(blocks), own, dtypes, layout), dtypes, layout)
+        for shape, blocks, dtypes, number, own in tensors
+        for layout in ["transposed" if number < 5 else "plain"]
     ]
-    kinds = [(dtypes, layout) for (_, _, dtypes, _, _), layout in zip(tensors, layouts, strict=True)]
-    compare(GPU, h, jobs, g_scale, kinds)
+    taken = [one for one in found if not declined(one[0])]
+    assume(taken)
+    compare(GPU, h, [job for job, *_ in taken], g_scale, [kind for _, *kind in taken])
+
+
+def leading(blocks):
+    return (0,) if blocks else ()
+
+
+def declined(job, shape=None):
+    mine = mapped(job, GPU.array)
+    return engine.declined(engines.Job(mine.rule, mine.h, mine.p, mine.state, mine.block_dims, shape))
 
 
 @cases
@@ -60,7 +68,8 @@ def smaller(shape):
 def test_parts_make_the_whole(case, drawn):
     seed, n, tensors = drawn
     h = case.hyper(**well_posed(case.drawn(seed)))
-    jobs = [make_job(case, h, shape, blocks, own, dtypes) for shape, blocks, _, dtypes, own in tensors]
+    jobs = [make_job(case, h, shape, leading(blocks), own, dtypes) for shape, blocks, _, dtypes, own in tensors]
+    assume(not any(map(declined, jobs)))
     cuts = [cut for _, _, cut, _, _ in tensors]
     for t in (1, 2):
         jobs = [replace(job, now=now_of(h, t), g=new_gradient(job.p, t + 7, str(job.g.dtype))) for job in jobs]

@@ -16,9 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compiled(*args):
+    return printed("gpu.compiling", *args)
+
+
+def printed(program, *args):
     env = {key: x for key, x in os.environ.items() if key != "TRITON_INTERPRET"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tests"), env.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "gpu.compiling", *args]
+    command = [sys.executable, "-m", program, *args]
     told = subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT, timeout=600)
     assert told.returncode == 0, told.stderr
     return [json.loads(line) for line in told.stdout.splitlines()]

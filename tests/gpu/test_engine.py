@@ -13,7 +13,7 @@ from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, RULE, SMALL
 
 from layerwise import engines
-from layerwise.engines import Counter
+from layerwise.engines import Counter, places
 from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import OnDemand, candidate, engine, step_params, why_not
 from layerwise.engines.gpu.engine import GpuEngine
@@ -192,9 +192,29 @@ def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     assert len(sent) == 2
 
 
+def test_settings_that_tensors_share_are_converted_once(monkeypatch):
+    """As many for a hundred tensors in two groups as for two, and each tensor has its own group's."""
+    converted, value = [], step_params.StepParams._value
+    monkeypatch.setattr(step_params.StepParams, "_value", lambda self, x: (converted.append(x), value(self, x))[1])
+    made, tables = [], []
+    for n in (2, 100):
+        params = step_params.StepParams(n, torch.device(DEVICE))
+        groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)
+        converted.clear()
+        params.write([groups[i % 2] for i in range(n)])
+        made.append(len(converted))
+        tables.append(params._written)
+    assert made[0] == made[1]
+    np.testing.assert_array_equal(tables[1], np.tile(tables[0], 50))
+    assert (tables[0][:, 0] != tables[0][:, 1]).sum() == 2
+
+
 @cases
-def test_gradients_that_lie_otherwise(case):
+@pytest.mark.parametrize("extension", [True, False])
+def test_gradients_that_lie_otherwise(case, extension, monkeypatch):
     """Another dtype, other strides, another alignment, from one step to the next."""
+    if not extension:
+        monkeypatch.setattr(places, "_native", None)
     jobs = jobs_of(case, [(12, 10), (4, 3, 2, 5)])
     others = copies(jobs)
     ready = prepared(jobs)
@@ -253,24 +273,67 @@ def test_what_is_measured_can_be_kept():
     assert dict(ready.stats()[0]) != first
 
 
+def turned(a):
+    return a.mT.contiguous().mT
+
+
+def spread(a):
+    return torch.zeros(*a.shape, 2, device=DEVICE)[..., 0].copy_(a)
+
+
+ELSEWHERE = [
+    (
+        (6, 4),
+        (),
+        lambda a: torch.zeros(6, 8, device=DEVICE)[:, ::2].copy_(a),
+        None,
+        "do not fill one stretch of memory",
+    ),
+    ((6, 4), (), None, turned, r"a state has strides \(1, 6\), and the parameter \(4, 1\)"),
+    ((3, 2, 4), (1,), None, None, r"blocks along dimensions \(1,\) of \(3, 2, 4\) are not stretches of memory"),
+    ((3, 4, 2), (0,), turned, turned, r"blocks along dimensions \(0,\) of \(3, 4, 2\) are not stretches of memory"),
+]
+
+
+def elsewhere(case, shape, blocks, of_p, of_state):
+    """A job that lies in memory as kernels do not walk through it."""
+    job = mapped(make_job(case, case.hyper(**UNFACTORED.get(case.name, {})), shape, blocks, 0), GPU.array)
+    state = type(job.state)(*(None if s is None else (of_state or GPU.copy)(s) for s in job.state))
+    return replace(job, p=(of_p or GPU.copy)(job.p), state=state)
+
+
+UNFACTORED = {"Adafactor": {"factored": False}}
+
+
+@cases
+@pytest.mark.parametrize(("shape", "blocks", "of_p", "of_state", "reason"), ELSEWHERE)
+def test_what_is_no_stretch_of_memory_is_stepped_by_the_rule(case, shape, blocks, of_p, of_state, reason):
+    ours, theirs = (elsewhere(case, shape, blocks, of_p, of_state) for _ in range(2))
+    with pytest.raises(EngineError, match=reason):
+        prepared([ours])
+    step(prepared([ours], ENGINE, RULE), [ours])
+    step(prepared([theirs], RULE), [theirs])
+    assert bits([ours]) == bits([theirs])
+
+
+@cases
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    ("shape", "blocks", "laid"),
     [
-        (lambda: torch.zeros(1, 2, 1, 2, 1, 2, 1, 2, 1, 2, device=DEVICE), ""),
-        (lambda: torch.zeros((4,) * 10, device=DEVICE)[::2, ::2, ::2, ::2, ::2], "in more than 4 dimensions"),
+        ((1, 2, 1, 2, 1, 2, 1, 2, 1, 2), (), torch.clone),
+        ((4, 3, 2, 2), (), lambda a: a.contiguous(memory_format=torch.channels_last)),
+        ((5, 1, 3), (0,), lambda a: a.as_strided((5, 1, 3), (3, 77, 1))),  # no stride of one entry matters
+        ((1, 3, 4), (1,), torch.clone),
     ],
 )
-def test_what_is_declined(made, reason):
-    case = case_of("Lamb")
-    p = made()
-    job = engines.Job(case.rule, case.hyper(), p, case.rule.State(torch.zeros_like(p), torch.zeros_like(p)))
-    if not reason:
-        assert engine.declined(job) == ""
-        return
-    assert reason in engine.declined(job)
-    with pytest.raises(EngineError, match=reason):
-        prepare((ENGINE,), [job])
-    prepare((ENGINE, RULE), [job])
+def test_what_fills_its_memory_is_taken_in_any_order(case, shape, blocks, laid):
+    job = mapped(make_job(case, case.hyper(**UNFACTORED.get(case.name, {})), shape, blocks, 0), GPU.array)
+    job = replace(mapped(job, laid), g=job.g.clone())
+    theirs = mapped(job, GPU.copy)
+    step(prepared([job]), [job])
+    step(prepared([theirs], RULE), [theirs])
+    for x, y in zip(stored(job), stored(theirs), strict=True):
+        np.testing.assert_allclose(numbers(x), numbers(y), rtol=1e-5, atol=1e-7)
 
 
 def test_other_rules_are_declined():

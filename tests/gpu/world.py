@@ -15,7 +15,17 @@ from layerwise.engines.rule import RuleEngine
 from layerwise.torch.step._namespace import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Sizes(chunk=256, block=128, lanes=2, tile=256, tiles=2, entries=64, strips=2)
+SMALL = Sizes(
+    chunk=256,
+    block=128,
+    lanes=2,
+    wide=(1, 8, 32),
+    narrow=(8, 4, 4),
+    single=(64, 1, 1),
+    tiles=2,
+    entries=64,
+    strips=2,
+)
 RULE = RuleEngine(Tensors(), None, 1 << 12)
 
 

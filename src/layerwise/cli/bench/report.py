@@ -9,11 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
-
+from layerwise.cli.bench.display import Console, Grid, Text, box
 from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.peers import OURS
 from layerwise.cli.bench.timing import Timing

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import OF_TORCH, SHARED, Call, Sizes, Tables
-from layerwise.engines.gpu.factored import Factored, Fold, Tiling, tiling_of
+from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import adafactor, planes, statistics
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.planes import MOST, Traits, plane_of, traits_of
+from layerwise.engines.gpu.planes import Tiling, Traits, not_planes, tiling_of, traits_of
 from layerwise.engines.gpu.requests import Requests
 
 MEASURED = {"update_rms": at.OF_UPDATE, "trust_ratio": at.RATIO, "weight_rms": at.OF_WEIGHTS}
@@ -51,15 +51,10 @@ class Adafactor(Method):
         }
 
     @classmethod
-    def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
-        axes = plane_of(job, operands).axes if job.h.factored else ()
-        return max(super().dims(job, operands), *map(len, axes), 0)
-
-    @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         if not job.h.factored:
             return super().compiled_for(job, arrays, sizes)
-        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(plane_of(job, arrays), arrays, sizes)
+        return tuple(a.dtype for a in arrays), cls.traits(job), tiling_of(job, arrays, sizes)
 
     @classmethod
     def pace(cls, h: Any) -> float:
@@ -68,9 +63,7 @@ class Adafactor(Method):
 
     @classmethod
     def declined(cls, job: Job) -> str:
-        if job.h.factored and max(plane_of(job, [job.p] * 4).sizes) > MOST:
-            return f"{tuple(job.p.shape)} has more than {MOST} rows, columns or matrices"
-        return ""
+        return not_planes(job) if job.h.factored else ""
 
     def step(self, call: Call) -> None:
         others = call.others
@@ -105,28 +98,28 @@ class Adafactor(Method):
             self._tiled(call, planes.measure, group, tiling, factored.tiled, SCALES=group.kind.traits.scales)
         self._fold(factored.of_sums)
         for programs in factored.of_rows:
-            statistics.total[(len(programs.pairs),)](
+            self.tables.kernels[statistics.total, len(programs.pairs)](
                 factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
             )
         self._fold(factored.of_totals)
 
     def _fold(self, folds: Sequence[Fold]) -> None:
         for (pairs, (depth, length)), dtype in folds:
-            statistics.fold[(len(pairs),)](
+            self.tables.kernels[statistics.fold, len(pairs)](
                 self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
             )
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
         for programs in factored.of_all:
-            statistics.renew[(len(programs.pairs),)](
+            self.tables.kernels[statistics.renew, len(programs.pairs)](
                 factored.sides, programs.pairs, self.tables.coefficients, call.skip, SKIPS=call.skips,
                 BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
             )  # fmt: skip
 
     def _answer(self, call: Call, **flags: bool) -> None:
         tables, factored = self.tables, self.factored
-        adafactor.answer[(tables.layers.n,)](
+        tables.kernels[adafactor.answer, tables.layers.n](
             tables.coefficients, tables.layers.table, factored.plane_of, factored.planes, tables.partials,
             tables.partials.shape[1], factored.tiled, factored.tiled.shape[1], tables.sums, tables.answers,
             tables.layers.n, call.skip, SKIPS=call.skips, LANES=tables.sizes.lanes, **flags,
@@ -145,11 +138,11 @@ class Adafactor(Method):
     def _tiled(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
         """Launch a kernel on all tiles of a group."""
         tables, factored = self.tables, self.factored
-        m, down, across = tiling.tile
-        kernel[(group.size,)](
+        matrices, rows, columns = tiling.tile
+        tables.kernels[kernel, group.size](
             tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
             group.chunks, tables.clips, *args, call.skip, len(tables.jobs), **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=tiling.vector, BM=m, BL=down, BE=across,
+            SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from layerwise.drive import Others, TensorRequest, dims_of
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Kind, Layers
 from layerwise.rules.asks import ModelSum, Squares
 
@@ -38,9 +40,11 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # elements that it holds at a time
     lanes: int = 256  # sums that are added at a time
-    tile: int = 4096  # elements of matrices that one program holds at a time
+    wide: tuple[int, int, int] = (1, 32, 128)  # matrices, rows and columns that a program holds at a time,
+    narrow: tuple[int, int, int] = (64, 4, 4)  # of small matrices,
+    single: tuple[int, int, int] = (4096, 1, 1)  # and of those of one number
     tiles: int = 8  # such tiles that it takes, one below the other
-    entries: int = 512  # row or column statistics that one program takes
+    entries: int = 1024  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
 
 
@@ -86,6 +90,7 @@ class Tables:
         self.always_ready = self.bounded or any(
             getattr(job.h, "maximize", False) or getattr(job.h, "value_bounds", None) for job in jobs
         )
+        self.kernels = Kernels()
         self.requests: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
     def _bounds(self, name: str) -> Tensor | None:
@@ -105,18 +110,18 @@ def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
                 for bounds in (getattr(job.h, "trust_clip", None), getattr(job.h, "value_bounds", None))
             )
             fixed = {
-                at.SIGN.value: -1.0 if getattr(job.h, "maximize", False) else 1.0,
-                at.GRAD_LOW.value: -inf if grad_low is None else grad_low,
-                at.GRAD_HIGH.value: inf if grad_high is None else grad_high,
-                at.ADAPT.value: ADAPT[getattr(job.h, "adapt", True)],
-                at.LOW.value: -inf if low is None else low,
-                at.HIGH.value: inf if high is None else high,
-                at.ZERO_RATIO.value: getattr(job.h, "zero_norm_ratio", 1.0),
-                at.MIN_NORM.value: getattr(job.h, "min_norm", 0.0),
-                at.L2.value: getattr(job.h, "l2", 0.0),
+                at.SIGN: -1.0 if getattr(job.h, "maximize", False) else 1.0,
+                at.GRAD_LOW: -inf if grad_low is None else grad_low,
+                at.GRAD_HIGH: inf if grad_high is None else grad_high,
+                at.ADAPT: ADAPT[getattr(job.h, "adapt", True)],
+                at.LOW: -inf if low is None else low,
+                at.HIGH: inf if high is None else high,
+                at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
+                at.MIN_NORM: getattr(job.h, "min_norm", 0.0),
+                at.L2: getattr(job.h, "l2", 0.0),
                 **settings(job.h),
             }
-            known[id(job.h)] = list(fixed), list(fixed.values())
+            known[id(job.h)] = list(map(index, fixed)), list(fixed.values())
         columns, values = known[id(job.h)]
         rows[j, columns] = values
     return rows
@@ -125,7 +130,7 @@ def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
 def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
     for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
-        rows[j, at.P.value] = job.p.data_ptr()
+        rows[j, at.P] = job.p.data_ptr()
         rows[j, at.S0.value : at.S0.value + len(own)] = [0 if x is None else x.data_ptr() for x in own]
     return rows
 
@@ -144,16 +149,16 @@ class Call:
     def coefficients(self, kernel: Any) -> None:
         """Compute the coefficients of all jobs."""
         tables, jobs = self.tables, len(self.tables.jobs)
-        kernel[(-(-jobs // JOBS),)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
+        tables.kernels[kernel, -(-jobs // JOBS)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
 
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
         tables = self.tables
         for group in groups:
-            kernel[(group.size,)](
+            tables.kernels[kernel, group.size](
                 tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
                 tables.clips, *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
-                READY=self.ready, SKIPS=self.skips, FLAT=group.kind.flat, ALIGNED=group.kind.aligned,
+                READY=self.ready, SKIPS=self.skips, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
@@ -172,7 +177,7 @@ class Call:
 
     def _answer(self, answer_of: Any, add: bool, last: bool) -> None:
         tables = self.tables
-        parts.answer[(tables.layers.n,)](
+        tables.kernels[parts.answer, tables.layers.n](
             tables.coefficients, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
             tables.partials.shape[1], self.skip, ANSWER_OF=answer_of, ADD=add, LAST=last, SKIPS=self.skips,
             LANES=tables.sizes.lanes,
@@ -187,7 +192,7 @@ class Call:
         return TensorRequest(job, type(request), dims_of(request, of.p.ndim, of.block_dims), length)
 
     def each_layer(self, job: int, request: Any) -> TensorRequest:
-        return self.tensor_request(job, request, len(self.tables.layers.ways[job].bases))
+        return self.tensor_request(job, request, self.tables.layers.count(job))
 
     def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
         """Have others add to the sums at these places, which are in the order of the requests."""
@@ -210,7 +215,8 @@ class Call:
         if not tables.bounded:
             return
         self.each(parts.square, tables.layers.groups, tables.partials)
-        parts.add_up[(tables.layers.n,)](tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        add_up = tables.kernels[parts.add_up, tables.layers.n]
+        add_up(tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:

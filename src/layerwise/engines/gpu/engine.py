@@ -11,8 +11,7 @@ import triton
 from layerwise.engines import Engine, Given, Job, Prepared
 from layerwise.engines.gpu.call import OF_TORCH, Sizes
 from layerwise.engines.gpu.kernels import parts
-from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import operands
+from layerwise.engines.gpu.layout import misplaced
 from layerwise.engines.gpu.prepared import OPTIONS, PreparedOnGpu, method_of
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.options import missing
@@ -59,6 +58,4 @@ def declined(job: Job) -> str:
         if x.dtype not in OF_TORCH:
             return f"there are no kernels for {x.dtype}"
     method = method_of(job.h)
-    if method.dims(job, operands(job, job.p, method.states(job))) > at.DIMS.value:
-        return f"{tuple(job.p.shape)} lies in memory in more than {at.DIMS.value} dimensions"
-    return method.declined(job)
+    return misplaced(job, method.states(job)) or method.declined(job)

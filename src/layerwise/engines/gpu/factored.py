@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,22 +14,9 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes, Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
-from layerwise.engines.gpu.layout import Dim, Group, Kind, Layers, numbered
-from layerwise.engines.gpu.planes import (
-    COL_STATE,
-    MOST,
-    ROW_STATE,
-    Plane,
-    operands_of,
-    plane_of,
-    tile_of,
-    traits_of,
-    vector_of,
-)
+from layerwise.engines.gpu.layout import Group, Kind, Layers, full_shape, numbered
+from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of, traits_of
 
-FEW = (
-    16  # statistics of each matrix at a time, where a program takes several matrices; they may have four times as many
-)
 FOLDED = 64  # sums whose strips one program adds up
 CODES = {
     torch.float32: at.FLOAT32.value,
@@ -75,20 +62,14 @@ class Room:
         return Stretch(first, length, strips, strips_first, torch.float64 if strips > 1 else dtype, dtype)
 
 
-class Tiling(NamedTuple):
-    """The division of a plane into tiles."""
-
-    tile: tuple[int, int, int]
-    vector: int  # elements that can be moved at once
-
-
 class FactoredJob(NamedTuple):
     """The plane of a job, its tiles, and the places of its sums."""
 
     plane: Plane
+    layers: int
     tiling: Tiling
     tiles: int  # of each layer
-    sums: tuple[Stretch, Stretch]  # along lines, and along entries
+    sums: tuple[Stretch, Stretch]  # by rows, and by columns
     totals: Stretch  # of G and of R, of each matrix
 
 
@@ -115,13 +96,13 @@ class Factored:
         self._sizes, self._device = sizes, device
         room = Room()
         of = [j for j, job in enumerate(jobs) if job.h.factored]
-        self.by_job = {j: lay(jobs[j], arrays[j], sizes, room) for j in of}
+        self.by_job = {j: lay(jobs[j], arrays[j], layers.count(j), sizes, room) for j in of}
         self.store = tables.shared.room(room.taken // 8)
-        planes, sides = self._planes(layers), self._sides(jobs, arrays)
-        tiles = int(planes[:, at.TILES.value].sum())
+        planes, sides = self._planes(layers), self._sides(jobs)
+        tiles = int(planes[:, at.TILES].sum())
         self.tiled = torch.zeros((2, tiles), dtype=torch.float64, device=device)  # Σp² and Σu² of each tile
         plane_of_layer = np.full(layers.n, -1)
-        plane_of_layer[planes[:, at.PLANE_LAYER.value]] = np.arange(len(planes))
+        plane_of_layer[planes[:, at.PLANE_LAYER]] = np.arange(len(planes))
         made = (planes, sides, plane_of_layer)
         self.planes, self.sides, self.plane_of = (torch.from_numpy(table).to(device) for table in made)
         self.groups = list(self._groups(jobs, arrays, planes))
@@ -131,20 +112,14 @@ class Factored:
     def _planes(self, layers: Layers) -> np.ndarray:
         tables = [_plane_rows(j, laid, layers) for j, laid in self.by_job.items()]
         rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
-        rows[:, at.TILES_FIRST.value] = np.cumsum(rows[:, at.TILES.value]) - rows[:, at.TILES.value]
-        places = at.LINE_SUMS, at.ENTRY_SUMS, at.LINE_FACTORS, at.ENTRY_FACTORS
-        rows[:, [place.value for place in places]] += self.store.data_ptr()
+        rows[:, at.TILES_FIRST] = np.cumsum(rows[:, at.TILES]) - rows[:, at.TILES]
+        rows[:, at.ROW_SUMS :] += self.store.data_ptr()
         return rows
 
-    def _sides(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]]) -> np.ndarray:
-        tables = [
-            _side_rows(j, jobs[j], laid, operands_of(jobs[j], arrays[j]), which)
-            for j, laid in self.by_job.items()
-            for which in (0, 1)
-        ]
+    def _sides(self, jobs: Sequence[Job]) -> np.ndarray:
+        tables = [_side_rows(j, jobs[j], laid, which) for j, laid in self.by_job.items() for which in (0, 1)]
         rows = np.concatenate([np.zeros((0, at.SIDE.value), np.int64), *tables])
-        places = at.FACTORS, at.SUMS, at.TOTALS, at.TOTAL_STRIPS
-        rows[:, [place.value for place in places]] += self.store.data_ptr()
+        rows[:, at.FACTORS :] += self.store.data_ptr()
         return rows
 
     def _groups(
@@ -153,27 +128,28 @@ class Factored:
         """Yield the layers of each kind that have the same tiles."""
         kinds: dict[int, tuple[Kind, Tiling]] = {}
         for j, laid in self.by_job.items():
-            kind = Kind(tuple(a.dtype for a in arrays[j]), False, laid.tiling.vector > 1, traits_of(jobs[j]))
+            kind = Kind(tuple(a.dtype for a in arrays[j]), laid.tiling.vector > 1, traits_of(jobs[j]))
             kinds[j] = kind, laid.tiling
         for kind, tiling in dict.fromkeys(kinds.values()):
             own = np.array([j for j in kinds if kinds[j] == (kind, tiling)])
-            rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB.value], own))
-            pairs = numbered(rows, planes[rows, at.TILES.value], self._device)
+            rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB], own))
+            pairs = numbered(rows, planes[rows, at.TILES], self._device)
             if len(pairs):
                 yield Group(kind, own, pairs, len(pairs)), tiling
 
     def _programs(self, sides: np.ndarray, rows: bool) -> Iterator[Programs]:
         """Yield the programs that take the statistics of all sides, or those of R."""
-        for few in (True, False):
-            shape = share_of(0 if few else MOST, self._sizes)
-            taken = (sides[:, at.SIDE_ENTRIES.value] <= 4 * FEW) == few
-            if rows:
-                taken &= sides[:, at.OF_ROWS.value] == 1
-            own = np.flatnonzero(taken)
-            matrices, entries = sides[own, at.SIDE_MATRICES.value], sides[own, at.SIDE_ENTRIES.value]
-            parts = -(-matrices // shape[0]) * np.maximum(1, -(-entries // shape[1]))
+        shapes = np.array([self._share(side) for side in sides], np.int64).reshape(-1, 2)
+        taken = sides[:, at.OF_ROWS] == 1 if rows else np.full(len(sides), True)
+        for matrices, statistics in dict.fromkeys(tuple(map(int, shape)) for shape in shapes[taken]):
+            own = np.flatnonzero(taken & (shapes == (matrices, statistics)).all(1))
+            lengths = sides[own, at.SIDE_MATRICES], sides[own, at.SIDE_ENTRIES]
+            parts = -(-lengths[0] // matrices) * np.maximum(1, -(-lengths[1] // statistics))
             if parts.sum():
-                yield Programs(numbered(own, parts, self._device), shape)
+                yield Programs(numbered(own, parts, self._device), (matrices, statistics))
+
+    def _share(self, side: np.ndarray) -> tuple[int, ...]:
+        return share_of(self.by_job[int(side[at.SIDE_JOB])].plane, int(side[at.SIDE_ENTRIES]), self._sizes)
 
     def _piles(self) -> tuple[Tensor, list[Fold], list[Fold]]:
         """Return the table of sums with several strips, and the launches that add up sums, and those for totals."""
@@ -185,8 +161,8 @@ class Factored:
                 for laid in self.by_job.values():
                     for stretch in (laid.sums, (laid.totals,))[which]:
                         if stretch.strips_dtype is dtype:
-                            piles += _piles_of(stretch, len(laid.plane.bases), self.store.data_ptr())
-                parts = np.array([-(-pile[at.PILE_LENGTH.value] // FOLDED) for pile in piles[start:]], np.int64)
+                            piles += _piles_of(stretch, laid.layers, self.store.data_ptr())
+                parts = np.array([-(-pile[at.PILE_LENGTH] // FOLDED) for pile in piles[start:]], np.int64)
                 pairs = numbered(np.arange(start, len(piles)), parts, self._device)
                 if len(pairs):
                     launches.append(Fold(Programs(pairs, (self._sizes.strips, FOLDED)), dtype))
@@ -194,98 +170,71 @@ class Factored:
         return table, *folds
 
 
-def lay(job: Job, arrays: Sequence[Tensor], sizes: Sizes, room: Room) -> FactoredJob:
+def lay(job: Job, arrays: Sequence[Tensor], layers: int, sizes: Sizes, room: Room) -> FactoredJob:
     """Cut a job's plane into tiles, and take room for its sums."""
-    plane = plane_of(job, arrays)
-    (matrices, lines, entries), layers = plane.sizes, len(plane.bases)
-    tiling = tiling_of(plane, arrays, sizes)
-    m, down, across = tiling.tile
-    over, under = max(1, -(-entries // across)), max(1, -(-lines // (down * sizes.tiles)))
-    lengths = matrices * lines, matrices * entries
-    rows = lines if plane.lines_are_rows else entries
+    plane, tiling = plane_of(job), tiling_of(job, arrays, sizes)
+    stack, under, over = tiling.tiles(plane, sizes.tiles)
     compute = torch.float64 if job.p.dtype is torch.float64 else torch.float32
-    one = rows == 1 and operands_of(job, arrays)[ROW_STATE].dtype is not torch.float64
-    return FactoredJob(
-        plane,
-        tiling,
-        over * under * max(1, -(-matrices // m)),
-        (room.stretch(layers, lengths[0], over, compute), room.stretch(layers, lengths[1], under, compute)),
-        room.stretch(
-            layers, 2 * matrices, max(1, -(-rows // share_of(rows, sizes)[1])), compute if one else torch.float64
-        ),
+    one = plane.rows == 1 and job.state.exp_avg_sq_row.dtype is not torch.float64
+    strips = max(1, -(-plane.rows // share_of(plane, plane.rows, sizes)[1]))
+    sums = (
+        room.stretch(layers, plane.matrices * plane.rows, over, compute),
+        room.stretch(layers, plane.matrices * plane.columns, under, compute),
     )
-
-
-def tiling_of(plane: Plane, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
-    """Choose the tiles of a plane."""
-    vector = vector_of(plane, arrays)
-    # Addresses of single elements take as many registers as the elements.
-    return Tiling(tile_of(plane, sizes.tile if vector > 1 else sizes.tile // 4), vector)
-
-
-def share_of(entries: int, sizes: Sizes) -> tuple[int, int]:
-    """Return how many matrices, and statistics of each, a program takes of matrices with so many entries."""
-    return (sizes.entries // FEW, FEW) if entries <= 4 * FEW else (1, sizes.entries)
+    totals = room.stretch(layers, 2 * plane.matrices, strips, compute if one else torch.float64)
+    return FactoredJob(plane, layers, tiling, stack * under * over, sums, totals)
 
 
 def _plane_rows(j: int, laid: FactoredJob, layers: Layers) -> np.ndarray:
-    of = np.arange(layers.of(j).start, layers.of(j).stop)
-    rows, n = np.zeros((len(of), at.PLANE.value), np.int64), np.arange(len(of))
-    rows[:, at.PLANE_LAYER.value], rows[:, at.PLANE_JOB.value], rows[:, at.TILES.value] = of, j, laid.tiles
-    rows[:, at.MATRICES.value : at.MATRICES.value + 3] = laid.plane.sizes
-    both = (at.LINE_SUMS, at.LINE_FACTORS), (at.ENTRY_SUMS, at.ENTRY_FACTORS)
-    for columns, stretch in zip(both, laid.sums, strict=True):
-        for column in columns:
-            rows[:, column.value] = stretch.strips_of(n)
-    own = slice(at.OPERANDS.value)
-    for i, base in enumerate(laid.plane.bases):
-        rows[i, at.PLANE_BASE.value : at.PLANE_BASE.value + at.OPERANDS.value] = base[own]
-    for column, axis in zip((at.MATRIX_AXIS, at.LINE_AXIS, at.ENTRY_AXIS), laid.plane.axes, strict=True):
-        rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, own)
-    return rows
-
-
-def _side_rows(j: int, job: Job, laid: FactoredJob, arrays: Sequence[Tensor], which: int) -> np.ndarray:
-    """Return the rows of one job's statistics along lines (0) or along entries (1)."""
-    plane, of_rows = laid.plane, (which == 0) == laid.plane.lines_are_rows
-    rows, n = np.zeros((len(plane.bases), at.SIDE.value), np.int64), np.arange(len(plane.bases))
-    full_shape = job.p.shape if job.shape is None else job.shape
-    counts = [max(1, prod(full_shape[d] for d in group)) for group in job.h.factored]
-    k = ROW_STATE if of_rows else COL_STATE
-    stored, sums, totals, matrices = arrays[k], laid.sums[which], laid.totals, plane.sizes[0]
-    dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)
-    columns = {
-        at.SIDE_JOB.value: j,
-        at.OF_ROWS.value: of_rows,
-        at.SIDE_MATRICES.value: matrices,
-        at.SIDE_ENTRIES.value: plane.sizes[1 + which],
-        at.WIDE.value: sum(bit.value for bit, dtype in dtypes if dtype is torch.float64),
-        at.STORED.value: [stored.data_ptr() + base[k] * stored.element_size() for base in plane.bases],
-        at.STORED_AS.value: CODES[stored.dtype],
-        at.FACTORS.value: sums.strips_of(n),
-        at.SUMS.value: sums.of(n),
-        at.TOTALS.value: totals.of(n),
-        at.TOTAL_STRIPS.value: totals.strips_of(n),
-        at.SUMMED.value: counts[1] if of_rows else counts[0],
-        at.ROWS.value: counts[0],
-        at.COLUMNS.value: counts[1],
+    n, (rows, columns) = np.arange(laid.layers), laid.sums
+    values = {
+        at.PLANE_LAYER: layers.of(j).start + n,
+        at.PLANE_JOB: j,
+        at.PLANE_BASE: n * prod(laid.plane),
+        at.TILES: laid.tiles,
+        at.MATRICES: laid.plane.matrices,
+        at.ROWS: laid.plane.rows,
+        at.COLUMNS: laid.plane.columns,
+        at.ROW_SUMS: rows.strips_of(n),
+        at.COLUMN_SUMS: columns.strips_of(n),
+        at.ROW_FACTORS: rows.strips_of(n),
+        at.COLUMN_FACTORS: columns.strips_of(n),
     }
-    for column, values in columns.items():
-        rows[:, column] = values
-    for column, axis in ((at.SIDE_MATRIX_AXIS, plane.axes[0]), (at.SIDE_AXIS, plane.axes[1 + which])):
-        rows[:, column.value : column.value + at.AXIS.value] = _axis(axis, slice(k, k + 1))
+    return _rows(laid.layers, at.PLANE, values)
+
+
+def _side_rows(j: int, job: Job, laid: FactoredJob, which: int) -> np.ndarray:
+    """Return the rows of one job's statistics by rows (0) or by columns (1)."""
+    full, n, plane = full_shape(job), np.arange(laid.layers), laid.plane
+    counts = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
+    stored = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col)[which]
+    sums, totals, entries = laid.sums[which], laid.totals, plane[1 + which]
+    dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)
+    values = {
+        at.SIDE_JOB: j,
+        at.OF_ROWS: which == 0,
+        at.SIDE_MATRICES: plane.matrices,
+        at.SIDE_ENTRIES: entries,
+        at.WIDE: sum(bit.value for bit, dtype in dtypes if dtype is torch.float64),
+        at.STORED_AS: CODES[stored.dtype],
+        at.SUMMED: counts[1 - which],
+        at.FULL_ROWS: counts[0],
+        at.FULL_COLUMNS: counts[1],
+        at.STORED: stored.data_ptr() + n * plane.matrices * entries * stored.element_size(),
+        at.FACTORS: sums.strips_of(n),
+        at.SUMS: sums.of(n),
+        at.TOTALS: totals.of(n),
+        at.TOTAL_STRIPS: totals.strips_of(n),
+    }
+    return _rows(laid.layers, at.SIDE, values)
+
+
+def _rows(n: int, columns: Any, values: Mapping[Any, Any]) -> np.ndarray:
+    """Return rows of a table with these columns."""
+    rows = np.zeros((n, columns.value), np.int64)
+    for column, numbers in values.items():
+        rows[:, column] = numbers
     return rows
-
-
-def _axis(dims: Sequence[Dim], operands: slice) -> np.ndarray:
-    """Return an axis in the kernels' form. No dimensions are one of size 1; an empty one is never walked along."""
-    row = np.zeros(at.AXIS.value, np.int64)
-    row[at.AXIS_DIMS.value] = max(1, len(dims))
-    for d, dim in enumerate(reversed(dims)):
-        size, stride = (column.value + d * at.AXIS_DIM.value for column in (at.AXIS_SIZE, at.AXIS_STRIDE))
-        row[size] = max(1, dim.size)
-        row[stride : stride + len(dim.strides[operands])] = dim.strides[operands]
-    return row
 
 
 def _piles_of(stretch: Stretch, layers: int, base: int) -> Iterator[tuple[int, ...]]:

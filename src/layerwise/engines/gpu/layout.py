@@ -1,10 +1,9 @@
-"""Tables of where the layers of a list of jobs lie."""
+"""Tables of where the layers of a list of jobs lie: each layer is one stretch of its tensor's memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,53 +14,60 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 
-Offsets = tuple[int, ...]  # of the operands, in their own elements
-P, G = at.P.value, at.G.value
-
-
-class Dim(NamedTuple):
-    """Dimensions that every operand walks through with one stride, as one."""
-
-    size: int
-    strides: Offsets
-
-
-class Way(NamedTuple):
-    """A walk through one job: the offsets of its layers, and the dimensions of each."""
-
-    bases: list[Offsets]
-    dims: list[Dim]
-    size: int  # elements of one layer
-
-    @property
-    def flat(self) -> bool:
-        return not self.dims or (len(self.dims) == 1 and set(self.dims[0].strides) == {1})
-
 
 def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
     """Return p, g and the states of the tensor's shape; p stands in for those that are missing."""
     return [job.p, g, *(job.p if state is None else state for state in states)]
 
 
-def way_of(job: Job, arrays: Sequence[Tensor]) -> Way:
-    """Return how to walk through arrays of the job's shape."""
-    shape, strides = tuple(job.p.shape), list(zip(*(a.stride() for a in arrays), strict=True))
-    blocks = [[tuple(i * s for s in strides[d]) for i in range(shape[d])] for d in job.block_dims]
-    bases = [tuple(map(sum, zip((0,) * len(arrays), *one, strict=False))) for one in product(*blocks)]
-    if not blocks:
-        bases = [(0,) * len(arrays)]
-    own = [Dim(n, strides[d]) for d, n in enumerate(shape) if d not in job.block_dims]
-    return Way(bases, merged(own), prod(dim.size for dim in own))
+def full_shape(job: Job) -> tuple[int, ...]:
+    """Return the shape of the unsharded tensor."""
+    return tuple(job.p.shape) if job.shape is None else job.shape
 
 
-def merged(dims: Sequence[Dim]) -> list[Dim]:
-    """Merge dimensions into as few as possible, the one with p's smallest stride last."""
-    found: list[Dim] = []
-    for dim in sorted((dim for dim in dims if dim.size != 1), key=lambda dim: -dim.strides[P]):
-        if found and all(s == t * dim.size for s, t in zip(found[-1].strides, dim.strides, strict=True)):
-            dim = Dim(found.pop().size * dim.size, dim.strides)
-        found.append(dim)
-    return found
+# ---- what lies in memory as kernels walk through it
+
+
+def misplaced(job: Job, states: Sequence[Tensor | None]) -> str:
+    """Return why the layers of a job are not stretches of memory, or an empty string."""
+    p = job.p
+    if not is_dense(p):
+        return f"strides of {p.stride()} for {tuple(p.shape)} do not fill one stretch of memory"
+    for state in states:
+        if state is not None and not lies_like(state, p):
+            return f"a state has strides {state.stride()}, and the parameter {p.stride()}"
+    if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
+        return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not stretches of memory"
+    return ""
+
+
+def is_dense(x: Tensor) -> bool:
+    """Return whether the elements fill a stretch of memory, in any order of dimensions."""
+    step = 1
+    for stride, n in sorted((stride, n) for stride, n in zip(x.stride(), x.shape, strict=True) if n != 1):
+        if stride != step and x.numel():
+            return False
+        step *= n
+    return True
+
+
+def lies_like(x: Tensor, p: Tensor) -> bool:
+    """Return whether two tensors of one shape have the same strides, wherever strides matter."""
+    if x.stride() == p.stride() or not p.numel():
+        return True
+    return all(s == t for s, t, n in zip(x.stride(), p.stride(), p.shape, strict=True) if n != 1)
+
+
+def in_order(job: Job, *groups: Sequence[int]) -> bool:
+    """Return whether the dimensions of these groups follow one another in the tensor; all ranks see the same."""
+    sizes = full_shape(job)
+    dims = [d for group in groups for d in group if sizes[d] != 1]
+    return dims == sorted(dims)
+
+
+def but(job: Job, *groups: Sequence[int]) -> list[int]:
+    """Return the dimensions that are in none of these groups."""
+    return [d for d in range(job.p.ndim) if not any(d in group for group in groups)]
 
 
 def in_place_of(g: Tensor, p: Tensor) -> Tensor:
@@ -69,18 +75,42 @@ def in_place_of(g: Tensor, p: Tensor) -> Tensor:
     return torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
 
 
+# ---- tables
+
+
 @dataclass(frozen=True)
 class Kind:
     """The constants that the kernels of some layers are compiled for."""
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
-    flat: bool
     aligned: bool
     traits: Any = ()  # what else the rule's kernels are compiled for
 
     @property
     def compute(self) -> torch.dtype:
-        return torch.float64 if self.dtypes[P] is torch.float64 else torch.float32
+        return torch.float64 if self.dtypes[0] is torch.float64 else torch.float32
+
+
+def kind_of(job: Job, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
+    return Kind(tuple(a.dtype for a in arrays), aligned(job, arrays), traits)
+
+
+def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
+    """Return whether all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
+    layers, size = counts(job)
+    return all(a.data_ptr() % 16 == 0 and (layers < 2 or size * a.element_size() % 16 == 0) for a in arrays)
+
+
+def counts(job: Job) -> tuple[int, int]:
+    """Return how many layers a job has, and how many elements each of them."""
+    shape = job.p.shape
+    return prod(shape[d] for d in job.block_dims), prod(shape[d] for d in but(job, job.block_dims))
+
+
+def entries(job: Job) -> int:
+    """Return the number of elements of a layer of the unsharded tensor."""
+    sizes = full_shape(job)
+    return prod(sizes[d] for d in but(job, job.block_dims))
 
 
 class Group(NamedTuple):
@@ -95,22 +125,19 @@ class Group(NamedTuple):
 class Layers:
     """The layers of all jobs, cut into chunks."""
 
-    def __init__(
-        self, jobs: Sequence[Job], ways: Sequence[Way], kinds: Sequence[Kind], chunk: int, device: torch.device
-    ) -> None:
-        self.ways = ways
-        self.firsts = np.cumsum([0, *(len(way.bases) for way in ways)])  # the first layer of each job, and their number
+    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], chunk: int, device: torch.device) -> None:
+        numbers, sizes = np.array([counts(job) for job in jobs], np.int64).T
+        self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         rows = np.zeros((self.n, at.LAYER.value), np.int64)
-        for j, (job, way) in enumerate(zip(jobs, ways, strict=True)):
-            rows[self.firsts[j] : self.firsts[j + 1]] = _row(j, job, way, chunk)
-            for i, base in enumerate(way.bases):
-                rows[self.firsts[j] + i, at.BASE.value : at.BASE.value + len(base)] = base
-            rows[self.firsts[j] : self.firsts[j] + 1, at.LEADS.value] = 1
-        chunks = rows[:, at.CHUNKS.value]
-        rows[:, at.FIRST.value] = np.cumsum(chunks) - chunks
+        of = np.repeat(np.arange(len(jobs)), numbers)
+        rows[:, at.JOB], rows[:, at.COUNT] = of, sizes[of]
+        rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * sizes[of]
+        rows[:, at.ENTRIES] = np.array([entries(job) for job in jobs])[of]
+        rows[:, at.CHUNKS] = chunks = np.maximum(1, -(-sizes // chunk))[of]
+        rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
-        self.job_of = torch.from_numpy(rows[:, at.JOB.value].copy()).to(device)
-        self.lengths = torch.from_numpy(np.diff(self.firsts)).to(device)  # how many layers each job has
+        self.job_of = torch.from_numpy(of).to(device)
+        self.lengths = torch.from_numpy(numbers).to(device)  # how many layers each job has
         self.table = torch.from_numpy(rows).to(device)
         self.groups = list(self._groups(kinds, chunks, device))
 
@@ -121,7 +148,10 @@ class Layers:
     def of(self, job: int) -> slice:
         return slice(int(self.firsts[job]), int(self.firsts[job + 1]))
 
-    def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, device: torch.device) -> Any:
+    def count(self, job: int) -> int:
+        return int(self.firsts[job + 1] - self.firsts[job])
+
+    def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, device: torch.device) -> Iterator[Group]:
         for kind in dict.fromkeys(kinds):
             jobs = np.array([j for j, other in enumerate(kinds) if other == kind])
             layers = np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
@@ -130,35 +160,11 @@ class Layers:
                 yield Group(kind, jobs, pairs, len(pairs))
 
 
-def numbered(rows: Sequence[int] | np.ndarray, parts: Sequence[int] | np.ndarray, device: torch.device) -> Tensor:
+def numbered(rows: np.ndarray, parts: np.ndarray, device: torch.device) -> Tensor:
     """Return a table of programs: each row's number with the number of each of its parts."""
-    numbers = np.concatenate([np.arange(0), *(np.arange(n) for n in parts)])
+    numbers = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     return torch.from_numpy(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32)).to(device)
 
 
-def _row(j: int, job: Job, way: Way, chunk: int) -> np.ndarray:
-    """Return the table row of a job's layers; dimensions that it lacks come first, with size 1."""
-    row = np.zeros(at.LAYER.value, np.int64)
-    row[at.JOB.value], row[at.COUNT.value] = j, way.size
-    row[at.CHUNKS.value] = max(1, -(-way.size // chunk))
-    full_shape = job.p.shape if job.shape is None else job.shape
-    row[at.ENTRIES.value] = prod(n for d, n in enumerate(full_shape) if d not in job.block_dims)
-    missing = at.DIMS.value - len(way.dims)
-    for d in range(at.DIMS.value):
-        size, strides = (1, (0,)) if d < missing else way.dims[d - missing]
-        row[at.SIZE.value + d] = size
-        first = at.STRIDE.value + d * at.OPERANDS.value
-        row[first : first + len(strides)] = strides
-    return row
-
-
-def kind_of(way: Way, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
-    return Kind(tuple(a.dtype for a in arrays), way.flat, way.flat and aligned(arrays, way.bases), traits)
-
-
-def aligned(arrays: Sequence[Tensor], bases: Sequence[Offsets]) -> bool:
-    """Return whether all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
-    return all(
-        a.data_ptr() % 16 == 0 and all(base[k] * a.element_size() % 16 == 0 for base in bases)
-        for k, a in enumerate(arrays)
-    )
+def _entries(job: Job) -> int:
+    return prod(n for d, n in enumerate(full_shape(job)) if d not in job.block_dims)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call, Sizes, Tables
-from layerwise.engines.gpu.layout import kind_of, way_of
+from layerwise.engines.gpu.layout import kind_of
 
 
 class Method:
@@ -41,14 +41,9 @@ class Method:
         raise NotImplementedError
 
     @classmethod
-    def dims(cls, job: Job, operands: Sequence[Tensor]) -> int:
-        """Return the number of dimensions in which the job lies in memory."""
-        return len(way_of(job, operands).dims)
-
-    @classmethod
     def compiled_for(cls, job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Hashable:
         """Return what the kernels of a job with these operands are compiled for."""
-        return kind_of(way_of(job, arrays), arrays, cls.traits(job))
+        return kind_of(job, arrays, cls.traits(job))
 
     @classmethod
     def pace(cls, h: Any) -> float:

@@ -17,8 +17,7 @@ from layerwise.engines import Counter, Engine, Job, Stats
 from layerwise.engines.gpu.adafactor import Adafactor
 from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
-from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, operands, way_of
+from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, lies_like, operands
 from layerwise.engines.gpu.method import Method
 from layerwise.engines.gpu.ratio import Lamb, Lars
 from layerwise.engines.gpu.stats import Measured, Named
@@ -144,9 +143,6 @@ class PreparedOnGpu:
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 
-    def _takes(self, job: Job, g: Tensor, states: Sequence[Tensor | None]) -> bool:
-        return bool(self._rule.dims(job, operands(job, g, states)) <= at.DIMS.value)
-
     def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
         """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
         seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
@@ -164,16 +160,14 @@ class PreparedOnGpu:
 
     def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
         rule, jobs = self._rule, self._jobs
-        each = enumerate(zip(jobs, grads, self._states, strict=True))
-        copied = {i for i, one in each if not self._takes(*one)}
+        copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        ways = [way_of(job, own) for job, own in zip(jobs, arrays, strict=True)]
-        kinds = [kind_of(way, own, rule.traits(job)) for way, own, job in zip(ways, arrays, jobs, strict=True)]
-        layers = Layers(jobs, ways, kinds, self._sizes.chunk, self._device)
+        kinds = [kind_of(job, own, rule.traits(job)) for own, job in zip(arrays, jobs, strict=True)]
+        layers = Layers(jobs, kinds, self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
         tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)
-        self._nowhere = [j for j, way in enumerate(ways) if not way.bases]
+        self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
         return LaidOut(tables, rule(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:

@@ -230,26 +230,17 @@ def _state_shape(state: Tensor, p: Tensor, shape: Sequence[int]) -> tuple[int, .
 
 
 def _lying_like(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return zeros with x's layout: the order of its dimensions, its gaps, its alignment."""
-    gap = 1 if x.is_contiguous() or x.numel() < 2 or _is_dense(x) else 2
-    strides, step = [0] * len(shape), gap
+    """Return zeros with x's layout: the order of its dimensions, and its alignment."""
+    strides, step = [0] * len(shape), 1
     for d in sorted(range(len(shape)), key=lambda d: (x.stride(d), -d)):
-        if x.stride(d) or x.shape[d] < 2:
-            strides[d], step = step, step * max(1, shape[d])
+        strides[d], step = step, step * max(1, shape[d])
     odd = int(x.data_ptr() % 16 != 0)
     return torch.zeros(step + odd, dtype=x.dtype, device=x.device).as_strided(tuple(shape), strides, odd)
 
 
-def _is_dense(x: Tensor) -> bool:
-    sides = sorted(((x.stride(d), n) for d, n in enumerate(x.shape) if n > 1), reverse=True)
-    return bool(sides) and prod(n for _, n in sides) == 1 + sum((n - 1) * stride for stride, n in sides)
-
-
 def _filled(x: Tensor, seed: int) -> Tensor:
     """Fill a tensor with random numbers without using any of the program's generators."""
-    once = x[tuple(slice(None) if stride else slice(1) for stride in x.stride())]  # of what is expanded
-    once.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(once.shape))))
-    return x
+    return x.copy_(torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(x.shape))))
 
 
 def _copy(job: Job) -> Job:

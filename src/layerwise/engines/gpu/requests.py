@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
-from layerwise.engines import Job
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
 from layerwise.rules.asks import Mean
 
 
 class Requests:
-    """The requests of both rounds. Partial sums are sent in the order of the tensor, however it lies in memory."""
+    """The requests of both rounds. Partial sums are sent in the order of the tensor."""
 
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, layers, n = call.tables.jobs, call.tables.layers, call.tables.sums.shape[1]
@@ -27,7 +25,7 @@ class Requests:
         statistics: list[tuple[torch.dtype, np.ndarray]] = []
         for j, factored_job in factored.by_job.items():
             rows, cols = jobs[j].h.factored
-            found = places_of(jobs[j], factored_job)
+            found = places_of(factored_job)
             for dims, (_, places) in zip((cols, rows, rows + cols, rows), found, strict=True):
                 self._first.append(call.tensor_request(j, Mean(None, dims), len(places)))
             statistics += found
@@ -72,33 +70,15 @@ class Requests:
             call.exchange(others, self._last, (self._sums, self._updates))
 
 
-def places_of(job: Job, factored_job: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
+def places_of(laid: FactoredJob) -> list[tuple[torch.dtype, np.ndarray]]:
     """Return the places of row sums, of column sums, and of the totals of G and R, in the order of the tensor."""
-    rows, cols = factored_job.sums if factored_job.plane.lines_are_rows else factored_job.sums[::-1]
-    matrices, lines, entries = map(list, factored_job.plane.dims)
-    of_rows, of_cols = (lines, entries) if factored_job.plane.lines_are_rows else (entries, lines)
-    totals = _places(job, factored_job.totals, matrices)
+    totals = _places(laid.totals, laid.layers).reshape(laid.layers, 2, laid.plane.matrices)
     return [
-        (rows.dtype, _places(job, rows, matrices + of_rows)),
-        (cols.dtype, _places(job, cols, matrices + of_cols)),
-        (factored_job.totals.dtype, totals),
-        (factored_job.totals.dtype, totals + factored_job.totals.length // 2),
+        *((sums.dtype, _places(sums, laid.layers)) for sums in laid.sums),
+        *((laid.totals.dtype, totals[:, which].ravel()) for which in (0, 1)),
     ]
 
 
-def _places(job: Job, stretch: Stretch, walked: Sequence[int]) -> np.ndarray:
-    """Return the places in a stretch, walking along these dimensions, the last one fastest."""
-    shape, step = job.p.shape, [0] * job.p.ndim
-    for d, inner in _with_inner(walked):
-        step[d] = prod(shape[i] for i in inner)
-    for d, inner in _with_inner(job.block_dims):
-        step[d] = stretch.length * prod(shape[i] for i in inner)
-    places = np.array([stretch.first // stretch.dtype.itemsize])
-    for d, n in enumerate(shape):
-        if d in walked or d in job.block_dims:
-            places = np.add.outer(places, np.arange(n) * step[d]).ravel()
-    return places
-
-
-def _with_inner(dims: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
-    return [(d, dims[k + 1 :]) for k, d in enumerate(dims)]
+def _places(stretch: Stretch, layers: int) -> np.ndarray:
+    first: np.ndarray = np.arange(layers * stretch.length) + stretch.first // stretch.dtype.itemsize
+    return first

@@ -69,20 +69,26 @@ class StepParams:
             x.record_stream(stream)
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
+        """Convert each of the `nows` once, however many jobs share it: groups are few, and tensors many."""
         self._converted = []
-        alike = not any(map(is_not, nows, repeat(nows[0])))
-        for field, column in enumerate(zip(*(nows[:1] if alike else nows), strict=True)):
-            row = slice(at.VALUE.value + field, None, at.KIND.value - at.VALUE.value)
-            self._written[row][:2] = self._column(column)
+        keys = list(map(id, nows))
+        distinct = dict(zip(keys, nows, strict=True))
+        columns = map(self._column, zip(*distinct.values(), strict=True))
+        values, kinds = zip(*columns, strict=True)
+        rows = np.array([*values, *kinds], np.int64)
+        if 1 < len(distinct) < len(keys):
+            places = dict(zip(distinct, range(len(distinct)), strict=True))
+            rows = rows.take(np.fromiter(map(places.__getitem__, keys), np.intp, len(keys)), 1)
+        self._written[at.VALUE.value :] = rows
         value, kind = self._written[at.VALUE.value + at.G_SCALE.value], self._written[at.KIND.value + at.G_SCALE.value]
         self.scaled = bool(kind.any() or (value != self._value(1.0)[0]).any())
         self._nows = nows
 
     def _column(self, column: Sequence[Any]) -> Any:
-        """Return one field of `now` for all jobs, and the kind of each value."""
+        """Return one field of several `nows`, and the kind of each value."""
         first = column[0]
         if not any(map(is_not, column, repeat(first))):
-            return np.array(self._value(first))[:, None]
+            return [[x] * len(column) for x in self._value(first)]
         if all(type(x) is Counter for x in column):
             return [x.step.data_ptr() for x in column], [at.COUNTER.value] * len(column)
         return list(zip(*map(self._value, column), strict=True))

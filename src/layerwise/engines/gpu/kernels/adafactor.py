@@ -24,7 +24,6 @@ from layerwise.engines.gpu.kernels.parts import (
     goes,
     gradient,
     now_of,
-    place,
     read,
     ready,
     root,
@@ -42,7 +41,6 @@ from layerwise.engines.gpu.kernels.tables import (
     COEFFICIENTS,
     ENTRIES,
     EPS,
-    FIRST,
     JOB,
     LAM,
     LAYER,
@@ -58,14 +56,13 @@ from layerwise.engines.gpu.kernels.tables import (
     TILES,
     TILES_FIRST,
     VARYING,
-    G,
     P,
+    columns,
     number,
 )
 
-B1, LR_INSIDE, EXPONENT, CAP, OFFSET, THRESHOLD, SCALED, EPS2 = (number(SPECIFIC + i) for i in range(8))
-RELATIVE, LR_CAP, WARMUP, DECAY, EPS_ADDED = (number(SPECIFIC + 8 + i) for i in range(5))
-B2, A2, RHO, LR_DECAY = (number(SPECIFIC + 13 + i) for i in range(4))
+B1, LR_INSIDE, EXPONENT, CAP, OFFSET, THRESHOLD, SCALED, EPS2, _more = columns(9, SPECIFIC)
+RELATIVE, LR_CAP, WARMUP, DECAY, EPS_ADDED, B2, A2, RHO, LR_DECAY = columns(9, _more)
 BY_LR, BY_STEP, BY_ITSELF = number(0.0), number(1.0), number(2.0)
 ABSOLUTE, LR_SCALES, LR_CAPS = number(0.0), number(1.0), number(2.0)  # what RELATIVE says lr is
 
@@ -148,10 +145,10 @@ def move(p_at, e_at, u, steps, mask, COMPUTE: tl.constexpr, MOMENTUM: tl.constex
     b1, scale, after, shrink = steps
     moved = scale * u
     if MOMENTUM:
-        e = b1 * read(e_at, mask, COMPUTE, FULL) + moved
-        write(e_at, e, mask, FULL)
+        e = b1 * read(e_at, mask, COMPUTE, FULL, True) + moved
+        write(e_at, e, mask, FULL, True)
         moved = after * e
-    write(p_at, shrink * read(p_at, mask, COMPUTE, FULL) - moved, mask, FULL)
+    write(p_at, shrink * read(p_at, mask, COMPUTE, FULL, True) - moved, mask, FULL, True)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -159,46 +156,42 @@ def measure(
     step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute V, and Σp² and Σu² of each chunk."""
-    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    at = p_at, g_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
+    at = p_at, g_at, array(pointers, job, begin, S1, STATE1, ALIGNED)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, uu = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            pp_, uu_ = measure_at(
-                at, wanted, k, row, start, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, True
-            )
+            pp_, uu_ = measure_at(at, wanted, k, i, n, COMPUTE, SCALES, CLAMP, LATE, READY, BLOCK, True)
             pp += pp_
             uu += uu_
         if full < n:
-            pp_, uu_ = measure_at(
-                at, wanted, k, row, start, full, n, COMPUTE, SCALES, CLAMP, LATE, READY, FLAT, BLOCK, False
-            )
+            pp_, uu_ = measure_at(at, wanted, k, full, n, COMPUTE, SCALES, CLAMP, LATE, READY, BLOCK, False)
             pp += pp_
             uu += uu_
-    to = partials + tl.load(row + FIRST) + start // CHUNK
+    to = partials + place
     tl.store(to, tl.sum(pp, 0))
     tl.store(to + sums_stride, tl.sum(uu, 0))
 
 
 @triton.jit
 def measure_at(
-    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, SCALES: tl.constexpr, CLAMP: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, k, i, n, COMPUTE: tl.constexpr, SCALES: tl.constexpr, CLAMP: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     p_at, g_at, V_at = at
-    V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    V_at += e
+    g = ready(read(g_at + e, mask, COMPUTE, FULL), wanted, mask, READY)
     V = second_moment(g, read(V_at, mask, COMPUTE, FULL), k)
     if not LATE:
         write(V_at, V, mask, FULL)
@@ -207,7 +200,7 @@ def measure_at(
     u = update(g, V, k, CLAMP)
     pp = tl.zeros((BLOCK,), tl.float64)
     if SCALES:
-        p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
+        p = read(p_at + e, mask, COMPUTE, FULL)
         pp = squared(p)
     return pp, squared(u)
 
@@ -261,16 +254,16 @@ def apply(
     step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, LATE: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write p, e, and if LATE V, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
-    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
-    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    e_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
-    at = p_at, g_at, e_at, array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    layer, job, begin, n, _ = chunk_of(layers, chunks, c, CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
+    e_at = array(pointers, job, begin, S0, STATE0, ALIGNED)
+    at = p_at, g_at, e_at, array(pointers, job, begin, S1, STATE1, ALIGNED)
     wanted, k = (
         wants(coefficients, job, tl.load(clips + layer), COMPUTE),
         coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
@@ -279,29 +272,27 @@ def apply(
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            apply_at(at, wanted, k, steps, row, start, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, True)
+            apply_at(at, wanted, k, steps, i, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, BLOCK, True)
         if full < n:
-            apply_at(
-                at, wanted, k, steps, row, start, full, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, FLAT, BLOCK, False
-            )
-        count(step_params, coefficients, jobs, row, job, start)
+            apply_at(at, wanted, k, steps, full, n, COMPUTE, MOMENTUM, CLAMP, LATE, READY, BLOCK, False)
+        count(step_params, coefficients, jobs, job, begin)
 
 
 @triton.jit
 def apply_at(
-    at, wanted, k, steps, row, start, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, CLAMP: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, k, steps, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, CLAMP: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     p_at, g_at, e_at, V_at = at
-    V_at += place(row, start, e, S1, FLAT)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
-    V = read(V_at, mask, COMPUTE, FULL)
+    V_at += e
+    g = ready(read(g_at + e, mask, COMPUTE, FULL, True), wanted, mask, READY)
+    V = read(V_at, mask, COMPUTE, FULL, True)
     if LATE:
         V = second_moment(g, V, k)
-        write(V_at, V, mask, FULL)
+        write(V_at, V, mask, FULL, True)
     if not FULL:
         V = tl.where(mask, V, 1.0)  # avoid 0/0 past the end
-    p_at += place(row, start, e, P, FLAT)
-    move(p_at, e_at + place(row, start, e, S0, FLAT), update(g, V, k, CLAMP), steps, mask, COMPUTE, MOMENTUM, FULL)
+    p_at += e
+    move(p_at, e_at + e, update(g, V, k, CLAMP), steps, mask, COMPUTE, MOMENTUM, FULL)

@@ -26,7 +26,6 @@ from layerwise.engines.gpu.kernels.parts import (
     gradient,
     now_of,
     one_minus_power,
-    place,
     read,
     ready,
     root,
@@ -40,7 +39,6 @@ from layerwise.engines.gpu.kernels.tables import (
     COEFFICIENTS,
     DECAYED,
     EPS,
-    FIRST,
     HIGH,
     L2,
     LAM,
@@ -56,14 +54,13 @@ from layerwise.engines.gpu.kernels.tables import (
     SPECIFIC,
     VARYING,
     ZERO_RATIO,
-    G,
     P,
+    columns,
     number,
 )
 
-B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT, TRUST_EPS = (number(SPECIFIC + i) for i in range(7))
-LOG_B1, LOG_B2, CORRECTION, DECAY = (number(SPECIFIC + 7 + i) for i in range(4))
-C1, C2, LAM_G, LAM_R, SHRINK, LR_APPLY = (number(SPECIFIC + 11 + i) for i in range(6))
+B1, A1, B2, A2, EPS_ROOT, MAX_WEIGHT, TRUST_EPS, LOG_B1, LOG_B2, CORRECTION, DECAY, _known = columns(12, SPECIFIC)
+C1, C2, LAM_G, LAM_R, SHRINK, LR_APPLY = columns(6, _known)
 UNCORRECTED, CORRECTED, CORRECTED_LR = number(0.0), number(1.0), number(2.0)
 IN_RATIO, DECOUPLED, IN_GRADIENT = number(0.0), number(1.0), number(2.0)
 
@@ -134,15 +131,15 @@ def update(p, m, v, k):
 
 @triton.jit
 def places(
-    step_params, pointers, row, job, jobs, start,
+    step_params, pointers, job, jobs, begin,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr,
-    FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Return where p, g, m and v of a chunk begin."""
-    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    m_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
-    v_at = array(pointers, row, job, start, S1, STATE1, FLAT, ALIGNED)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
+    m_at = array(pointers, job, begin, S0, STATE0, ALIGNED)
+    v_at = array(pointers, job, begin, S1, STATE1, ALIGNED)
     return p_at, g_at, m_at, v_at
 
 
@@ -150,43 +147,43 @@ def places(
 def measure(
     step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the new moments, and Σp² and Σr² of each chunk."""
-    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    at = places(step_params, pointers, job, jobs, begin, PARAM, GRAD, STATE0, STATE1, ALIGNED)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     k = coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE)
     pp, rr = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            pp_, rr_ = measure_at(at, wanted, k, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
+            pp_, rr_ = measure_at(at, wanted, k, i, n, COMPUTE, LATE, READY, BLOCK, True)
             pp += pp_
             rr += rr_
         if full < n:
-            pp_, rr_ = measure_at(at, wanted, k, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
+            pp_, rr_ = measure_at(at, wanted, k, full, n, COMPUTE, LATE, READY, BLOCK, False)
             pp += pp_
             rr += rr_
-    to = partials + tl.load(row + FIRST) + start // CHUNK
+    to = partials + place
     tl.store(to, tl.sum(pp, 0))
     tl.store(to + sums_stride, tl.sum(rr, 0))
 
 
 @triton.jit
 def measure_at(
-    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
-    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, k, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
+    BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     p_at, g_at, m_at, v_at = at
     of_moments, of_update, shrink = k
-    m_at += place(row, start, e, S0, FLAT)
-    v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at + place(row, start, e, P, FLAT), mask, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    m_at += e
+    v_at += e
+    p = read(p_at + e, mask, COMPUTE, FULL)
+    g = ready(read(g_at + e, mask, COMPUTE, FULL, not LATE), wanted, mask, READY)
     m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
     m, v = moments(p, g, m, v, of_moments)
     if not LATE:
@@ -218,13 +215,13 @@ def answer_of(own, to, pp, rr):
 def apply(
     step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    LATE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write p, and if LATE the moments, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
-    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
-    at = places(step_params, pointers, row, job, jobs, start, PARAM, GRAD, STATE0, STATE1, FLAT, ALIGNED)
+    layer, job, begin, n, _ = chunk_of(layers, chunks, c, CHUNK)
+    at = places(step_params, pointers, job, jobs, begin, PARAM, GRAD, STATE0, STATE1, ALIGNED)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     k, step = (
         coefficients_of(coefficients + job * COEFFICIENTS, COMPUTE),
@@ -233,30 +230,30 @@ def apply(
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            apply_at(at, wanted, k, step, row, start, i, n, COMPUTE, LATE, READY, FLAT, BLOCK, True)
+            apply_at(at, wanted, k, step, i, n, COMPUTE, LATE, READY, BLOCK, True)
         if full < n:
-            apply_at(at, wanted, k, step, row, start, full, n, COMPUTE, LATE, READY, FLAT, BLOCK, False)
-        count(step_params, coefficients, jobs, row, job, start)
+            apply_at(at, wanted, k, step, full, n, COMPUTE, LATE, READY, BLOCK, False)
+        count(step_params, coefficients, jobs, job, begin)
 
 
 @triton.jit
 def apply_at(
-    at, wanted, k, step, row, start, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
-    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, k, step, i, n, COMPUTE: tl.constexpr, LATE: tl.constexpr, READY: tl.constexpr,
+    BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     p_at, g_at, m_at, v_at = at
     of_moments, of_update, shrink = k
-    p_at += place(row, start, e, P, FLAT)
-    m_at += place(row, start, e, S0, FLAT)
-    v_at += place(row, start, e, S1, FLAT)
-    p = read(p_at, mask, COMPUTE, FULL)
-    m, v = read(m_at, mask, COMPUTE, FULL), read(v_at, mask, COMPUTE, FULL)
+    p_at += e
+    m_at += e
+    v_at += e
+    p = read(p_at, mask, COMPUTE, FULL, True)
+    m, v = read(m_at, mask, COMPUTE, FULL, True), read(v_at, mask, COMPUTE, FULL, True)
     if LATE:
-        g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+        g = ready(read(g_at + e, mask, COMPUTE, FULL, True), wanted, mask, READY)
         m, v = moments(p, g, m, v, of_moments)
-        write(m_at, m, mask, FULL)
-        write(v_at, v, mask, FULL)
+        write(m_at, m, mask, FULL, True)
+        write(v_at, v, mask, FULL, True)
     p *= shrink
-    write(p_at, p - step * update(p, m, v, of_update), mask, FULL)
+    write(p_at, p - step * update(p, m, v, of_update), mask, FULL, True)

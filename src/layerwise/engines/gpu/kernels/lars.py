@@ -20,7 +20,6 @@ from layerwise.engines.gpu.kernels.parts import (
     goes,
     gradient,
     now_of,
-    place,
     read,
     ready,
     squared,
@@ -33,7 +32,6 @@ from layerwise.engines.gpu.kernels.tables import (
     COEFFICIENTS,
     DECAYED,
     EPS,
-    FIRST,
     HIGH,
     L2,
     LAM,
@@ -49,13 +47,12 @@ from layerwise.engines.gpu.kernels.tables import (
     SPECIFIC,
     VARYING,
     ZERO_RATIO,
-    G,
     P,
-    number,
+    columns,
 )
 
-MU, ETA, DAMPENING, NESTEROV, NORM_DECAYED, LR_INSIDE = (number(SPECIFIC + i) for i in range(6))
-LAM_X, LAM_R, DAMPED, LR_APPLY, OUTSIDE = (number(SPECIFIC + 6 + i) for i in range(5))
+MU, ETA, DAMPENING, NESTEROV, NORM_DECAYED, LR_INSIDE, _known = columns(7, SPECIFIC)
+LAM_X, LAM_R, DAMPED, LR_APPLY, OUTSIDE = columns(5, _known)
 
 
 def settings(h: Any) -> dict[int, float]:
@@ -91,39 +88,39 @@ def coefficients(step_params, table, jobs, BLOCK: tl.constexpr):
 def measure(
     step_params, coefficients, pointers, layers, chunks, clips, partials, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute Σp² and Σx² of each chunk."""
-    layer, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     lam = tl.load(coefficients + job * COEFFICIENTS + LAM_X).to(COMPUTE)
     pp, xx = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, i, n, COMPUTE, READY, FLAT, BLOCK, True)
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, i, n, COMPUTE, READY, BLOCK, True)
             pp += pp_
             xx += xx_
         if full < n:
-            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, row, start, full, n, COMPUTE, READY, FLAT, BLOCK, False)
+            pp_, xx_ = measure_at(p_at, g_at, wanted, lam, full, n, COMPUTE, READY, BLOCK, False)
             pp += pp_
             xx += xx_
-    to = partials + tl.load(row + FIRST) + start // CHUNK
+    to = partials + place
     tl.store(to, tl.sum(pp, 0))
     tl.store(to + sums_stride, tl.sum(xx, 0))
 
 
 @triton.jit
 def measure_at(
-    p_at, g_at, wanted, lam, row, start, i, n,
-    COMPUTE: tl.constexpr, READY: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    p_at, g_at, wanted, lam, i, n,
+    COMPUTE: tl.constexpr, READY: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    p = read(p_at + place(row, start, e, P, FLAT), e < n, COMPUTE, FULL)
-    x = ready(read(g_at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, e < n, READY) + lam * p
+    p = read(p_at + e, e < n, COMPUTE, FULL)
+    x = ready(read(g_at + e, e < n, COMPUTE, FULL), wanted, e < n, READY) + lam * p
     return squared(p), squared(x)
 
 
@@ -156,24 +153,24 @@ def bounded(ratio, lr, low, high):
 def apply(
     step_params, coefficients, pointers, layers, chunks, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    MOMENTUM: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write b and p, in reverse order, because caches may still hold the last chunks."""
     c = tl.num_programs(0) - 1 - tl.program_id(0)
-    layer, row, job, start, n = chunk_of(layers, chunks, c, CHUNK)
-    p_at = array(pointers, row, job, start, P, PARAM, FLAT, ALIGNED)
-    g_at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
-    b_at = array(pointers, row, job, start, S0, STATE0, FLAT, ALIGNED)
+    layer, job, begin, n, _ = chunk_of(layers, chunks, c, CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
+    b_at = array(pointers, job, begin, S0, STATE0, ALIGNED)
     at, wanted = (p_at, g_at, b_at), wants(coefficients, job, tl.load(clips + layer), COMPUTE)
     k = coefficients_of(coefficients + job * COEFFICIENTS, tl.load(answers + layer * ANSWERS + SCALE), COMPUTE)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            apply_at(at, wanted, k, row, start, i, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, True)
+            apply_at(at, wanted, k, i, n, COMPUTE, MOMENTUM, READY, BLOCK, True)
         if full < n:
-            apply_at(at, wanted, k, row, start, full, n, COMPUTE, MOMENTUM, READY, FLAT, BLOCK, False)
-        count(step_params, coefficients, jobs, row, job, start)
+            apply_at(at, wanted, k, full, n, COMPUTE, MOMENTUM, READY, BLOCK, False)
+        count(step_params, coefficients, jobs, job, begin)
 
 
 @triton.jit
@@ -187,20 +184,20 @@ def coefficients_of(own, scale, COMPUTE: tl.constexpr):
 
 @triton.jit
 def apply_at(
-    at, wanted, k, row, start, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, READY: tl.constexpr,
-    FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, k, i, n, COMPUTE: tl.constexpr, MOMENTUM: tl.constexpr, READY: tl.constexpr,
+    BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     p_at, g_at, b_at = at
     lam, scale, mu, damped, nesterov, outside = k
-    p_at += place(row, start, e, P, FLAT)
-    p = read(p_at, mask, COMPUTE, FULL)
-    g = ready(read(g_at + place(row, start, e, G, FLAT), mask, COMPUTE, FULL), wanted, mask, READY)
+    p_at += e
+    p = read(p_at, mask, COMPUTE, FULL, True)
+    g = ready(read(g_at + e, mask, COMPUTE, FULL, True), wanted, mask, READY)
     u = scale * (g + lam * p)
     if MOMENTUM:
-        b_at += place(row, start, e, S0, FLAT)
-        b = mu * read(b_at, mask, COMPUTE, FULL) + damped * u
-        write(b_at, b, mask, FULL)
+        b_at += e
+        b = mu * read(b_at, mask, COMPUTE, FULL, True) + damped * u
+        write(b_at, b, mask, FULL, True)
         u = tl.where(nesterov, u + mu * b, b)
-    write(p_at, p - outside * u, mask, FULL)
+    write(p_at, p - outside * u, mask, FULL, True)

@@ -12,7 +12,6 @@ from layerwise.engines.gpu.kernels.tables import (
     COEFFICIENTS,
     COUNT,
     COUNTER,
-    DIMS,
     FIRST,
     FLOAT32,
     FLOAT64,
@@ -25,18 +24,14 @@ from layerwise.engines.gpu.kernels.tables import (
     KIND,
     LAM,
     LAYER,
-    LEADS,
     LR,
     OPERANDS,
     PROGRAM,
     PROGRAM_PART,
     PROGRAM_ROW,
     SIGN,
-    SIZE,
-    STRIDE,
     VALUE,
     VARYING,
-    G,
     T,
 )
 
@@ -73,67 +68,49 @@ def now_of(step_params, coefficients, jobs, j, mask):
 
 @triton.jit
 def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
-    """Return the layer of chunk c, its row, its job, and the chunk's first element and length."""
+    """Return chunk c's layer, its job, its first element in the tensor, its length, and the place of its sums."""
     layer = tl.load(chunks + PROGRAM * c + PROGRAM_ROW)
-    row = layers + layer.to(tl.int64) * LAYER
-    start = tl.load(chunks + PROGRAM * c + PROGRAM_PART).to(tl.int64) * CHUNK
+    row, part = layers + layer.to(tl.int64) * LAYER, tl.load(chunks + PROGRAM * c + PROGRAM_PART)
+    start = part.to(tl.int64) * CHUNK
     n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
-    return layer, row, tl.load(row + JOB), start, n
+    return layer, tl.load(row + JOB), tl.load(row + BASE) + start, n, tl.load(row + FIRST) + part
 
 
 @triton.jit
-def array(
-    pointers, row, job, start,
-    WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
-    """Return where the chunk of this operand begins; where a layer is not contiguous, where the layer begins."""
-    return begins(tl.load(pointers + job * OPERANDS + WHICH), row, start, WHICH, DTYPE, FLAT, ALIGNED)
+def array(pointers, job, begin, WHICH: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return where this operand has the element `begin`."""
+    return element(tl.load(pointers + job * OPERANDS + WHICH), begin, DTYPE, ALIGNED)
 
 
 @triton.jit
-def gradient(step_params, row, job, jobs, start, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
-    return begins(tl.load(step_params + GRADIENT * jobs + job), row, start, G, DTYPE, FLAT, ALIGNED)
+def gradient(step_params, job, jobs, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    return element(tl.load(step_params + GRADIENT * jobs + job), begin, DTYPE, ALIGNED)
 
 
 @triton.jit
-def begins(address, row, start, WHICH: tl.constexpr, DTYPE: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr):
-    base = tl.load(row + BASE + WHICH)
-    at = address.to(tl.pointer_type(DTYPE)) + (base + start if FLAT else base)
+def element(address, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    at = address.to(tl.pointer_type(DTYPE)) + begin
     # The hint stands here because the compiler attaches it to the operation that makes the pointer.
     return tl.multiple_of(at, 16) if ALIGNED else at
 
 
 @triton.jit
-def place(row, start, i, WHICH: tl.constexpr, FLAT: tl.constexpr):
-    """Return the offset of element i of the chunk from what `array` returns."""
-    if FLAT:
-        at = i
-    else:
-        rest = start + i
-        at = rest * 0
-        for back in tl.static_range(DIMS):
-            d = DIMS - 1 - back
-            size = tl.load(row + SIZE + d)
-            at += rest % size * tl.load(row + STRIDE + d * OPERANDS + WHICH)
-            rest = rest // size
-    return at
-
-
-@triton.jit
-def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr):
+def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr = False):
+    """Load numbers; those read for the LAST time in a step need not stay in caches."""
     if FULL:
-        return tl.load(at).to(COMPUTE)
-    return tl.load(at, mask, other=0.0).to(COMPUTE)
+        return tl.load(at, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
+    return tl.load(at, mask, other=0.0, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
 
 
 @triton.jit
-def write(at, x, mask, FULL: tl.constexpr):
+def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
     if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
         x = x.to(tl.float32)  # float32 can be converted to every dtype of 16 bits
+    x = x.to(at.dtype.scalar.element_ty)
     if FULL:
-        tl.store(at, x.to(at.dtype.scalar.element_ty))
+        tl.store(at, x, eviction_policy="evict_first" if LAST else "")
     else:
-        tl.store(at, x.to(at.dtype.scalar.element_ty), mask)
+        tl.store(at, x, mask, eviction_policy="evict_first" if LAST else "")
 
 
 @triton.jit
@@ -145,9 +122,9 @@ def goes(skip, SKIPS: tl.constexpr):
 
 
 @triton.jit
-def count(step_params, coefficients, jobs, row, job, start):
-    """Count the step of this job if its count lives on the device; the program of its first chunk does it."""
-    counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (tl.load(row + LEADS) == 1) & (start == 0)
+def count(step_params, coefficients, jobs, job, begin):
+    """Count the step of this job if its count lives on the device; the program at the tensor's beginning does it."""
+    counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (begin == 0)
     counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
     tl.store(counter, tl.load(coefficients + job * COEFFICIENTS + T).to(tl.int64), counts)
 
@@ -257,26 +234,26 @@ def answer(
 def square(
     step_params, coefficients, pointers, layers, chunks, clips, partials, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, FLAT: tl.constexpr, ALIGNED: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute Σg² of each chunk, with g ready but for the division by its norm."""
-    _, row, job, start, n = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = gradient(step_params, row, job, jobs, start, GRAD, FLAT, ALIGNED)
+    _, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
     wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
     full = n // BLOCK * BLOCK
     for i in range(0, full, BLOCK):
-        gg += square_at(at, wanted, row, start, i, n, COMPUTE, FLAT, BLOCK, True)
+        gg += square_at(at, wanted, i, n, COMPUTE, BLOCK, True)
     if full < n:
-        gg += square_at(at, wanted, row, start, full, n, COMPUTE, FLAT, BLOCK, False)
-    tl.store(partials + tl.load(row + FIRST) + start // CHUNK, tl.sum(gg, 0))
+        gg += square_at(at, wanted, full, n, COMPUTE, BLOCK, False)
+    tl.store(partials + place, tl.sum(gg, 0))
 
 
 @triton.jit
 def square_at(
-    at, wanted, row, start, i, n,
-    COMPUTE: tl.constexpr, FLAT: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, wanted, i, n,
+    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    return squared(ready(read(at + place(row, start, e, G, FLAT), e < n, COMPUTE, FULL), wanted, e < n, True))
+    return squared(ready(read(at + e, e < n, COMPUTE, FULL), wanted, e < n, True))

@@ -1,14 +1,13 @@
 """Adafactor where V is factored (rules/adafactor.py), cut where the rule yields.
 
-    measure: Σ(g²) along lines and along entries, Σp²      → fold, total (statistics.py)
+    measure: Σ(g²) by rows and by columns, Σp²             → fold, total (statistics.py)
     renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
-    squares: Σu²,  u = g·line·entry                        → adafactor.answer
+    squares: Σu²,  u = g·row·column                        → adafactor.answer
     apply:   p, e
 
-A tensor is a stack of matrices, a matrix has lines, a line has entries, and entries are what lies nearest to one
-another in memory; R belongs to lines and C to entries, or the other way round. A program takes a tile of so many
-matrices, lines and entries, and then the tiles below it. Its partial sum along a line is one of several strips of that
-line's sum, which are added up afterwards, always in the same order.
+A layer is a stack of matrices in one stretch of memory. A program takes a tile of so many matrices, rows and columns,
+and then the tiles below it. Its partial sum along a row is one of several strips of that row's sum, which are added up
+afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -19,24 +18,13 @@ import triton.language as tl
 from layerwise.engines.gpu.kernels.adafactor import move, steps_of
 from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, squared, wants
 from layerwise.engines.gpu.kernels.tables import (
-    AXIS_DIM,
-    AXIS_DIMS,
-    AXIS_SIZE,
-    AXIS_STRIDE,
     COEFFICIENTS,
-    ENTRIES_OF_LINE,
-    ENTRY_AXIS,
-    ENTRY_FACTORS,
-    ENTRY_SUMS,
+    COLUMN_FACTORS,
+    COLUMN_SUMS,
+    COLUMNS,
     EPS,
     GRADIENT,
-    LAYER,
-    LINE_AXIS,
-    LINE_FACTORS,
-    LINE_SUMS,
-    LINES,
     MATRICES,
-    MATRIX_AXIS,
     OPERANDS,
     PLANE,
     PLANE_BASE,
@@ -45,10 +33,12 @@ from layerwise.engines.gpu.kernels.tables import (
     PROGRAM,
     PROGRAM_PART,
     PROGRAM_ROW,
+    ROW_FACTORS,
+    ROW_SUMS,
+    ROWS,
     S0,
     TILES_FIRST,
     VARYING,
-    G,
     P,
 )
 
@@ -56,56 +46,48 @@ from layerwise.engines.gpu.kernels.tables import (
 
 
 @triton.jit
-def along(axis, i, WHICH: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the offset of element i of an axis: with a VECTOR, a multiple that the compiler recognizes."""
-    stride = axis + AXIS_STRIDE + WHICH
-    if VECTOR > 1:
-        return i.to(tl.int64) * (tl.load(stride) // VECTOR * VECTOR)
-    rest, at = i, tl.zeros_like(i).to(tl.int64)
-    outermost = tl.load(axis + AXIS_DIMS).to(tl.int32) - 1
-    for d in range(outermost):
-        size = tl.load(axis + AXIS_SIZE + d * AXIS_DIM).to(tl.int32)
-        at += (rest % size).to(tl.int64) * tl.load(stride + d * AXIS_DIM)
-        rest = rest // size
-    return at + rest.to(tl.int64) * tl.load(stride + outermost * AXIS_DIM)
-
-
-@triton.jit
 def tile_of(
-    planes, tiles, c, BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr, VECTOR: tl.constexpr
+    planes, tiles, c, BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr, VECTOR: tl.constexpr
 ):
-    """Return the plane of tile c, the numbers of the tile and of its strips, and its matrices, lines and entries."""
+    """Return the plane of tile c, its sizes, the numbers of the tile and of its strips, its matrices and its columns.
+
+    With a VECTOR, the compiler recognizes of which numbers it is a divisor.
+    """
     plane = planes + tl.load(tiles + PROGRAM * c + PROGRAM_ROW).to(tl.int64) * PLANE
-    number = tl.load(tiles + PROGRAM * c + PROGRAM_PART)
-    lines = tl.load(plane + LINES).to(tl.int32)
-    entries = (tl.load(plane + ENTRIES_OF_LINE) // VECTOR * VECTOR).to(tl.int32)
-    down, across = tl.maximum(tl.cdiv(lines, BL * DEPTH), 1), tl.maximum(tl.cdiv(entries, BE), 1)
+    number, matrices = tl.load(tiles + PROGRAM * c + PROGRAM_PART), tl.load(plane + MATRICES).to(tl.int32)
+    if BR * BC == 1:
+        matrices = matrices // VECTOR * VECTOR
+        rows, columns = tl.full((), 1, tl.int32), tl.full((), 1, tl.int32)
+    else:
+        rows = tl.load(plane + ROWS).to(tl.int32)
+        columns = tl.load(plane + COLUMNS).to(tl.int32) // VECTOR * VECTOR
+    down, across = tl.maximum(tl.cdiv(rows, BR * DEPTH), 1), tl.maximum(tl.cdiv(columns, BC), 1)
     over, under = number % across, number // across % down
     m = number // across // down * BM + tl.arange(0, BM)
-    e = over * BE + tl.arange(0, BE)
-    return plane, number, over, under, m, e, lines, entries
+    return plane, (matrices, rows, columns), number, over, under, m, over * BC + tl.arange(0, BC)
 
 
 @triton.jit
-def corner(plane, address, m, e, WHICH: tl.constexpr, DTYPE: tl.constexpr, VECTOR: tl.constexpr):
-    """Return where this operand has the first line of these matrices and entries."""
-    at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE + WHICH)
+def corner(plane, address, m, c, sizes, DTYPE: tl.constexpr, VECTOR: tl.constexpr):
+    """Return where this operand has the first row of these matrices and columns."""
+    _, rows, columns = sizes
+    at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE)
     if VECTOR > 1:
         # The hint stands here because the compiler attaches it to the operation that makes the pointer.
         at = tl.multiple_of(at, 16)
-        return at + along(plane + MATRIX_AXIS, m, WHICH, VECTOR)[:, None, None] + e[None, None, :]
-    matrices, entries = along(plane + MATRIX_AXIS, m, WHICH, 1), along(plane + ENTRY_AXIS, e, WHICH, 1)
-    return at + matrices[:, None, None] + entries[None, None, :]
+    return at + (m.to(tl.int64) * rows * columns)[:, None, None] + c[None, None, :]
 
 
 @triton.jit
-def lines_of(plane, lines, WHICH: tl.constexpr, VECTOR: tl.constexpr):
-    return along(plane + LINE_AXIS, lines, WHICH, VECTOR)[None, :, None]
+def rows_of(r, sizes):
+    """Return the offsets of these rows."""
+    _, _, columns = sizes
+    return (r.to(tl.int64) * columns)[None, :, None]
 
 
 @triton.jit
 def factors_of(plane, m, i, n, mask, WHICH: tl.constexpr, COMPUTE: tl.constexpr):
-    """Load the factors of lines, or of entries, of these matrices."""
+    """Load the factors of rows, or of columns, of these matrices."""
     at = tl.load(plane + WHICH).to(tl.pointer_type(COMPUTE))
     return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], mask, other=1.0)
 
@@ -118,45 +100,43 @@ def measure(
     step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
-    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+    BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """Compute each tile's strips of the sums of g² along lines and along entries, and its Σp²."""
-    plane, number, over, under, m, e, lines, entries = tile_of(
-        planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR
-    )
+    """Compute each tile's strips of the sums of g² by rows and by columns, and its Σp²."""
+    plane, sizes, number, over, under, m, c = tile_of(planes, tiles, tl.program_id(0), BM, BR, BC, DEPTH, VECTOR)
+    matrices, rows, columns = sizes
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
-    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
-    matrices = tl.load(plane + MATRICES)
-    of_lines = tl.load(plane + LINE_SUMS).to(tl.pointer_type(COMPUTE)) + (over * matrices + m.to(tl.int64)) * lines
-    of_entries = (
-        tl.load(plane + ENTRY_SUMS).to(tl.pointer_type(COMPUTE)) + (under * matrices + m.to(tl.int64)) * entries
-    )
-    in_m, in_e, goes_on = m < matrices, e < entries, goes(skip, SKIPS)
-    pp, by_entry = tl.zeros((BM, BL, BE), tl.float64), tl.zeros((BM, BL, BE), COMPUTE)
-    first = under * BL * DEPTH
-    for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
-        line = i + tl.arange(0, BL)
-        in_lines = in_m[:, None] & (line < lines)[None, :]
-        mask = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, line, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
+    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
+    strip = tl.load(plane + ROW_SUMS).to(tl.pointer_type(COMPUTE))
+    of_rows = strip + (over * matrices.to(tl.int64) + m) * rows
+    strip = tl.load(plane + COLUMN_SUMS).to(tl.pointer_type(COMPUTE))
+    of_columns = strip + (under * matrices.to(tl.int64) + m) * columns
+    in_m, in_c, goes_on = m < matrices, c < columns, goes(skip, SKIPS)
+    pp, by_column = tl.zeros((BM, BR, BC), tl.float64), tl.zeros((BM, BR, BC), COMPUTE)
+    first = under * BR * DEPTH
+    for i in range(first, tl.minimum(first + BR * DEPTH, rows), BR):
+        r = i + tl.arange(0, BR)
+        in_rows = in_m[:, None] & (r < rows)[None, :]
+        mask = in_rows[:, :, None] & in_c[None, None, :] & goes_on
+        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, mask, READY)
         gg = g * g
-        tl.store(of_lines[:, None] + line[None, :], tl.sum(gg, 2), in_lines)
-        by_entry += gg
+        tl.store(of_rows[:, None] + r[None, :], tl.sum(gg, 2), in_rows)
+        by_column += gg
         if SCALES:
-            p = read(p_at + lines_of(plane, line, P, VECTOR), mask, COMPUTE, False)
+            p = read(p_at + rows_of(r, sizes), mask, COMPUTE, False)
             pp += squared(p)
-    tl.store(of_entries[:, None] + e[None, :], tl.sum(by_entry, 1), in_m[:, None] & in_e[None, :])
+    tl.store(of_columns[:, None] + c[None, :], tl.sum(by_column, 1), in_m[:, None] & in_c[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp))
 
 
 @triton.jit
-def update(g, line, entry, eps1, CLAMP: tl.constexpr):
+def update(g, row, column, eps1, CLAMP: tl.constexpr):
     if CLAMP:
-        return g / at_least(line * entry, eps1)
-    return g * line * entry
+        return g / at_least(row * column, eps1)
+    return g * row * column
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -164,26 +144,27 @@ def squares(
     step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, sums_stride, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
-    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+    BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Compute Σu² of each tile, in reverse order, because caches may still hold the last tiles."""
-    c = tl.num_programs(0) - 1 - tl.program_id(0)
-    plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, c, BM, BL, BE, DEPTH, VECTOR)
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    plane, sizes, number, _, under, m, c = tile_of(planes, tiles, tile, BM, BR, BC, DEPTH, VECTOR)
+    matrices, rows, columns = sizes
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     eps1 = tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
-    in_m, in_e, goes_on = m < tl.load(plane + MATRICES), e < entries, goes(skip, SKIPS)
-    entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
-    uu = tl.zeros((BM, BL, BE), tl.float64)
-    first = under * BL * DEPTH
-    for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
-        at = i + tl.arange(0, BL)
-        in_lines = in_m[:, None] & (at < lines)[None, :]
-        mask = in_lines[:, :, None] & in_e[None, None, :] & goes_on
-        g = ready(read(g_at + lines_of(plane, at, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
-        line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
-        u = tl.where(mask, update(g, line, entry, eps1, CLAMP), 0.0)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
+    in_m, in_c, goes_on = m < matrices, c < columns, goes(skip, SKIPS)
+    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], COLUMN_FACTORS, COMPUTE)[:, None, :]
+    uu = tl.zeros((BM, BR, BC), tl.float64)
+    first = under * BR * DEPTH
+    for i in range(first, tl.minimum(first + BR * DEPTH, rows), BR):
+        r = i + tl.arange(0, BR)
+        in_rows = in_m[:, None] & (r < rows)[None, :]
+        mask = in_rows[:, :, None] & in_c[None, None, :] & goes_on
+        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, mask, READY)
+        row = factors_of(plane, m, r, rows, in_rows, ROW_FACTORS, COMPUTE)[:, :, None]
+        u = tl.where(mask, update(g, row, column, eps1, CLAMP), 0.0)
         uu += squared(u)
     to = tiled + sums_stride + tl.load(plane + TILES_FIRST) + number
     tl.store(to, tl.sum(uu))
@@ -194,30 +175,29 @@ def apply(
     step_params, coefficients, pointers, layers, planes, tiles, clips, answers, skip, jobs,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
     MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
-    BM: tl.constexpr, BL: tl.constexpr, BE: tl.constexpr, DEPTH: tl.constexpr,
+    BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write p and e."""
-    plane, number, _, under, m, e, lines, entries = tile_of(planes, tiles, tl.program_id(0), BM, BL, BE, DEPTH, VECTOR)
+    plane, sizes, number, _, under, m, c = tile_of(planes, tiles, tl.program_id(0), BM, BR, BC, DEPTH, VECTOR)
+    matrices, rows, columns = sizes
     job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
     wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
-    eps1, steps = (
-        tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE),
-        steps_of(coefficients, job, answers, layer, COMPUTE),
-    )
-    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, e, P, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, e, G, GRAD, VECTOR)
-    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, e, S0, STATE0, VECTOR)
-    in_m, in_e = m < tl.load(plane + MATRICES), e < entries
-    entry = factors_of(plane, m, e, entries, in_m[:, None] & in_e[None, :], ENTRY_FACTORS, COMPUTE)[:, None, :]
-    first = under * BL * DEPTH
+    eps1 = tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE)
+    steps = steps_of(coefficients, job, answers, layer, COMPUTE)
+    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
+    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
+    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, c, sizes, STATE0, VECTOR)
+    in_m, in_c = m < matrices, c < columns
+    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], COLUMN_FACTORS, COMPUTE)[:, None, :]
+    first = under * BR * DEPTH
     if goes(skip, SKIPS):
-        for i in range(first, tl.minimum(first + BL * DEPTH, lines), BL):
-            at = i + tl.arange(0, BL)
-            in_lines = in_m[:, None] & (at < lines)[None, :]
-            mask = in_lines[:, :, None] & in_e[None, None, :]
-            g = ready(read(g_at + lines_of(plane, at, G, VECTOR), mask, COMPUTE, False), wanted, mask, READY)
-            line = factors_of(plane, m, at, lines, in_lines, LINE_FACTORS, COMPUTE)[:, :, None]
-            u = update(g, line, entry, eps1, CLAMP)
-            to, averaged = p_at + lines_of(plane, at, P, VECTOR), e_at + lines_of(plane, at, S0, VECTOR)
-            move(to, averaged, u, steps, mask, COMPUTE, MOMENTUM, False)
-        count(step_params, coefficients, jobs, layers + layer * LAYER, job, number)
+        for i in range(first, tl.minimum(first + BR * DEPTH, rows), BR):
+            r = i + tl.arange(0, BR)
+            in_rows = in_m[:, None] & (r < rows)[None, :]
+            mask = in_rows[:, :, None] & in_c[None, None, :]
+            at = rows_of(r, sizes)
+            g = ready(read(g_at + at, mask, COMPUTE, False, True), wanted, mask, READY)
+            row = factors_of(plane, m, r, rows, in_rows, ROW_FACTORS, COMPUTE)[:, :, None]
+            u = update(g, row, column, eps1, CLAMP)
+            move(p_at + at, e_at + at, u, steps, mask, COMPUTE, MOMENTUM, False)
+        count(step_params, coefficients, jobs, job, tl.load(plane + PLANE_BASE) + number)

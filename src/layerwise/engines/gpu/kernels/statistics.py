@@ -11,16 +11,16 @@ import triton.language as tl
 
 from layerwise.engines.gpu.kernels.adafactor import A2, B2, EPS_ADDED
 from layerwise.engines.gpu.kernels.parts import at_least, goes
-from layerwise.engines.gpu.kernels.planes import along
 from layerwise.engines.gpu.kernels.tables import (
     BFLOAT16,
     COEFFICIENTS,
-    COLUMNS,
     EPS,
     FACTORS,
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    FULL_COLUMNS,
+    FULL_ROWS,
     OF_ROWS,
     PILE,
     PILE_LENGTH,
@@ -28,13 +28,10 @@ from layerwise.engines.gpu.kernels.tables import (
     PROGRAM,
     PROGRAM_PART,
     PROGRAM_ROW,
-    ROWS,
     SIDE,
-    SIDE_AXIS,
     SIDE_ENTRIES,
     SIDE_JOB,
     SIDE_MATRICES,
-    SIDE_MATRIX_AXIS,
     STORED,
     STORED_AS,
     STRIPS,
@@ -113,17 +110,16 @@ def part_of(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     m, i = number // across * BM + tl.arange(0, BM), number % across * BE + tl.arange(0, BE)
     in_m = m < tl.load(side + SIDE_MATRICES)
     mask = in_m[:, None] & (i < n)[None, :]
-    stored = along(side + SIDE_MATRIX_AXIS, m, 0, 1)[:, None] + along(side + SIDE_AXIS, i, 0, 1)[None, :]
-    return side, number % across, m, in_m, mask, m.to(tl.int64)[:, None] * n + i[None, :], stored
+    return side, number % across, m, in_m, mask, m.to(tl.int64)[:, None] * n + i[None, :]
 
 
 @triton.jit
 def total(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     """Compute, for each matrix, the sums of its row sums and of the old R."""
-    side, strip, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
+    side, strip, m, in_m, mask, at = part_of(sides, programs, BM, BE)
     wide = tl.load(side + WIDE)
     G_rows = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 0.0)
-    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), stored, mask, 0.0)
+    R = fetch(tl.load(side + STORED), tl.load(side + STORED_AS), at, mask, 0.0)
     to, matrices = tl.load(side + TOTAL_STRIPS), tl.load(side + SIDE_MATRICES)
     first = 2 * strip * matrices + m
     note(to, wide & WIDE_TOTALS, first, tl.sum(G_rows, 1), in_m)
@@ -136,18 +132,18 @@ def renew(
     STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
-    side, _, m, in_m, mask, at, stored = part_of(sides, programs, BM, BE)
+    side, _, m, in_m, mask, at = part_of(sides, programs, BM, BE)
     own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
     b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
     wide = tl.load(side + WIDE)
     sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
-    x = b2 * fetch(address, kind, stored, mask, 1.0) + a2 * (mean + added)
+    x = b2 * fetch(address, kind, at, mask, 1.0) + a2 * (mean + added)
     if MAKE_FACTORS:
         clamps = added == 0
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
-        rows, columns = tl.load(side + ROWS).to(tl.float64), tl.load(side + COLUMNS).to(tl.float64)
+        rows, columns = tl.load(side + FULL_ROWS).to(tl.float64), tl.load(side + FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
         totals, known, of_totals = tl.load(side + TOTALS), in_m & of_rows, wide & WIDE_TOTALS
         G_mean = recall(totals, of_totals, m, known, 1.0) / (rows * columns)
@@ -158,4 +154,4 @@ def renew(
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
         note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, mask)
     if STORE:
-        put(address, kind, stored, x, mask & goes(skip, SKIPS))
+        put(address, kind, at, x, mask & goes(skip, SKIPS))
