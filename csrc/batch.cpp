@@ -57,6 +57,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
   for (int i = 0; i < this->tensors(); i++) {
     add_layers(i);
     first_number_.push_back(numbers_.size());
+    count_of_numbers_.push_back(program(i).numbers);
     numbers_.resize(numbers_.size() + size_t(program(i).numbers));
   }
   first_layer_.push_back(int(layers_.size()));
@@ -290,13 +291,19 @@ void Batch::place(int tensor, Role role, char* address) {
 }
 
 void Batch::now(int tensor, const double* numbers) {
-  GradientNumbers& gradient = gradients_[size_t(tensor)];
-  std::memcpy(&gradient, numbers, sizeof(gradient));
+  std::memcpy(&gradients_[size_t(tensor)], numbers, sizeof(GradientNumbers));
   std::memcpy(numbers_.data() + first_number_[size_t(tensor)], numbers + OF_GRADIENT,
-              size_t(program(tensor).numbers) * sizeof(double));
+              size_t(count_of_numbers_[size_t(tensor)]) * sizeof(double));
+  now_as(tensor, tensor);
+}
+
+void Batch::now_as(int tensor, int other) {
+  const double* k = numbers_.data() + first_number_[size_t(other)];
+  const GradientNumbers& gradient = gradients_[size_t(other)];
   const bool prepared = gradient.prepares();
   for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
+    l.k = k, l.gradient = &gradient;
     l.clip_own = l.clip_model = 1;
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];

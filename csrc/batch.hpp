@@ -63,9 +63,10 @@ class Batch {
 
   int tensors() const { return int(tensors_.size()); }
   void place(int tensor, Role role, char* address);
-  // The numbers of a step: those of the gradient, then the program's.
+  // The numbers of a step: those of the gradient, then the program's; or those that another tensor was given.
   void now(int tensor, const double* numbers);
-  int numbers(int tensor) const { return OF_GRADIENT + program(tensor).numbers; }
+  void now_as(int tensor, int other);
+  int numbers(int tensor) const { return OF_GRADIENT + count_of_numbers_[size_t(tensor)]; }
   const Form& form(int tensor) const { return tensors_[size_t(tensor)].form; }
   void start();  // a step, once all is placed
   void step();
@@ -135,6 +136,7 @@ class Batch {
   std::vector<GradientNumbers> gradients_;  // of each tensor
   std::vector<double> numbers_;             // of the programs, one tensor after the other
   std::vector<size_t> first_number_;
+  std::vector<int> count_of_numbers_;
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;
   std::vector<std::array<int64_t, ROLES>> base_;  // where the layer begins in the tensor's arrays

@@ -78,25 +78,31 @@ class Numbers {
  public:
   explicit Numbers(nb::handle compute) : compute_(compute) {}
 
-  // false, and no Python error, where they are not as many numbers as the kernels take.
-  bool read(PyObject* h, PyObject* now, int count) {
-    if (h == h_ && now == now_) return count == int(of.size());
+  // Gives the numbers of a job to a batch. false, and no Python error, where they are not those that its kernels take.
+  bool give(PyObject* h, PyObject* now, Batch& batch, int tensor) {
+    const int count = batch.numbers(tensor);
+    if (h == h_ && now == now_ && count == int(of_.size())) {
+      batch.now_as(tensor, given_);
+      return true;
+    }
     nb::object made = nb::steal(PyObject_CallFunctionObjArgs(compute_.ptr(), h, now, nullptr));
     if (!made.is_valid()) throw nb::python_error();
     if (!PyTuple_Check(made.ptr()) || PyTuple_GET_SIZE(made.ptr()) != count) return false;
-    of.resize(size_t(count));
+    of_.resize(size_t(count));
     for (Py_ssize_t i = 0; i < count; i++) {
-      of[size_t(i)] = PyFloat_AsDouble(PyTuple_GET_ITEM(made.ptr(), i));
-      if (of[size_t(i)] == -1 && PyErr_Occurred()) throw nb::python_error();
+      of_[size_t(i)] = PyFloat_AsDouble(PyTuple_GET_ITEM(made.ptr(), i));
+      if (of_[size_t(i)] == -1 && PyErr_Occurred()) throw nb::python_error();
     }
-    h_ = h, now_ = now;
+    h_ = h, now_ = now, given_ = tensor;
+    batch.now(tensor, of_.data());
     return true;
   }
-  std::vector<double> of;
 
  private:
   nb::handle compute_;
-  PyObject *h_ = nullptr, *now_ = nullptr;
+  PyObject *h_ = nullptr, *now_ = nullptr;  // of the last numbers,
+  int given_ = 0;                           // and the tensor that they were given to
+  std::vector<double> of_;
 };
 
 // One job as it was when its batch was made, and whether another one is like it.
@@ -277,9 +283,7 @@ class Jobs {
       PyObject* found = PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(part));
       if (like.parts[part] ? !kept(like.arrays[k++], found) : found != Py_None) return false;
     }
-    if (!numbers.read(like.h.ptr(), now, batch_->numbers(i))) return false;
-    batch_->now(i, numbers.of.data());
-    return true;
+    return numbers.give(like.h.ptr(), now, *batch_, i);
   }
 
   // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
