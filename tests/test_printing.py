@@ -183,8 +183,16 @@ class Unseen(Hyper):
     """Options."""
     lr: Scheduled = lr_option(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
+    tau: float = option(4.0, number(1), "Steps.", "Pass a number.")
     weight_decay: Scheduled = weight_decay_option()
     signed: bool = flag(False, "By sign.")
+
+    @property
+    def rate(self):
+        return 1 - 1 / self.tau
+
+    def weight(self, x):
+        return x * self.rate
 
 class State(NamedTuple):
     m: Array
@@ -203,7 +211,7 @@ def step(xp, p, g, state, h, now):
     v = h.beta * v + (1 - h.beta) * square(g)
     most = choose(xp, v > most, v, most)
     u = xp.where(m > 0, 1.0, -1.0) * xp.sqrt(most) if h.signed else m / (xp.sqrt(most) + 1e-8)
-    u = u + now.weight_decay * p
+    u = h.weight(u) ** 2 / h.rate + now.weight_decay * p
     m, v, most = yield Keep(State(m, v, most))
     pp, uu = yield Squares(p), Squares(u)
     w, x = length(xp, pp, p), length(xp, uu, u)
@@ -220,7 +228,7 @@ def test_a_rule_that_nobody_has_seen(tmp_path: Path) -> None:
     entry = rule_from(tmp_path, "Unseen", UNSEEN)
     found = kernels_of(entry)
     assert found.structures.options == ("signed",)
-    assert found.numbers == ["h.beta", "now.lr", "now.weight_decay"]
+    assert found.numbers == ["h.beta", "h.tau", "now.lr", "now.weight_decay"]
     for signed in (False, True):
         h = entry.hyper(lr=0.1, weight_decay=0.1, signed=signed)
         program = found.structures.programs[((True,) * 3, signed)]
@@ -231,7 +239,7 @@ def test_a_rule_that_nobody_has_seen(tmp_path: Path) -> None:
         state = dict.fromkeys(State_fields(entry), np.zeros(7))
         for t, g in enumerate(grads):
             given = dict(
-                zip((leaf("coefficient", n, is_array=False) for n in found.numbers), (0.9, 0.1, 0.1), strict=True)
+                zip((leaf("coefficient", n, is_array=False) for n in found.numbers), (0.9, 4.0, 0.1, 0.1), strict=True)
             )
             given |= {leaf("input", "p", is_array=True): p, leaf("input", "g", is_array=True): g}
             given |= {leaf("state", name, is_array=True): x for name, x in state.items()}
@@ -249,6 +257,7 @@ def State_fields(entry: Entry) -> tuple[str, ...]:  # noqa: N802
     [
         ("return State(shape, shape, shape)", "return State(shape, (1,), shape)", "its state `v` has another shape"),
         ("(mean,) = yield (Mean(g),)", "mean = xp.sum(g, axis=(0,))", "it sums along some dimensions only"),
+        ("(Mean(g),)", "(Mean(g, (0,)),)", "it sums along some dimensions only"),
         (
             "pp, uu = yield Squares(p), Squares(u)",
             "pp, uu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",

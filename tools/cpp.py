@@ -39,6 +39,7 @@ class Cpp(Language):
         return str(int(x)) if float(x).is_integer() else f"T({x!r})" if self.type == "T" else repr(float(x))
 
     def choice(self, condition: str, yes: str, no: str) -> str:
+        yes, no = (f"{self.type}({one})" if re.fullmatch(r"-?\d+", one) else one for one in (yes, no))
         return f"{condition} ? {yes} : {no}"
 
     def line(self, name: str, x: Symbol, text: str) -> str:

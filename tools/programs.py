@@ -11,11 +11,11 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from types import FrameType, ModuleType
+from types import FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from symbols import Names, Namespace, NotPrinted, Symbol, handed_on, leaf, operation, substituted
+from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, handed_on, leaf, operation, substituted
 
 from layerwise.engines.programs import form_of, presence_of
 from layerwise.errors import ContradictionError, LayerwiseError
@@ -169,6 +169,8 @@ class Run:
                 each = zip(asked.state._fields, asked.state, strict=True)
                 answer = type(asked.state)(*(x if x is None else leaf("kept", n, is_array=True) for n, x in each))
                 continue
+            if any(getattr(one, "dims", None) is not None for one in asked):
+                raise NotPrinted(SUMS_ALONG)
             self.requests.append(asked)
             answer = tuple(leaf("total", number + i, is_array=False) for i in range(len(asked)))
             number += len(asked)
@@ -215,8 +217,12 @@ class Options:
         self._run = run
 
     def __getattr__(self, name: str) -> Any:
+        kind = type(self._run.h)
+        if name not in kind.__dataclass_fields__:  # computed of options, and so of symbols
+            found = getattr(kind, name)
+            return found.fget(self) if isinstance(found, property) else MethodType(found, self)
         value = getattr(self._run.h, name)
-        if name in OF_GRADIENT or name not in self._run.h.__dataclass_fields__:
+        if name in OF_GRADIENT:
             return value
         if _is_number(value):
             return leaf("coefficient", f"h.{name}", is_array=False)

@@ -11,6 +11,7 @@ class NotPrinted(Exception):
     """Raised where a rule does what kernels are not printed for; it says what."""
 
 
+SUMS_ALONG = "it sums along some dimensions only"
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
 COMPARISON = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
 
@@ -118,6 +119,8 @@ def operation(op: str, *args: Any) -> Any:
         return operation("+", args[0], args[1].args[0])
     if op == "neg":
         return -args[0]
+    if op == "**" and isinstance(args[0], Symbol) and not isinstance(args[1], Symbol) and args[1] in (2, 0.5):
+        return _product("*", args[0], args[0]) if args[1] == 2 else Symbol("sqrt", args[0])
     return Symbol(op, *args)
 
 
@@ -182,4 +185,4 @@ class Namespace:
 
     @staticmethod
     def sum(*_: Any, **__: Any) -> NoReturn:
-        raise NotPrinted("it sums along some dimensions only")
+        raise NotPrinted(SUMS_ALONG)
