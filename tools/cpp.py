@@ -16,6 +16,22 @@ from layerwise.registry import Entry
 
 WIDTH = 120
 MOST = {"states": 4, "sums": 4, "cached": 2, "rounds": 3}  # that the templates of csrc/kernels/passes.hpp take
+# Names of parameters in the printed functions, and words of the language that may be names in a rule.
+TAKEN = {
+    *"pgsxkaSTR",
+    "to",
+    "round",
+    "new",
+    "default",
+    "double",
+    "float",
+    "int",
+    "const",
+    "auto",
+    "this",
+    "delete",
+    "union",
+}
 CONDITIONS = {*COMPARISON.values(), "~"}
 KINDS = {"Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
 
@@ -39,7 +55,8 @@ class Cpp(Language):
         return str(int(x)) if float(x).is_integer() else f"T({x!r})" if self.type == "T" else repr(float(x))
 
     def choice(self, condition: str, yes: str, no: str) -> str:
-        yes, no = (f"{self.type}({one})" if re.fullmatch(r"-?\d+", one) else one for one in (yes, no))
+        if all(re.fullmatch(r"-?\d+", one) for one in (yes, no)):
+            yes = f"{self.type}({yes})"
         return f"{condition} ? {yes} : {no}"
 
     def line(self, name: str, x: Symbol, text: str) -> str:
@@ -73,7 +90,8 @@ def _numbers(entry: Entry, numbers: Sequence[str]) -> str:
 
 def member(number: str) -> str:
     """Return the name of a number in C++."""
-    return re.sub(r"\W", "_", number)
+    name = re.sub(r"\W", "_", number)
+    return f"{name}_" if name in TAKEN else name
 
 
 class Struct:
@@ -82,7 +100,10 @@ class Struct:
     def __init__(self, program: Program, numbers: Sequence[str]) -> None:
         self.program, self.numbers = program, numbers
         shown = {x: name for x, name in program.names.items() if x.op == "state"}
-        self.state_names = {name: shown.get(leaf("state", name, is_array=True), name) for name in program.states}
+        self.coefficients = [name for name in numbers if leaf("coefficient", name, is_array=False) in self._used()]
+        taken = {*TAKEN, *map(member, self.coefficients)}
+        self.answers = {one.leaf: _free(str(one.leaf.args[0]), taken) for one in program.answers}
+        self.states = {n: _free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
         self.refuse_too_many()
 
     def refuse_too_many(self) -> None:
@@ -134,20 +155,23 @@ class Struct:
 
     # ---- the numbers that arrays are computed with
 
-    def _members(self) -> list[str]:
+    def _used(self) -> set[Symbol]:
+        """Return all parts of the expressions that are computed with arrays."""
         program = self.program
         arrays = [*program.keep.values(), *(x for one in program.rounds for _, x in one)]
         arrays += [program.weights, *program.state.values()]
-        used = {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
-        known = [member(name) for name in self.numbers if leaf("coefficient", name, is_array=False) in used]
-        return known + [str(one.leaf.args[0]) for one in program.answers if one.leaf in used]
+        return {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
+
+    def _members(self) -> list[str]:
+        used = self._used()
+        return [*map(member, self.coefficients), *(name for one, name in self.answers.items() if one in used)]
 
     def _constructor(self, used: Sequence[str]) -> str:
         known = {member(name) for name in self.numbers}
         lines, values = [], {}
         at = 0
         for one in self.program.answers:
-            name = str(one.leaf.args[0])
+            name = self.answers[one.leaf]
             if one.round < 0:
                 printer = Printer(Cpp("double"), self._leaves("k."), {}, ())
                 [values[name]] = printer.outputs(one.value)
@@ -189,22 +213,22 @@ class Struct:
         """Return lines that compute what is written, and then write it."""
         everything = [*written.values(), *([] if returned is None else [returned])]
         read = {x for one in everything if isinstance(one, Symbol) for x in one.walk()}
-        leaves = self._leaves("") | {one.leaf: str(one.leaf.args[0]) for one in self.program.answers}
+        leaves = self._leaves("") | self.answers
         leaves |= {leaf("input", name, is_array=True): name for name in "pg"}
         first = []
         for name in self.program.states:
             for op in ("state", "kept"):
                 x = leaf(op, name, is_array=True)
-                leaves[x] = self.state_names[name]
+                leaves[x] = self.states[name]
                 if x in read:
-                    first.append(f"{self.state_names[name]} = s[{self.program.states.index(name)}]")
+                    first.append(f"{self.states[name]} = s[{self.program.states.index(name)}]")
         for x, place in given.items():
             if x in read:
                 whole = self.program.rounds[-1][x.args[0]].terms
-                leaves[x] = self.program.names.get(whole, f"x{x.args[0]}")
+                leaves[x] = _free(self.program.names.get(whole, f"x{x.args[0]}"), {*TAKEN, *leaves.values()})
                 first.append(f"{leaves[x]} = {place}")
         names = {x: name for x, name in self.program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Cpp("T"), leaves, names, [*self._members(), "s", "x", "T", "p", "g"])
+        printer = Printer(Cpp("T"), leaves, names, [*self._members(), *TAKEN])
         texts = printer.outputs(*everything)
         lines = [f"const T {', '.join(first)};"] if first else []
         lines += printer.lines
@@ -235,10 +259,18 @@ class Struct:
         totals = sum(map(len, program.rounds))
         leaves |= {leaf("total", i, is_array=False): f"S[{i}]" for i in range(totals)}
         names = {x: name for x, name in program.names.items() if not x.is_array and x.op != "total"}
-        printer = Printer(Cpp("double"), leaves, names, ("k", "S", "a", "to", "round"))
+        printer = Printer(Cpp("double"), leaves, names, TAKEN - {"x", "s", "p", "g"})
         texts = printer.outputs(*written.values())
         lines = printer.lines + [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
         return "\n".join(lines)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """Return a name like this one that is not taken, and take it."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def _function(head: str, parameters: str, body: str, after: str = " const") -> str:

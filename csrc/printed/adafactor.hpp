@@ -159,12 +159,12 @@ struct AdafactorWithExpAvg {
       const double alpha = k.rho * scale;
       const double lam = k.lam + k.lam_alpha * alpha;
       const bool inside = k.inside == 1;
-      const double size = inside ? double(1) : alpha;
+      const double size = inside ? 1 : alpha;
       const double rms = root(S[1]);
       const double clip = 1 / at_least(rms / k.threshold, 1);
       a[0] = lam;
       a[1] = size;
-      a[2] = k.a1 * clip * (inside ? alpha : double(1));
+      a[2] = k.a1 * clip * (inside ? alpha : 1);
     }
   }
 
@@ -193,7 +193,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
 
   AdafactorWithExpAvgScaleParameterFalse(const AdafactorNumbers& k, const double* a) {
     b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1);
-    lam = T(k.lam + k.lam_alpha * k.rho); size = T(k.inside == 1 ? double(1) : k.rho); step = T(a[0]);
+    lam = T(k.lam + k.lam_alpha * k.rho); size = T(k.inside == 1 ? 1 : k.rho); step = T(a[0]);
   }
 
   template <int ROUND>
@@ -220,7 +220,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
       const double rms = root(S[0]);
       const double clip = 1 / at_least(rms / k.threshold, 1);
       const bool inside = k.inside == 1;
-      a[0] = k.a1 * clip * (inside ? k.rho : double(1));
+      a[0] = k.a1 * clip * (inside ? k.rho : 1);
     }
   }
 

@@ -57,9 +57,9 @@ struct Lamb {
       const double norm_r = root(S[1]);
       const double x = at_least(norm_r, k.trust_min_norm);
       const double phi = at_most(w, k.trust_max_norm);
-      const double d = x == 0 ? double(1) : x;
+      const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
       a[0] = k.lr * ratio_;
     }
   }
@@ -70,9 +70,9 @@ struct Lamb {
     const double w = at_least(norm_p, k.trust_min_norm);
     const double x = at_least(norm_r, k.trust_min_norm);
     const double phi = at_most(w, k.trust_max_norm);
-    const double d = x == 0 ? double(1) : x;
+    const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_;

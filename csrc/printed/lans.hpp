@@ -60,7 +60,7 @@ struct Lans {
   static void answer(int round, const LansNumbers& k, const double* S, double* a) {
     if (round == 0) {
       const double norm = root(S[0]);
-      const double size = norm == 0 ? double(1) : norm;
+      const double size = norm == 0 ? 1 : norm;
       a[0] = size;
     }
     if (round == 1) {
@@ -69,14 +69,14 @@ struct Lans {
       const double norm_r = root(S[2]);
       const double x = at_least(norm_r, k.trust_min_norm);
       const double phi = at_most(w, k.trust_max_norm);
-      const double d = x == 0 ? double(1) : x;
+      const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_r = k.trust_adapts == 0 ? double(1) : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
       const double norm_c = root(S[3]);
       const double y = at_least(norm_c, k.trust_min_norm);
-      const double d_ = y == 0 ? double(1) : y;
+      const double d_ = y == 0 ? 1 : y;
       const double ratio_ = at_most(at_least(phi / (d_ + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_c = k.trust_adapts == 0 ? double(1) : ((w != 0) & (y != 0) ? ratio_ : k.trust_undefined);
+      const double ratio_c = k.trust_adapts == 0 ? 1 : ((w != 0) & (y != 0) ? ratio_ : k.trust_undefined);
       a[1] = k.lr_r * ratio_r;
       a[2] = k.lr_c * ratio_c;
     }
@@ -88,9 +88,9 @@ struct Lans {
     const double w = at_least(norm_p, k.trust_min_norm);
     const double x = at_least(norm_r, k.trust_min_norm);
     const double phi = at_most(w, k.trust_max_norm);
-    const double d = x == 0 ? double(1) : x;
+    const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_r = k.trust_adapts == 0 ? double(1) : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_r;
@@ -138,7 +138,7 @@ struct LansAdaptFalse {
   static void answer(int round, const LansNumbers&, const double* S, double* a) {
     if (round == 0) {
       const double norm = root(S[0]);
-      const double size = norm == 0 ? double(1) : norm;
+      const double size = norm == 0 ? 1 : norm;
       a[0] = size;
     }
   }

@@ -48,9 +48,9 @@ struct Lars {
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
-      const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -61,9 +61,9 @@ struct Lars {
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
-    const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -113,9 +113,9 @@ struct LarsNesterovTrue {
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
-      const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -126,9 +126,9 @@ struct LarsNesterovTrue {
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
-    const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -240,9 +240,9 @@ struct LarsWithoutMomentumBuffer {
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
       const double d = f + k.lam_w * w + k.eps;
-      const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -253,9 +253,9 @@ struct LarsWithoutMomentumBuffer {
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
     const double d = f + k.lam_w * w + k.eps;
-    const double ratio = k.eta * w / (f == 0 ? double(1) : d);
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? double(1) : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
