@@ -198,6 +198,12 @@ def test_numbers_of_a_gradient():
         assert programs.clips(off) == (False, False)
 
 
+def test_a_gradient_without_a_bound_may_count_in_the_norm_of_all():
+    h = lamb.Lamb().settled(max_grad_norm=inf)
+    assert programs.clips(h) == (False, True)
+    assert programs.of_gradient(h, Now(1, 0.1, 0.0))[4:] == (inf, inf)
+
+
 def test_options_that_a_rule_lacks_do_nothing():
     h = lamb.Lamb(lr=0.1)
     lacking = {"max_grad_norm", "max_grad_norm_per_tensor"}
