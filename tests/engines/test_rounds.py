@@ -211,6 +211,25 @@ def joined_to(shape: Any, found: list[np.ndarray]) -> np.ndarray:
 @worlds
 @cases
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("shape", [(4,), (4, 3, 5)])
+def test_a_part_without_blocks_asks_what_the_others_do(case, world, fast, shape):
+    h = case.hyper(**case.busy)
+    job, cut = make_job(case, h, shape, (0,), 1), Cut(0, (0,))
+    parts = in_parts(job, cut, 2)
+    world.engine().step([mapped(job, world.array)])
+    step_parts(
+        compiled.CompiledEngine() if fast else world.engine_of_rule,
+        [[one] for one in parts],
+        [shape],
+        [cut],
+        world.array,
+    )
+    check(job, parts, 8 * EPS["float32"])
+
+
+@worlds
+@cases
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 def test_alone_in_rounds_is_the_step(case, world, fast):
     """With nobody else there, stopping changes nothing, and the rounds are as few as the rule has."""
     h = case.hyper()
