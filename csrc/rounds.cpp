@@ -23,6 +23,8 @@ std::vector<int> rows_and_cols(const Tensor& t) {
   return both;
 }
 
+int rounds_of(const Tensor& t) { return t.form.rows.empty() ? programs[t.form.program].rounds : 2; }
+
 }  // namespace
 
 void Batch::name_places(Tensor& t) {
@@ -46,11 +48,10 @@ int64_t Batch::length_of(const Tensor& t, Sum sum) {
 
 void Batch::make_rounds() {
   const int n = int(layers_.size());
-  int most = 0;
-  for (Layer& l : layers_) {
+  for (Layer& l : layers_)
     if (l.f) scratch_ += scratch_of(l, nullptr);
-    most = std::max(most, l.rounds());
-  }
+  int most = 0;  // of tensors, since one without layers here is asked about elsewhere
+  for (const Tensor& t : tensors_) most = std::max(most, rounds_of(t));
   own_norms_first_ = true;
   const auto add = [&](Work work) {
     Round round;
@@ -77,7 +78,7 @@ void Batch::request(Round& round, int tensor, Work work) const {
   if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0);
   const bool factored = !t.form.rows.empty();
   const Program& p = program(tensor);
-  if (work.kind != MEASURE || work.round >= (factored ? 2 : p.rounds)) return;
+  if (work.kind != MEASURE || work.round >= rounds_of(t)) return;
   if (factored && work.round == 0)
     for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0);
   int first = 0, sums = p.sums[work.round];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -50,6 +51,18 @@ class Case:
 
     def usual(self) -> Options:
         return {name: values[0] for name, values in self.options.items()}
+
+    def alone(self, option: str, value: Any) -> tuple[Options, Options]:
+        """Return the options beside which a value of one shows, without it and with it."""
+        beside = {**self.shows_with.get(option, {})}
+        if isinstance(value, Hashable):  # others are not named
+            beside.update(self.shows_with.get((option, value), {}))
+        without = self.consistent({**self.usual(), **beside})
+        return without, self.consistent({**without, option: value})
+
+    def unusual(self) -> list[tuple[str, Any]]:
+        """Return every option with each of its values but the usual one."""
+        return [(option, value) for option, values in self.options.items() for value in values[1:]]
 
     def drawn(self, seed: int) -> Options:
         """Return options drawn at random: each usual half of the time, so that draws stay unlike one another."""

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <thread>
 #include <vector>
@@ -47,30 +45,51 @@ std::vector<int64_t> strides(const std::vector<int64_t>& shape, int64_t unit) {
   return found;
 }
 
+// Numbers of three steps of one tensor: of its gradient, then its program's. Those mean nothing; many are 0 or 1, which
+// kernels choose by.
+struct Numbers {
+  static constexpr int STEPS = 3;
+  std::vector<double> of[STEPS];
+
+  Numbers(std::mt19937& draw, const Form& form) {
+    const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
+    std::uniform_real_distribution<double> share(0.05, 1);
+    const GradientNumbers usual{1, pick(2) ? 1. : -1., -NO_BOUND, pick(2) ? 0.5 : NO_BOUND,
+                                form.clips_own ? 0.3 : NO_BOUND, form.clips_model ? 0.5 : NO_BOUND};
+    for (int t = 0; t < STEPS; t++) {
+      const double scale = t == 1 ? 8 : usual.scale;
+      of[t] = {scale, usual.sign, usual.low, usual.high, usual.own, usual.model};
+      for (int i = 0; i < programs[form.program].numbers; i++) {
+        const int kind = pick(6);
+        of[t].push_back(kind < 2 ? kind : share(draw));
+      }
+    }
+  }
+};
+
+bool factors(const Program& program) { return std::strncmp(program.name, "Adafactor", 9) == 0; }
+
 struct World {
   Memory memory;
   std::vector<Tensor> tensors;
+  std::vector<Numbers> numbers;
   std::vector<std::vector<std::pair<Role, char*>>> places;
 
-  void add(std::mt19937& draw, Method method, int kind) {
+  void add(std::mt19937& draw, int program, int kind) {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
     const std::vector<std::vector<int64_t>> shapes = {{}, {0, 3}, {17}, {40000}, {300, 170}, {3, 5, 7, 11}, {2, 20000}};
     Tensor t;
-    t.shape = t.whole = shapes[size_t(pick(int(shapes.size())))];
-    Options& o = t.options;
-    o.method = method, o.low = o.high = std::numeric_limits<double>::quiet_NaN();
-    o.eps = 1e-6, o.b1 = 0.9, o.b2 = 0.999, o.momentum = 0.9, o.eps1 = 1e-30, o.eps2 = 1e-3, o.beta2_decay = -0.8;
-    o.clip_threshold = 1, o.beta1 = pick(2) ? 0.9 : -1, o.scale_parameter = pick(2), o.clamp = pick(2);
-    o.max_grad_norm = kind & 1 ? 0.5 : 0, o.max_grad_norm_per_tensor = kind & 2 ? 0.3 : 0, o.maximize = pick(2);
-    o.adapt = Adapt(pick(3)), o.decay = Decay(pick(3)), o.nesterov = pick(2);
+    t.shape = t.full_shape = shapes[size_t(pick(int(shapes.size())))];
+    t.form.program = program, t.form.clips_own = kind & 2, t.form.clips_model = kind & 1;
     const int rank = int(t.shape.size());
-    if (method == ADAFACTOR && rank >= 2) t.rows = {rank - 2}, t.cols = {rank - 1};
+    const bool factored = rank >= 2 && factors(programs[program]) && pick(4);
+    if (factored) t.form.rows = {rank - 2}, t.form.cols = {rank - 1};
     if (rank == 4 && pick(2)) t.block_dims = {pick(2)};
     const Dtype p = Dtype(pick(4)), state = p == F64 ? F64 : pick(3) ? F32 : BF16;
     places.emplace_back();
     const auto have = [&](Role role, Dtype dtype) {
       std::vector<int64_t> shape = t.shape;
-      for (int d : role == ROLE_R ? t.cols : role == ROLE_C ? t.rows : std::vector<int>{}) shape[size_t(d)] = 1;
+      for (int d : role == ROLE_R ? t.form.cols : role == ROLE_C ? t.form.rows : std::vector<int>{}) shape[size_t(d)] = 1;
       int64_t n = 1;
       for (int64_t one : shape) n *= one;
       t.arrays[role] = {true, dtype, strides(shape, size_of(dtype))};
@@ -79,18 +98,18 @@ struct World {
       places.back().emplace_back(role, at);
     };
     have(ROLE_P, p), have(ROLE_G, pick(2) ? p : Dtype(pick(4)));
-    if (method != ADAFACTOR || o.beta1 >= 0) have(ROLE_S0, state);
-    if (method == LAMB || (method == ADAFACTOR && t.rows.empty())) have(ROLE_S1, state);
-    if (!t.rows.empty()) have(ROLE_R, state), have(ROLE_C, state);
+    if (factored) have(ROLE_R, state), have(ROLE_C, state);  // instead of the first part
+    for (int i = factored ? 1 : 0; i < programs[program].states; i++) have(Role(ROLE_S0 + i), state);
+    numbers.emplace_back(draw, t.form);
     tensors.push_back(t);
   }
 
   explicit World(unsigned seed) {
     std::mt19937 draw(seed);
-    for (int i = 0; i < 12; i++) add(draw, Method(seed % 3), int(seed / 3 % 8));
+    for (int i = 0; i < program_count; i++) add(draw, i, int(seed % 8));
   }
 
-  // In rounds as one who holds everything alone, and gives up a step now and then.
+  // In rounds where nobody else has sums to add. Each step is given up once before it is finished.
   static void step(Batch& batch, bool in_rounds) {
     if (!in_rounds) return batch.step();
     for (bool finishes : {false, true}) {
@@ -101,11 +120,11 @@ struct World {
   }
 
   std::vector<std::vector<char>> walk(bool in_rounds) {
-    Batch batch(tensors, std::vector<bool>(tensors.size()), in_rounds);
-    for (int t = 1; t <= 3; t++) {
+    Batch batch(tensors, in_rounds);
+    for (int t = 0; t < Numbers::STEPS; t++) {
       for (size_t i = 0; i < tensors.size(); i++) {
         for (auto [role, at] : places[i]) batch.place(int(i), role, at);
-        batch.now(int(i), t, 0.1, 0.01, t == 2 ? 8 : 1);
+        batch.now(int(i), numbers[i].of[t].data());
       }
       step(batch, in_rounds);
     }

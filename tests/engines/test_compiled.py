@@ -63,8 +63,8 @@ def instruction_set():
 
 
 def busy(case, **options):
-    own = {"Lamb": {"weight_decay": 0.1}, "Lars": {"weight_decay": 0.1}, "Adafactor": {"beta1": 0.9}}[case.name]
-    return case.hyper(lr=0.1, **own, **options)
+    """Settings under which every part of the state matters, with those of these options that the rule has."""
+    return case.hyper(**{**case.busy, "lr": 0.1, **{k: x for k, x in options.items() if k in case.options}})
 
 
 def many(case, h, dtype="float32", shapes=SHAPES):
@@ -449,7 +449,7 @@ def strange(case, h):
     job = mapped(make_job(case, h, (6, 4), (), 3), WORLDS[1].array)
     yield replace(job, skip=torch.tensor(False)), "on the device"
     yield replace(job, g=job.g.to("meta")), "the gradient is not"
-    yield replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))), "does not take"
+    yield replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))), "followed by autograd"
     yield replace(job, p=Odd(job.p)), "the parameter is not"
 
 

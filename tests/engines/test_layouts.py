@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from cases import case_of
 from engines.worlds import needed
 from torch.nn import Parameter
 
@@ -22,8 +23,12 @@ from layerwise.rules.lars import Lars
 from layerwise.torch import _optimizer
 
 pytestmark = needed
-BETAS = {"Lamb": {"betas": (0.8, 0.99)}, "Lars": {"momentum": 0.8}, "Adafactor": {"clip_threshold": 0.5, "beta1": 0.8}}
-BUSY = {"Lamb": {"weight_decay": 0.1}, "Lars": {"weight_decay": 0.1}, "Adafactor": {"beta1": 0.9}}
+BETAS = {
+    "Lamb": {"betas": (0.8, 0.99)},
+    "Lans": {"betas": (0.8, 0.99)},
+    "Lars": {"momentum": 0.8},
+    "Adafactor": {"clip_threshold": 0.5, "beta1": 0.8},
+}
 methods = pytest.mark.parametrize("method", sorted(BETAS))
 
 
@@ -69,7 +74,7 @@ def give(params, seed):
 
 
 def made(method, params, **options):
-    return getattr(of_torch, method)(params.items(), lr=0.1, **{**BUSY[method], **options})
+    return getattr(of_torch, method)(params.items(), **{**case_of(method).busy, "lr": 0.1, **options})
 
 
 def bits(params, opt):
@@ -134,7 +139,7 @@ def test_a_scheduler_that_moves_betas(counted):
         ("Lamb", {"max_grad_norm_per_tensor": 0.1}),
         ("Lamb", {"eps_root": 1e-3, "bias_correction": False}),
         ("Lars", {"momentum": 0.0}),
-        ("Lars", {"nesterov": True}),
+        ("Lars", {"nesterov": True, "dampening": 0.0}),
         ("Adafactor", {"relative_step": False, "scale_parameter": True}),
         ("Adafactor", {"clip_threshold": None}),
     ],

@@ -211,6 +211,25 @@ def joined_to(shape: Any, found: list[np.ndarray]) -> np.ndarray:
 @worlds
 @cases
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("shape", [(4,), (4, 3, 5)])
+def test_a_part_without_blocks_asks_what_the_others_do(case, world, fast, shape):
+    h = case.hyper(**case.busy)
+    job, cut = make_job(case, h, shape, (0,), 1), Cut(0, (0,))
+    parts = in_parts(job, cut, 2)
+    world.engine().step([mapped(job, world.array)])
+    step_parts(
+        compiled.CompiledEngine() if fast else world.engine_of_rule,
+        [[one] for one in parts],
+        [shape],
+        [cut],
+        world.array,
+    )
+    check(job, parts, 8 * EPS["float32"])
+
+
+@worlds
+@cases
+@pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 def test_alone_in_rounds_is_the_step(case, world, fast):
     """With nobody else there, stopping changes nothing, and the rounds are as few as the rule has."""
     h = case.hyper()
@@ -220,7 +239,7 @@ def test_alone_in_rounds_is_the_step(case, world, fast):
     world.engine().step([mapped(job, world.array) for job in alone])
     cuts = [Cut(None)] * len(jobs)
     meeting = step_parts(engine, [parted], [job.p.shape for job in jobs], cuts, world.array)
-    assert meeting.rounds == (2 if case.name == "Adafactor" else 1)
+    assert meeting.rounds == case.rounds
     if fast:
         assert bits(parted) == bits(alone)
 
@@ -230,14 +249,15 @@ def test_alone_in_rounds_is_the_step(case, world, fast):
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 @pytest.mark.parametrize("busy", [False, True])
 def test_nothing_is_written_before_the_last_answer(case, world, fast, busy):
-    options = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0} if busy else {}
+    clipping = {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0}
+    options = {k: x for k, x in clipping.items() if busy and k in case.options}
     h = case.hyper(**options)
     jobs = [make_job(case, h, shape, (), i) for i, shape in enumerate([(300, 70), (5,)])]
     before = bits(jobs)
     mine = [mapped(job, world.array) for job in jobs]
     engine = compiled.CompiledEngine() if fast else world.engine_of_rule
     prepared = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in mine])
-    rounds = (2 if case.name == "Adafactor" else 1) + 2 * busy
+    rounds = case.rounds + len(options)
     for stop in range(rounds):
         with pytest.raises(ZeroDivisionError):
             prepared.step([j.g for j in mine], [j.now for j in mine], None, Failing(stop))

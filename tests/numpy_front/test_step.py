@@ -97,9 +97,20 @@ def test_low_precision_is_computed_in_float32_and_rounded_once(front, dtype):
         wide.step_all(widened, {name: g.astype(np.float32) for name, g in grads.items()})
         opt.step_all(weights, grads)
         assert bits(weights) == bits({name: w.astype(dtype) for name, w in widened.items()})
-        assert bits(opt.state_dict()) == bits(wide.state_dict())
+        assert_same_state(opt, wide)
     kept = {array.dtype.name for key, array in opt.state_dict().items() if key.rpartition("/")[2].startswith("exp_avg")}
     assert kept <= {"float32"}
+
+
+def assert_same_state(opt, wide):
+    """But for rounding in float32, because a norm that a state is made of may be added up in another order."""
+    ours, theirs = opt.state_dict(), wide.state_dict()
+    assert set(ours) == set(theirs)
+    for key, array in ours.items():
+        if array.dtype == np.float32:
+            np.testing.assert_allclose(array, theirs[key], rtol=0, atol=1e-6 * np.max(np.abs(array), initial=0.0))
+        else:
+            np.testing.assert_array_equal(array, theirs[key])
 
 
 @fronts

@@ -27,6 +27,12 @@ def unchanged(options: Options) -> Options:
     return options
 
 
+def floor_below_bound(options: Options) -> Options:
+    """Return the options without a floor under both norms that is above the bound of the weights'."""
+    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
+    return {**options, "min_norm": 0.0} if too_high else options
+
+
 @dataclass(frozen=True)
 class Case:
     """All that tests know of one optimizer and cannot ask its rule.

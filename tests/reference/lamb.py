@@ -10,7 +10,7 @@ import torch
 
 from layerwise.rules import lamb as rule
 
-from .case import Case, Options
+from .case import Case, floor_below_bound
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
 from .tensors import at_least, clip, divide, indices, norm
@@ -134,11 +134,6 @@ OPTIONS = {
 }
 
 
-def _consistent(options: Options) -> Options:
-    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
-    return {**options, "min_norm": 0.0} if too_high else options
-
-
 def _vectors(world: Any) -> None:
     """Numbers of optax (its docstring, and runs), timm and Paddle."""
     one = np.array([1.0, 2.0, 3.0])
@@ -198,7 +193,7 @@ CASE = Case(
     vectors=_vectors,
     properties=_properties,
     limits=_limits,
-    consistent=_consistent,
+    consistent=floor_below_bound,
     smooth={"eps_root": 1e-8},
     shows_with={"decay": {"weight_decay": 0.1}},
 )

@@ -10,7 +10,7 @@ import torch
 
 from layerwise.rules import lans as rule
 
-from .case import Case, Options
+from .case import Case, floor_below_bound
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
 from .tensors import at_least, clip, divide, indices, norm
@@ -90,11 +90,6 @@ OPTIONS = {
 }
 
 
-def _consistent(options: Options) -> Options:
-    too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
-    return {**options, "min_norm": 0.0} if too_high else options
-
-
 # By NumPy, each line of the algorithm a line of code: g/‖g‖, m, v, r, c, and the sum of the two normalized directions.
 EXPECTED = (
     [[0.783975624387, 1.783975220244, 2.783975085529], [0.916583540438, 1.572275411089, 2.561052238227]],
@@ -138,6 +133,6 @@ CASE = Case(
     vectors=_vectors,
     properties=_properties,
     limits=_limits,
-    consistent=_consistent,
+    consistent=floor_below_bound,
     smooth={"eps_root": 1e-8},
 )

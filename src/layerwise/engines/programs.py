@@ -8,14 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from math import isfinite
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import bounds_of, is_number
+from layerwise.rules.parts import bounds_of, is_number, is_on
 
 ANY = ...  # the form of a number, or of dimensions
 UNBOUNDED = float("inf")
@@ -124,13 +123,18 @@ def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
 
 def of_gradient(h: Any, now: Now) -> tuple[float, ...]:
     """Return scale, sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
-    own, model = getattr(h, "max_grad_norm_per_tensor", None), getattr(h, "max_grad_norm", None)
+    own, model = _bounds_of_norms(h)
     return now.g_scale, -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
 def clips(h: Any) -> tuple[bool, bool]:
-    """Return whether gradients are clipped by their own norm, and by that of all."""
-    return tuple(map(isfinite, of_gradient(h, Now(1, 0, 0))[4:]))  # type: ignore[return-value]
+    """Return whether a step needs the gradient's own norm, and that of all, in which unclipped gradients may count."""
+    own, model = _bounds_of_norms(h)
+    return is_on(own), is_on(model)
+
+
+def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
+    return getattr(h, "max_grad_norm_per_tensor", None), getattr(h, "max_grad_norm", None)
 
 
 def _flat(k: Iterable[Any]) -> Iterator[float]:

@@ -48,10 +48,10 @@ from layerwise.rules.parts import (
     choose,
     clipped,
     floored,
-    is_number,
     is_one,
     is_zero,
     length,
+    one_like,
     ready,
     trust_of,
     trusted,
@@ -164,8 +164,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 
 
 def _damped(xp: Any, t: Scalar, h: Any) -> Scalar:
-    # Of the dtype of t where that is an array: a choice between two numbers would take a dtype of its own.
-    one = 1.0 if is_number(t) else xp.ones_like(t)
+    one = one_like(xp, t)
     return choose(xp, t == 1, one, (1 - h.dampening) * one)
 
 

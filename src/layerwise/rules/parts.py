@@ -55,6 +55,11 @@ def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
     return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
 
 
+def one_like(xp: Any, x: Scalar) -> Scalar:
+    """Return 1, as an array where x is one: a choice between two numbers would take a dtype of its own."""
+    return 1.0 if is_number(x) else xp.ones_like(x)
+
+
 def at_least(xp: Any, x: Scalar, low: Scalar) -> Scalar:
     if is_infinite(low):
         return x
@@ -165,7 +170,7 @@ def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio, which do nothing where an option is off or the rule has no such option."""
     low, high = bounds_of(h.trust_clip)
     most = getattr(h, "max_weight_norm", None)
-    adapts = choose(xp, lam == 0, 0.0, 1.0) if h.adapt == "decayed" else 1.0
+    adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else 1.0
     return Trust(
         h.min_norm, inf if most is None else most, getattr(h, "trust_eps", 0.0), low, high, h.zero_norm_ratio, adapts
     )
@@ -179,8 +184,7 @@ def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
 def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
     """Return the ratio where it is defined, another where a norm is 0, and 1 where it is turned off."""
     ratio = choose(xp, defined, ratio, k.undefined)
-    one = 1.0 if is_number(ratio) else xp.ones_like(ratio)
-    return choose(xp, k.adapts == 0, one, ratio)
+    return choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)
 
 
 def trust_ratio(xp: Any, w: Scalar, x: Scalar, k: Trust) -> Scalar:
