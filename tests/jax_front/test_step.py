@@ -243,7 +243,12 @@ SUMS = {
 }  # fmt: skip
 
 
-SETTINGS = [(name, one) for name in NAMES for one in OF_ALL + SUMS.get(name, [])]
+# All that takes sums at once, and one more of each optimizer's own; the others of them are slow.
+SETTINGS = [
+    pytest.param(name, one, marks=pytest.mark.slow if one in SUMS.get(name, [])[2:] else ())
+    for name in NAMES
+    for one in OF_ALL + SUMS.get(name, [])
+]
 
 
 @pytest.mark.parametrize(("name", "options"), SETTINGS, ids=str)
@@ -262,6 +267,7 @@ def test_large_tensors_take_no_memory_on_the_way(name, options):
 
 @each
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}], ids=str)
+@pytest.mark.thinned(1)
 def test_large_tensors_step_as_small_ones(name, options, monkeypatch):
     options = {**options, "stats": True}
     params, grads = tree(0), gradients(3)

@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 factorized = pytest.importorskip("optax._src.factorized")
 
-DRAWS = range(25)
+DRAWS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 25))]
 NAMES = sorted(SHAPES)
 FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compiles for every shape
 # In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero
