@@ -34,6 +34,7 @@ def test_every_namespace_gives_the_reference_s_numbers(case: Case, space: Namesp
 
 @each_namespace
 @each_case
+@pytest.mark.thinned(2)
 def test_float32_differs_from_float64_by_rounding_only(case: Case, space: Namespace, jax64: Any) -> None:
     params, grads = ([np.float32(x) for x in xs] for xs in (data(5)[0], data(5)[1][0]))
     settings = case.hyper(lr=0.1)

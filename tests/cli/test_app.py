@@ -108,8 +108,8 @@ class TestCommands:
         assert run(**completing("layerwise be")).stdout.split() == ["bench"]
 
     @pytest.mark.parametrize("arguments", [("recommend", "lars", "8192"), ("presets", "apex.FusedLAMB")])
-    def test_characters_that_the_output_lacks_are_question_marks(self, arguments):
-        usual = run(*arguments, PYTHONIOENCODING="utf-8").stdout
+    def test_characters_that_the_output_lacks_are_question_marks(self, arguments, capsys):
+        usual = here(capsys, *arguments).out
         assert not usual.isascii()
         expected = usual.encode("ascii", "replace").decode()
         assert run(*arguments, PYTHONIOENCODING="ascii").stdout == expected

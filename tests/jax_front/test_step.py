@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
+from draws import seeds
 from jax_front.front import FRONTS, NAMES, THEIRS, arguments, close, gradients, made, mainly, run, same, tree
 from oracles import data
 from parity import test_optax as parity
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.thinned(2)
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+SEEDS = seeds(2, 6)
 with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from draws import seeds
 from jax_front.front import (
     BY_NAME,
     DECAY_MASK,
@@ -109,7 +110,7 @@ def unstacked(params):
     return {"layers": layers, "head": params["head"]}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", seeds(1, 4))
 @each
 def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
     """Step for step, and with everything drawn that an option can be."""
