@@ -19,7 +19,7 @@ from xla import compiled
 
 from layerwise.jax import _drive
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(1)
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
@@ -29,6 +29,7 @@ with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.thinned(2)
 def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
     if seed % 2:  # as if the tensors were large
         monkeypatch.setattr(_drive, "LARGE", 1)
@@ -48,6 +49,7 @@ def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @with_theirs
+@pytest.mark.thinned(2)
 def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     """The same call, and the same numbers."""
     _, _, _, draw = parity.CASES[name.lower()]
@@ -268,7 +270,6 @@ def test_large_tensors_take_no_memory_on_the_way(name, options):
 
 @each
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}], ids=str)
-@pytest.mark.thinned(1)
 def test_large_tensors_step_as_small_ones(name, options, monkeypatch):
     options = {**options, "stats": True}
     params, grads = tree(0), gradients(3)

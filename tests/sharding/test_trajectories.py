@@ -134,6 +134,6 @@ def test_momentum_in_a_dtype_of_its_own(ranks):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 def test_drawn_layouts_and_options(ranks, case, seed):
     check(ranks, getattr(layerwise.torch, case.name), seed, torch.float64, **case.drawn(seed))
