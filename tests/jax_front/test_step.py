@@ -246,9 +246,9 @@ SUMS = {
 }  # fmt: skip
 
 
-# All that takes sums at once, and one more of each optimizer's own; the others of them are slow.
+# What optimizers share, and what takes most sums; each of the others is slow.
 SETTINGS = [
-    pytest.param(name, one, marks=pytest.mark.slow if one in SUMS.get(name, [])[2:] else ())
+    pytest.param(name, one, marks=pytest.mark.slow if one in SUMS.get(name, [])[1:] else ())
     for name in NAMES
     for one in OF_ALL + SUMS.get(name, [])
 ]
