@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -42,7 +43,12 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if applies(item)]
     config.hook.pytest_deselected(items=left_out)
     thin(items, pytest.mark.slow)
-    items.sort(key=lambda item: next((i for i, path in enumerate(LONGEST) if item.path.is_relative_to(path)), 99))
+    items.sort(key=lambda item: _turn(item.path))
+
+
+@cache
+def _turn(path):
+    return next((i for i, longest in enumerate(LONGEST) if path.is_relative_to(longest)), len(LONGEST))
 
 
 def pytest_collection_finish(session):

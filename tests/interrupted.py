@@ -20,8 +20,8 @@ import numpy as np
 
 from layerwise import set_num_threads
 
-TRIES = 60 if os.environ.get("CI") else 30
-MOST, WANTED = 400, 12  # the second: how many steps have to be interrupted after they have begun
+TRIES, WANTED = (60, 12) if os.environ.get("CI") else (18, 8)  # of these so many after the step has begun
+MOST = 400
 
 
 def interrupted(step: Callable[[], Any], delay: float) -> bool:

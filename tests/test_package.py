@@ -42,11 +42,6 @@ def test_a_step_imports_no_framework():
     assert fresh(code + f"print(*sys.modules.keys() & set({FRAMEWORKS!r}))") == ""
 
 
-def test_the_pytorch_front_imports_no_plotting():
-    pytest.importorskip("torch")
-    assert fresh("import sys, layerwise.torch; print(*sys.modules.keys() & {'matplotlib'})") == ""
-
-
 def test_all_names_exist():
     assert [name for name in layerwise.__all__ if not hasattr(layerwise, name)] == []
     front = import_module("layerwise.numpy")

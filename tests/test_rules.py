@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from reference.paths import NUMPY, close, data, path
 
 from layerwise.rules.parts import moved
 
-DRAWS = 8 if os.environ.get("CI") else 3  # of options, for each of which JAX compiles
+DRAWS = 8 if os.environ.get("CI") else 2  # of options, for each of which JAX compiles
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 each_namespace = pytest.mark.parametrize("space", NAMESPACES, ids=lambda space: space.name)
 
@@ -33,6 +34,7 @@ def test_every_namespace_gives_the_reference_s_numbers(case: Case, space: Namesp
 
 @each_namespace
 @each_case
+@pytest.mark.thinned(2)
 def test_float32_differs_from_float64_by_rounding_only(case: Case, space: Namespace, jax64: Any) -> None:
     params, grads = ([np.float32(x) for x in xs] for xs in (data(5)[0], data(5)[1][0]))
     settings = case.hyper(lr=0.1)
@@ -85,7 +87,7 @@ def test_decay_powers_keep_float32_s_digits_where_the_step_is_an_array() -> None
 def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
     jax = jax64
     space = NAMESPACES[6]
-    g = np.array([[0.0, 0.3], [-0.2, 0.0]])
+    g = np.array([[0.0, 0.25], [-0.5, 0.0]])
 
     def loss(lr: Any, start: Any, settings: Any, rule: Any) -> Any:
         p, state = start, None
@@ -97,18 +99,19 @@ def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
             *(None if s is None else space.xp.zeros(s) for s in rule.shapes(h, g.shape))
         )
         for t in (1, 2, 3):
-            stepping = rule.step(space.xp, p, g + 0.1 * p, state, h, Now(t, lr, 0.01))
+            stepping = rule.step(space.xp, p, g + 0.125 * p, state, h, Now(t, lr, 0.01))
             [[done]] = local(space.xp, [Run((stepping,), g.shape)])
             p, state = moved(space.xp, p, done.moves), done.state
         return space.xp.sum(p**2)
 
     for case in CASES:
-        settings = case.hyper(lr=0.1, **case.smooth)
-        # The last of these starts where the gradient is zero.
-        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2)), -10.0 * g):
-            d_lr, d_p = jax.grad(loss, argnums=(0, 1))(0.1, space.xp.asarray(start), settings, case.rule)
+        after = jax.jit(partial(loss, settings=case.hyper(lr=0.1, **case.smooth), rule=case.rule))
+        slopes = jax.jit(jax.grad(after, argnums=(0, 1)))
+        # The last of these starts where the gradient is zero, exactly: its numbers are powers of two.
+        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2)), -8.0 * g):
+            d_lr, d_p = slopes(0.1, start)
             assert np.all(np.isfinite(d_p)), case.name
-            up, down = (float(loss(0.1 + e, start, settings, case.rule)) for e in (1e-6, -1e-6))
+            up, down = (float(after(0.1 + e, start)) for e in (1e-6, -1e-6))
             np.testing.assert_allclose(float(d_lr), (up - down) / 2e-6, rtol=1e-5, atol=1e-7, err_msg=case.name)
 
 

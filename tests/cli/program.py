@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from unittest.mock import patch
 
 COMMAND = (sys.executable, "-m", "layerwise")
 # A terminal's colours and width come from the environment, and none of it should come from whoever runs the tests.
@@ -21,6 +22,15 @@ def run(*arguments, code=0, **environment):
     )
     assert done.returncode == code, done.stderr
     return done
+
+
+def here(capsys, *arguments, code=0, **environment):
+    """What the command prints and says in this process, where how a process starts and ends is not what is tested."""
+    from layerwise.cli import app
+
+    with patch.dict(os.environ, {**PLAIN, **environment}, clear=True):
+        assert app.run(arguments) == code
+    return capsys.readouterr()
 
 
 def on_a_terminal(*arguments, interrupt_at=None, **environment):

@@ -114,6 +114,7 @@ class TestReport:
         assert seen.open == []
         assert seen.tags["svg"] == 0
 
+    @pytest.mark.slow
     def test_it_is_reproducible(self, usual):
         when = re.compile(r"<p class=when>[^<]*</p>")
         assert when.sub("", page(result())) == when.sub("", usual)

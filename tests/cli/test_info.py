@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from cli.program import run
+from cli.program import here, run
 
 import layerwise
 from layerwise.cli import info
@@ -35,8 +35,8 @@ def test_json_says_what_the_lines_say():
     assert max(map(len, said)) <= 120
 
 
-def test_help_is_that_of_the_other_commands():
-    out = run("info", "--help").stdout
+def test_help_is_that_of_the_other_commands(capsys):
+    out = here(capsys, "info", "--help").out
     assert "--devices" in out
     assert "--json" in out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cli.program import on_a_terminal, run
+from cli.program import here, on_a_terminal, run
 
 import layerwise
 
@@ -19,18 +19,15 @@ def test_on_a_terminal():
         assert preset.name in seen
 
 
-def test_those_of_an_optimizer():
-    assert run("presets", "lars").stdout.splitlines() == [
+def test_those_of_an_optimizer(capsys):
+    assert here(capsys, "presets", "lars").out.splitlines() == [
         str(preset) for preset in layerwise.presets() if preset.optimizer == "Lars"
     ]
 
 
 @pytest.mark.parametrize("preset", layerwise.presets(), ids=lambda preset: preset.name)
 def test_one_of_them(preset, capsys):
-    from layerwise.cli import app
-
-    assert app.run(["presets", preset.name.upper()]) == 0
-    described, call = capsys.readouterr().out.splitlines()
+    described, call = here(capsys, "presets", preset.name.upper()).out.splitlines()
     assert described == str(preset)
     assert call.startswith(f"{preset.optimizer}(")
     for name, value in preset.options.items():
@@ -38,7 +35,7 @@ def test_one_of_them(preset, capsys):
     assert ("lr=…" in call) == ("lr" not in preset.options)
 
 
-def test_one_that_is_not_there():
-    done = run("presets", "apex.fusedlam", code=2)
-    assert "Did you mean apex.FusedLAMB?" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_one_that_is_not_there(capsys):
+    said = here(capsys, "presets", "apex.fusedlam", code=2).err
+    assert "Did you mean apex.FusedLAMB?" in said
+    assert said.count("\n") == 1

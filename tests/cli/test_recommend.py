@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from cli.program import on_a_terminal, run
+from cli.program import here, on_a_terminal, run
 
 from layerwise.recipes import recommend
 
@@ -22,15 +22,15 @@ class TestRecommend:
         assert done.stdout == f"{self.FOUND}\n"
         assert done.stderr == ""
 
-    def test_every_option_arrives(self):
+    def test_every_option_arrives(self, capsys):
         options = {"reference-batch": 512, "reference-lr": 2.0, "reference-warmup": 0.01, "total-samples": 1e6}
         said = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        done = run("recommend", "Lars", "2048", *said, "--like", "nus-resnet", "--rule", "linear")
+        done = here(capsys, "recommend", "Lars", "2048", *said, "--like", "nus-resnet", "--rule", "linear")
         named = {name.replace("-", "_"): value for name, value in options.items()}
-        assert done.stdout == f"{recommend('Lars', 2048, **named, like='nus-resnet', rule='linear')}\n"
+        assert done.out == f"{recommend('Lars', 2048, **named, like='nus-resnet', rule='linear')}\n"
 
-    def test_json(self):
-        written = json.loads(run(*self.ARGUMENTS, "--json", "--total-samples", "3276800").stdout)
+    def test_json(self, capsys):
+        written = json.loads(here(capsys, *self.ARGUMENTS, "--json", "--total-samples", "3276800").out)
         assert written["kwargs"] == {"lr": self.FOUND.lr}
         assert (written["steps"], written["warmup_steps"], written["extrapolated"]) == (100, 14, True)
         assert len(written["lines"]) == len(self.FOUND.lines)
@@ -59,13 +59,13 @@ class TestRecommend:
             (("lamb", "1024", "--like", "bert"), "`like` must be one of 'mlperf-bert'"),
         ],
     )
-    def test_a_mistake_is_one_line_with_the_way_out(self, arguments, why):
-        done = run("recommend", *arguments, code=2)
-        assert done.stdout == ""
-        assert re.fullmatch(rf"layerwise: {re.escape(why)}.*\. .*\.\n", done.stderr)
+    def test_a_mistake_is_one_line_with_the_way_out(self, arguments, why, capsys):
+        done = here(capsys, "recommend", *arguments, code=2)
+        assert done.out == ""
+        assert re.fullmatch(rf"layerwise: {re.escape(why)}.*\. .*\.\n", done.err)
 
-    def test_help_fits_a_screen(self):
-        out = run("recommend", "--help").stdout
+    def test_help_fits_a_screen(self, capsys):
+        out = here(capsys, "recommend", "--help", COLUMNS="80").out
         assert len(out.splitlines()) <= 24
         assert max(map(len, out.splitlines())) <= 80
 

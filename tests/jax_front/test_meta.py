@@ -76,13 +76,20 @@ def start(zero=False):
     return params
 
 
-@pytest.fixture(params=["small", "large"])
+@pytest.fixture
 def sizes(request, monkeypatch):
     """Tensors as they are, and as if they were large."""
     if request.param == "large":
         monkeypatch.setattr(_drive, "LARGE", 1)
 
 
+def mostly(size):
+    """Try these sizes for every change, and the others in the slow tests."""
+    given = [one if one == size else pytest.param(one, marks=pytest.mark.slow) for one in ("small", "large")]
+    return pytest.mark.parametrize("sizes", given, indirect=True)
+
+
+@mostly("large")
 @mainly("Adafactor")
 def test_hypergradients_are_the_slopes(name, jax64, sizes):
     rates = {key: jnp.asarray(value) for key, value in RATES[name].items()}
@@ -93,6 +100,7 @@ def test_hypergradients_are_the_slopes(name, jax64, sizes):
     close(found, wanted, 1e-6)
 
 
+@mostly("small")
 @mainly("Lamb")
 def test_gradients_through_steps_are_the_slopes(name, jax64, sizes):
     f = jax.jit(lambda params: after(name, RATES[name], params))
@@ -152,6 +160,7 @@ def test_vmap_over_learning_rates(name, jax64):
 
 
 @pytest.mark.needs("max_grad_norm")
+@mostly("large")
 @mainly("Lars")
 def test_vmap_over_an_ensemble(name, sizes):
     """Every member has its own norms, statistics and count."""

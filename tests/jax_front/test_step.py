@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
+from draws import seeds
 from jax_front.front import FRONTS, NAMES, THEIRS, arguments, close, gradients, made, mainly, run, same, tree
 from oracles import data
 from parity import test_optax as parity
@@ -18,16 +19,17 @@ from xla import compiled
 
 from layerwise.jax import _drive
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(1)
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+SEEDS = seeds(2, 6)
 with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.thinned(2)
 def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
     if seed % 2:  # as if the tensors were large
         monkeypatch.setattr(_drive, "LARGE", 1)
@@ -47,6 +49,7 @@ def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @with_theirs
+@pytest.mark.thinned(2)
 def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     """The same call, and the same numbers."""
     _, _, _, draw = parity.CASES[name.lower()]
@@ -243,7 +246,12 @@ SUMS = {
 }  # fmt: skip
 
 
-SETTINGS = [(name, one) for name in NAMES for one in OF_ALL + SUMS.get(name, [])]
+# What optimizers share, and what takes most sums; each of the others is slow.
+SETTINGS = [
+    pytest.param(name, one, marks=pytest.mark.slow if one in SUMS.get(name, [])[1:] else ())
+    for name in NAMES
+    for one in OF_ALL + SUMS.get(name, [])
+]
 
 
 @pytest.mark.parametrize(("name", "options"), SETTINGS, ids=str)

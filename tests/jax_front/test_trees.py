@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from draws import seeds
 from jax_front.front import (
     BY_NAME,
     DECAY_MASK,
@@ -39,7 +40,7 @@ from layerwise.errors import (
 )
 from layerwise.jax import _trees
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(1)
 
 each = pytest.mark.parametrize("name", NAMES)
 MASK = {"w": True, "b": False, "s": True, "deep": False}
@@ -109,7 +110,7 @@ def unstacked(params):
     return {"layers": layers, "head": params["head"]}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
+@pytest.mark.parametrize("seed", seeds(1, 4))
 @each
 def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
     """Step for step, and with everything drawn that an option can be."""

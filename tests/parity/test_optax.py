@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from draws import seeds
 from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 from layerwise import preset
@@ -13,7 +14,7 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 factorized = pytest.importorskip("optax._src.factorized")
 
-DRAWS = range(25)
+DRAWS = seeds(6, 25)
 NAMES = sorted(SHAPES)
 FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compiles for every shape
 # In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -36,3 +38,8 @@ def hang_on(rank: int) -> None:
 
 def warn() -> None:
     warnings.warn("something", stacklevel=1)
+
+
+def imported(names: Sequence[str]) -> list[str]:
+    """Return those of the modules that the rank has imported."""
+    return [name for name in names if name in sys.modules]

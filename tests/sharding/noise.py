@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.torch import Lamb, NoiseScale
 
-STEPS, PASSES, BATCH = 3, 2, 4
+STEPS, PASSES, BATCH = 2, 2, 4  # the second step finds averages
 TENSOR_PARALLEL = {"TP": 2, "TP and FSDP2": 2}  # how many ranks work on one batch
 
 

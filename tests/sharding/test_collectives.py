@@ -35,12 +35,13 @@ def test_collectives_are_seen(ranks):
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "fsdp on 4", "nested", "hybrid", "part of the model"])
 @fronts
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 def test_one_for_each_round(ranks, front, layout):
     assert len(steady(ranks, front, layout)) == ROUNDS[front]
 
 
 @fronts
+@pytest.mark.thinned(1)
 def test_one_more_over_replicas_that_are_no_group_with_the_others(ranks, front):
     assert len(steady(ranks, front, "hybrid in part")) == ROUNDS[front] + 1
 
@@ -52,11 +53,13 @@ def test_optimizers_that_take_turns_leave_each_other_room(ranks):
 
 
 @fronts
+@pytest.mark.thinned(1)
 def test_by_the_rule_too(ranks, front):
     assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]
 
 
 @fronts
+@pytest.mark.thinned(1)
 def test_the_rule_takes_what_it_can_hold(ranks, front):
     """One more for every bucket; they have no say in what comes out."""
     found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 40), strict=True)
@@ -65,11 +68,13 @@ def test_the_rule_takes_what_it_can_hold(ranks, front):
 
 
 @fronts
+@pytest.mark.thinned(1)
 def test_one_for_each_dimension_of_the_mesh(ranks, front):
     assert len(steady(ranks, front, "two-dimensional")) == 2 * ROUNDS[front]
 
 
 @fronts
+@pytest.mark.thinned(1)
 def test_meshes_share_what_they_have_in_common(ranks, front):
     """A mesh of two dimensions, each of its dimensions, and one that is all ranks: three groups of ranks."""
     assert len(steady(ranks, front, "several meshes")) <= 3 * ROUNDS[front]
@@ -77,6 +82,7 @@ def test_meshes_share_what_they_have_in_common(ranks, front):
 
 @fronts
 @pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1)
 def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
     assert ROUNDS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ROUNDS[front] + 1
 

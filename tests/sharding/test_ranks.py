@@ -40,3 +40,8 @@ def test_a_rank_that_hangs_says_where(ranks):
 
 def test_a_warning_is_an_error(ranks):
     assert ranks.outcomes(1, behaviours.warn)[0].error == "UserWarning"
+
+
+def test_the_pytorch_front_imports_no_plotting(ranks):
+    """A rank comes from a process that has imported it, and nothing but what it needs."""
+    assert ranks.run(1, behaviours.imported, ("layerwise.torch", "matplotlib")) == [["layerwise.torch"]]

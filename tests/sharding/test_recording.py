@@ -11,7 +11,7 @@ from sharding import recording, runs
 
 @pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
 @pytest.mark.parametrize("front", FRONTS)
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1)
 def test_tables_of_ranks(ranks, front, layout, tmp_path):
     """All ranks together know all that one process knows, each of them the same of what is not in blocks."""
     world = runs.layout_of(layout)[0]

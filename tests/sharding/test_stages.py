@@ -28,6 +28,7 @@ def check(found, alone):
 @pytest.mark.parametrize("world", [2, 4])
 @fronts
 @pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1)
 def test_the_norm_of_all(ranks, front, world, fused):
     options = {**CLIPPED, "fused": fused}
     found = ranks.run(world, stages.stepped, front, options)
@@ -82,6 +83,7 @@ def test_two_rounds_are_too_many(ranks):
 @pytest.mark.parametrize("how", ["copy", "pickle"])
 @fronts
 @pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1)
 def test_copies_have_the_group(ranks, front, how, default):
     """Those in memory have the same one; a pickle knows the default group, and says that it lacks any other."""
     for said, same in ranks.run(2, stages.copied, front, how, default):

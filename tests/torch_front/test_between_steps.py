@@ -148,6 +148,7 @@ def never_stepped(front, opt, params, fused, blocks):
 @engines
 @blocks
 @fronts
+@pytest.mark.thinned(1)
 def test_a_change_is_seen(front, blocks, fused, change):
     pairs = [after_two_steps(front, fused, blocks)]
     pairs.append(never_stepped(front, *pairs[0], fused, blocks))

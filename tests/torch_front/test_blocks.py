@@ -18,6 +18,7 @@ cuts = pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
 @pytest.mark.parametrize("size", [None, 5])
 @cuts
 @cases
+@pytest.mark.thinned(2)
 def test_a_block_is_a_parameter_of_its_own(case, blocks, shape, size, monkeypatch):
     if size:
         in_slices(monkeypatch, size)

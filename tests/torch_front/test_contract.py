@@ -137,6 +137,7 @@ def test_every_scheduler_of_torch_is_here():
 @pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
 @pytest.mark.parametrize("name", SCHEDULERS)
 @fronts
+@pytest.mark.thinned(1)
 def test_schedulers(front, name, tensor):
     a, b = parameters(1), parameters(1)
     options = {"lr": torch.tensor(0.1, dtype=torch.float64) if tensor else 0.1}

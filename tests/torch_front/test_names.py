@@ -71,6 +71,7 @@ NAMES = {"layer.qkv.weight": (6, 4), "layer.qkv.bias": (6,), "head.weight": (6, 
 @pytest.mark.parametrize("permuted", [False, True], ids=["in order", "permuted"])
 @pytest.mark.parametrize("form", FORMS)
 @fronts
+@pytest.mark.thinned(1)
 def test_names_are_those_of_the_wrapped_model(front, form, permuted, back):
     """Blocks by name go on as well: without them the states of Adafactor would not fit."""
     wrapped = FORMS[form]

@@ -193,6 +193,7 @@ def scalar(number):
 @pytest.mark.parametrize("skip_nonfinite", [False, True])
 @pytest.mark.parametrize("capturable", [False, True])
 @fronts
+@pytest.mark.thinned(1)
 def test_a_step_waits_for_nobody(front, capturable, skip_nonfinite, amp, engine, meta, standing):
     params, options = meta(lr=scalar(0.1), weight_decay=scalar(0.01), master_weights=True)
     if engine != "rule":

@@ -75,6 +75,7 @@ WAYS = {
 @pytest.mark.parametrize("scheduler", [None, CosineAnnealingLR, OneCycleLR])
 @pytest.mark.parametrize("what", WAYS)
 @fronts
+@pytest.mark.thinned(1)
 def test_resumes_bit_for_bit(front, what, scheduler):
     options, dtype = WAYS[what]
     options = {
