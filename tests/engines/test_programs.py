@@ -18,7 +18,7 @@ from layerwise.checks import number
 from layerwise.engines import compiled, programs
 from layerwise.engines.printed import RULES
 from layerwise.errors import EngineError
-from layerwise.hyper import option
+from layerwise.hyper import in_words, option
 from layerwise.rules import lamb
 from layerwise.rules.asks import Now
 
@@ -241,11 +241,11 @@ def test_numbers_of_settings_without_kernels():
 def every_value():
     for case in COMPILED:
         for name, value in case.unusual():
-            yield pytest.param(case, *case.alone(name, value), id=f"{case.name}-{name}-{value}")
+            yield pytest.param(case, *case.alone(name, value), id=f"{case.name}-{name}-{in_words(value)}")
         for name, (value, beside) in STORED.items():
             if name in case.options:
                 usual = {**case.usual(), **beside}
-                yield pytest.param(case, usual, {**usual, name: value}, id=f"{case.name}-{name}-{value}")
+                yield pytest.param(case, usual, {**usual, name: value}, id=f"{case.name}-{name}-{in_words(value)}")
 
 
 def reached(case, options):
