@@ -129,7 +129,7 @@ def test_programs_are_told_apart_by_what_they_do(case: Any) -> None:
 
 def load(path: Path, source: str) -> Any:
     path.write_text(source)
-    spec = spec_from_file_location(f"layerwise.rules.{path.stem}", path)
+    spec = spec_from_file_location(f"unseen.{path.stem}", path)
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module  # where dataclasses look for it
     try:

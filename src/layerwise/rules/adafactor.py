@@ -272,7 +272,11 @@ class Adafactor(ClippedByNorm):
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps
         factored = factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False
-        return _settled(self, (machine_eps if eps1 is None else eps1, eps2), factored)
+        eps = (machine_eps if eps1 is None else eps1, eps2)
+        try:
+            return _settled(self, eps, factored)
+        except TypeError:  # numbers that are traced have no hash
+            return self.settled(eps=eps, factored=factored)
 
 
 @lru_cache(maxsize=256)
