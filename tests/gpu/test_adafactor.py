@@ -204,6 +204,19 @@ def test_parts_whose_sums_have_one_strip(shape, dtype):
     check(stepped(there(job), Sizes())[0], parts, 8 * EPS[dtype])
 
 
+@pytest.mark.parametrize(
+    ("shape", "dim", "at"), [((2, 17, 17), 1, (0, 0)), ((2, 17, 40), 2, (1, 2)), ((6, 9), 0, (1, 1))]
+)
+def test_statistics_that_ranks_hold_whole_are_the_same_on_all(shape, dim, at):
+    """Also on those that hold no rows, or one tile of them where others hold several."""
+    blocks = (0,) if len(shape) == 3 else ()
+    for seed in range(3):
+        job = job_of(shape, blocks=blocks, seed=seed)
+        parts = in_parts(job, cut := Cut(dim, at), 3)
+        step_parts(GpuEngine(None, SMALL), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+        check(stepped(there(job))[0], parts, 8 * EPS["float32"])
+
+
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8)])
 def test_matrices_of_one_number_take_four_numbers_each(dtype, size):
     job = there(job_of((7, 6, 1, 1), {}, (dtype,) * 3))

@@ -54,12 +54,15 @@ class Room:
         self.taken += -(-n // 8) * 8
         return first
 
-    def stretch(self, layers: int, length: int, strips: int, dtype: torch.dtype) -> Stretch:
-        """Take room for sums: totals are float64, and a strip keeps the dtype that it is computed in."""
+    def stretch(self, layers: int, length: int, strips: int, dtype: torch.dtype, apart: bool) -> Stretch:
+        """Take room for sums: totals are float64, and a strip keeps the dtype that it is computed in.
+
+        A sum of one strip is that strip, unless it has to lie `apart`.
+        """
         first = strips_first = self.take(layers * strips * length * dtype.itemsize)
-        if strips > 1:
+        if apart := apart or strips > 1:
             first = self.take(layers * length * torch.float64.itemsize)
-        return Stretch(first, length, strips, strips_first, torch.float64 if strips > 1 else dtype, dtype)
+        return Stretch(first, length, strips, strips_first, torch.float64 if apart else dtype, dtype)
 
 
 class FactoredJob(NamedTuple):
@@ -175,13 +178,15 @@ def lay(job: Job, arrays: Sequence[Tensor], layers: int, sizes: Sizes, room: Roo
     plane, tiling = plane_of(job), tiling_of(job, arrays, sizes)
     stack, under, over = tiling.tiles(plane, sizes.tiles)
     compute = torch.float64 if job.p.dtype is torch.float64 else torch.float32
-    one = plane.rows == 1 and job.state.exp_avg_sq_row.dtype is not torch.float64
+    # What others complete is as exact on every rank, also on one whose shard is small.
+    shared = job.shape is not None
+    one = plane.rows == 1 and job.state.exp_avg_sq_row.dtype is not torch.float64 and not shared
     strips = max(1, -(-plane.rows // share_of(plane, plane.rows, sizes)[1]))
     sums = (
-        room.stretch(layers, plane.matrices * plane.rows, over, compute),
-        room.stretch(layers, plane.matrices * plane.columns, under, compute),
+        room.stretch(layers, plane.matrices * plane.rows, over, compute, shared),
+        room.stretch(layers, plane.matrices * plane.columns, under, compute, shared),
     )
-    totals = room.stretch(layers, 2 * plane.matrices, strips, compute if one else torch.float64)
+    totals = room.stretch(layers, 2 * plane.matrices, strips, compute if one else torch.float64, shared)
     return FactoredJob(plane, layers, tiling, stack * under * over, sums, totals)
 
 
@@ -238,6 +243,6 @@ def _rows(n: int, columns: Any, values: Mapping[Any, Any]) -> np.ndarray:
 
 
 def _piles_of(stretch: Stretch, layers: int, base: int) -> Iterator[tuple[int, ...]]:
-    if stretch.strips > 1:
+    if stretch.first != stretch.strips_first:
         for i in range(layers):
             yield base + stretch.strips_of(i), stretch.strips, base + stretch.of(i), stretch.length
