@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from symbols import Symbol
@@ -29,6 +29,7 @@ class Language:
     """How a language writes numbers, choices and lines."""
 
     calls: Mapping[str, str] = CALLS
+    choice_binds = 1  # the precedence of a choice
 
     def number(self, x: Any) -> str:
         raise NotImplementedError
@@ -38,6 +39,10 @@ class Language:
 
     def line(self, name: str, x: Symbol, text: str) -> str:
         raise NotImplementedError
+
+    def own(self, x: Symbol, of: Callable[[Any, int], str]) -> tuple[str, int] | None:
+        """Return an expression's text and precedence where the language writes it in a way of its own."""
+        return None
 
 
 class Printer:
@@ -98,21 +103,23 @@ class Printer:
         self._known[x] = name
 
     def _text(self, x: Symbol) -> tuple[str, int]:
+        if own := self._language.own(x, self._of):
+            return own
         if bound := bound_of(x):
             call, one, other = bound
             return f"{call}({self._of(one, 0)}, {self._of(other, 0)})", 9
         if x.op == "where":
-            return self._language.choice(*(self._of(part, 2) for part in x.args)), 1
+            return self._language.choice(*(self._of(part, 2) for part in x.args)), self._language.choice_binds
         if x.op == "neg":
             return f"-{self._of(x.args[0], 7)}", 7
         if x.op not in PRECEDENCE:
             call = self._language.calls.get(x.op, x.op)
             return f"{call}({', '.join(self._of(part, 0) for part in x.args)})", 9
-        own = PRECEDENCE[x.op]
+        precedence = PRECEDENCE[x.op]
         left, right = x.args
         # Sums and products in the rule's own order, and conditions always in parentheses.
-        inner = 5 if x.op in "&|" else own
-        return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (x.op not in '&|'))}", own
+        inner = 5 if x.op in "&|" else precedence
+        return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (x.op not in '&|'))}", precedence
 
 
 def bound_of(x: Symbol) -> tuple[str, Any, Any] | None:

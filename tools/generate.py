@@ -34,9 +34,10 @@ def formatted(source: str) -> str:
 def wanted() -> dict[Path, str]:
     """Return the text of every generated file."""
     sources = {ROOT / "src" / "layerwise" / path: formatted(text) for path, text in fronts.all_of_them().items()}
-    headers, table = kernels.all_of_them()
+    headers, modules = kernels.all_of_them()
     printed = {ROOT / "csrc" / "printed" / name: text for name, text in headers.items()}
-    engines = {ROOT / "src" / "layerwise" / "engines" / "printed.py": formatted(table)}
+    folder = ROOT / "src" / "layerwise" / "engines"
+    engines = {folder / name: formatted(text) for name, text in modules.items()}
     return {**sources, **printed, **engines, **pages.all_of_them(ROOT / "docs")}
 
 

@@ -1,4 +1,4 @@
-"""Kernels for the compiled engine, and the table of programs by which Python finds them."""
+"""Kernels for the compiled engine and the GPU engine, and the table of programs by which Python finds them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 import cpp
+import triton_source
 from programs import Program, Structures, structures
 from symbols import NotPrinted
 
@@ -35,13 +36,15 @@ class Kernels(NamedTuple):
     numbers: list[str]
     header: str
     names: dict[Program, str]
+    functions: str  # for the GPU engine
 
 
 def kernels_of(entry: Entry) -> Kernels:
     """Return the kernels of a rule. Raise NotPrinted with the reason where kernels cannot be printed for it."""
     found = structures(entry)
     numbers = cpp.numbers_in(entry, found)
-    return Kernels(entry, found, numbers, *cpp.header(entry, found, numbers))
+    header, names = cpp.header(entry, found, numbers)
+    return Kernels(entry, found, numbers, header, names, triton_source.module(entry, names, numbers))
 
 
 def _kernels() -> Iterator[Kernels]:
@@ -52,12 +55,13 @@ def _kernels() -> Iterator[Kernels]:
             print(f"no kernels for {entry.name}, which the rule engine steps: {why}", file=sys.stderr)
 
 
-def all_of_them() -> tuple[dict[str, str], str]:
-    """Return the headers in csrc/printed by their names, and the source of engines/printed.py."""
+def all_of_them() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the headers in csrc/printed, and the modules in src/layerwise/engines, by their names."""
     found = list(_kernels())
     places = [name for one in found for name in dict.fromkeys(one.names.values())]
     headers = {f"{_file(one)}.hpp": one.header for one in found}
-    return {**headers, "programs.hpp": _list(found, places)}, _table(found, places)
+    modules = {f"gpu/printed/{_file(one)}.py": one.functions for one in found}
+    return {**headers, "programs.hpp": _list(found, places)}, {**modules, "printed.py": _table(found, places)}
 
 
 def _file(one: Kernels) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import KERNELED, case_of
 from engines.worlds import bits, make_job, mapped, new_gradient, now_of, numbers, stored
-from gpu.world import DEVICE, GPU, RULE, SMALL
+from gpu.world import DEVICE, GPU, RULE, SMALL, had
 
 from layerwise import engines
 from layerwise.engines import Counter, places
@@ -27,7 +27,7 @@ SHAPES = [(20, 13), (5,), (), (4, 3, 2), (0, 4), (200,)]
 
 
 def jobs_of(case, shapes=SHAPES, dtypes=("float32",) * 3, **options):
-    made = [make_job(case, case.hyper(**options), shape, (), i, dtypes) for i, shape in enumerate(shapes)]
+    made = [make_job(case, case.hyper(**had(case, **options)), shape, (), i, dtypes) for i, shape in enumerate(shapes)]
     return [mapped(job, GPU.array) for job in made]
 
 
@@ -192,21 +192,22 @@ def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     assert len(sent) == 2
 
 
-def test_settings_that_tensors_share_are_converted_once(monkeypatch):
-    """As many for a hundred tensors in two groups as for two, and each tensor has its own group's."""
-    converted, value = [], step_params.StepParams._value
-    monkeypatch.setattr(step_params.StepParams, "_value", lambda self, x: (converted.append(x), value(self, x))[1])
+def test_settings_that_tensors_share_are_computed_once(monkeypatch):
+    """As often for a hundred tensors in two groups as for two, and each tensor has its own group's."""
+    computed, numbers_of = [], step_params.numbers
+    monkeypatch.setattr(step_params, "numbers", lambda *given: (computed.append(1), numbers_of(*given))[1])
     made, tables = [], []
+    job = jobs_of(case_of("Lamb"), [(5,)])[0]
     for n in (2, 100):
-        params = step_params.StepParams(n, torch.device(DEVICE))
+        params = step_params.StepParams([job] * n, torch.device(DEVICE))
         groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)
-        converted.clear()
+        computed.clear()
         params.write([groups[i % 2] for i in range(n)])
-        made.append(len(converted))
+        made.append(len(computed))
         tables.append(params._written)
-    assert made[0] == made[1]
-    np.testing.assert_array_equal(tables[1], np.tile(tables[0], 50))
-    assert (tables[0][:, 0] != tables[0][:, 1]).sum() == 2
+    assert made == [2, 2]
+    np.testing.assert_array_equal(tables[1], np.tile(tables[0], (50, 1)))
+    assert (tables[0][0] != tables[0][1]).sum() == 2
 
 
 @cases
@@ -350,7 +351,7 @@ def test_some_are_left_to_the_rule(case, model):
     far = torch.zeros((4,) * 5, device=DEVICE)[::2, ::2, ::2, ::2, ::2]
     strange = make_job(
         case,
-        case.hyper(max_grad_norm=model, factored=False) if case.name == "Adafactor" else jobs[0].h,
+        case.hyper(**had(case, max_grad_norm=model), factored=False) if case.name == "Adafactor" else jobs[0].h,
         (2,) * 5,
         (),
         9,

@@ -11,9 +11,9 @@ import torch
 from cases import KERNELED, case_of
 from engines.test_rounds import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
-from gpu.front import alike, fronts, give, parameters
+from gpu.front import alike, fronts, give, had_by, parameters
 from gpu.world import DEVICE, GPU, RULE, SMALL
-from torch_front.front import BUSY, bits
+from torch_front.front import BUSY, FRONT_OF, bits
 
 from layerwise import engines
 from layerwise.cli import info
@@ -30,12 +30,12 @@ from layerwise.torch.step import _engines
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 KIND = type(parts.add_up)
 RUN = KIND.run
+PASSES = ["passes.measure", "passes.answer", "passes.apply"]
 KERNELS = {
-    Lamb: ["lamb.coefficients", "lamb.measure", "parts.answer", "lamb.apply"],
-    Lars: ["lars.coefficients", "lars.measure", "parts.answer", "lars.apply"],
+    **{FRONT_OF[case.name]: PASSES for case in KERNELED},
     Adafactor: [
-        "adafactor.coefficients", "adafactor.measure", "adafactor.answer", "adafactor.apply", "planes.measure",
-        "planes.squares", "planes.apply", "statistics.fold", "statistics.total", "statistics.renew",
+        *PASSES, "planes.measure", "planes.squares", "planes.apply",
+        "statistics.fold", "statistics.total", "statistics.renew",
     ],
 }  # fmt: skip
 CLIPPING = ["parts.square", "parts.add_up"]
@@ -43,6 +43,12 @@ CLIPPING = ["parts.square", "parts.add_up"]
 
 def name_of(kernel):
     return f"{kernel.fn.__module__.rpartition('.')[2]}.{kernel.fn.__name__}"
+
+
+def is_of(front, kwargs):
+    """Whether a kernel is launched with the printed functions of an optimizer."""
+    named = [x.fn.__name__ for x in kwargs.values() if hasattr(x, "fn")]
+    return any(name.startswith(f"{front.__name__.lower()}_") for name in named)
 
 
 @pytest.fixture
@@ -59,12 +65,13 @@ def proof_of(monkeypatch):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """Break the kernel of that name: it is not launched, or something else is done."""
+    """Break the kernel of that name, for one optimizer or all: it is not launched, or something else is done."""
 
-    def breaks(name, instead=lambda *_: None):
+    def breaks(name, instead=lambda *_: None, of=None):
         def run(self, *args, **kwargs):
             with np.errstate(all="ignore"):  # what is made of numbers that are not there
-                return instead(self, args, kwargs) if name_of(self) == name else RUN(self, *args, **kwargs)
+                is_broken = name_of(self) == name and (of is None or is_of(of, kwargs))
+                return instead(self, args, kwargs) if is_broken else RUN(self, *args, **kwargs)
 
         monkeypatch.setattr(KIND, "run", run)
 
@@ -73,7 +80,7 @@ def broken(monkeypatch):
 
 def stepped(front, steps=2, shapes=((12, 34), (5,)), dtype=torch.float32, **options):
     params = parameters(dtype, shapes)
-    opt = front(params, **{**BUSY[front], **options})
+    opt = front(params, **had_by(front, {**BUSY[front], **options}))
     for seed in range(steps):
         give(params, seed)
         opt.step()
@@ -123,7 +130,7 @@ def test_a_step_that_is_a_little_too_long_is_noticed(front, dtype, proof_of, bro
         numbers = [x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
         next(x for x in numbers if x.shape[-1:] == (ANSWERS.value,)).mul_(1.1)
 
-    broken("adafactor.answer" if front is Adafactor else "parts.answer", longer)
+    broken("passes.answer", longer)
     with pytest.warns(RuntimeWarning, match="the weights of .* differ from the rule's by"):
         stepped(front, dtype=dtype)
 
@@ -132,7 +139,7 @@ def test_a_kernel_that_does_not_compile(proof_of, broken):
     def fails(*_):
         raise ValueError("no such instruction\nin line 7")
 
-    broken("lamb.apply", fails)
+    broken("passes.apply", fails)
     with pytest.warns(RuntimeWarning, match=r"they do not compile or run \(.*no such instruction") as warned:
         ours, opt = stepped(Lamb, capturable=True, skip_nonfinite=True)
     assert "line 7" not in str(warned[0].message)
@@ -144,7 +151,7 @@ def test_a_kernel_that_does_not_compile(proof_of, broken):
 
 @fronts
 def test_who_insists_is_refused(front, proof_of, broken):
-    broken("adafactor.apply" if front is Adafactor else f"{front.__name__.lower()}.apply")
+    broken("passes.apply")
     params = parameters(shapes=[(5,)])
     before = bits(params)
     opt = front(params, fused=True)
@@ -156,14 +163,14 @@ def test_who_insists_is_refused(front, proof_of, broken):
 
 
 def test_other_kernels_are_used_all_the_same(proof_of, broken):
-    broken("lamb.apply")
+    broken("passes.apply", of=Lamb)
     with pytest.warns(RuntimeWarning, match="Lamb"):
         stepped(Lamb)
     stepped(Lars, fused=True)
 
 
 def test_steps_are_counted_and_skipped_where_the_rule_steps(proof_of, broken):
-    broken("lamb.apply")
+    broken("passes.apply", of=Lamb)
     params = parameters()
     opt = Lamb(params, capturable=True)
     give(params, 0)
@@ -179,7 +186,7 @@ def test_steps_are_counted_and_skipped_where_the_rule_steps(proof_of, broken):
 
 
 def test_the_environment_skips_it(proof_of, broken, monkeypatch):
-    broken("lamb.apply")
+    broken("passes.apply", of=Lamb)
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     params, _ = stepped(Lamb, fused=True)
     assert bits(params) == bits(parameters(shapes=[(12, 34), (5,)]))  # stepped by the broken kernel
@@ -227,7 +234,7 @@ def test_each_device_has_its_own(monkeypatch):
 
 
 def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
-    broken("lars.apply")
+    broken("passes.apply", of=Lars)
     [(device, found)] = info.proven([DEVICE]).items()
     assert device == DEVICE
     assert found.keys() == {f"{case.name}, {dtype}" for case in KERNELED for dtype in info.DTYPES}
@@ -272,7 +279,7 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
     engine = GpuEngine(None, SMALL, own)
     monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", engine, insisting=engine),))
     params = parameters(shapes=[(20, 24), (120, 7), (3, 5, 3, 3), (200,), (5,)])
-    opt = front(params, fused=True, **{**BUSY[front], **options})
+    opt = front(params, fused=True, **had_by(front, {**BUSY[front], **options}))
     give(params, 0)
     for p in params:
         p.grad = LAYOUTS[layout](p.grad)
@@ -304,7 +311,7 @@ def test_small_shapes(shape, expected):
 @cases
 def test_ranks_fall_back_together_even_one_that_holds_nothing(case, broken):
     """All know what is wrong with kernels of which only some have something to step."""
-    broken("planes.apply" if case.name == "Adafactor" else f"{case.name.lower()}.apply")
+    broken("planes.apply" if case.name == "Adafactor" else "passes.apply")
     job, cut = make_job(case, case.hyper(), (4, 3, 2), (), 0), Cut(0, (4,))
     seats = [[part] for part in in_parts(job, cut, 2)]
     assert 0 in seats[1][0].p.shape

@@ -44,3 +44,8 @@ class Gpu(World):
 
 
 GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_format), LAYOUTS[:4])
+
+
+def had(case: Any, **options: Any) -> dict[str, Any]:
+    """Return those of the options that an optimizer has."""
+    return {name: value for name, value in options.items() if name in case.options}

@@ -17,6 +17,8 @@ from typing import Any
 from layerwise.engines import gpu
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
+from layerwise.engines.printed import RULES
+from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
@@ -91,7 +93,7 @@ def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
     try:
         torch = importlib.import_module("torch")
         fronts = importlib.import_module("layerwise.torch")
-        names = [h.__name__ for h in importlib.import_module("layerwise.engines.gpu.prepared").METHODS]
+        names = [entry.name for entry in ENTRIES.values() if entry.rule.__name__ in RULES]
         if devices is None:
             devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     except Exception as problem:  # this is what is asked when something is wrong

@@ -113,11 +113,16 @@ def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
         if known.count(None) > sum(x is None for x in now):
             return None
         now = Now(*known)
+    return values(np, h, now)
+
+
+def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
+    """Return the same for a `now` that may be of arrays, and then is of the namespace's; None without kernels."""
     found = printed_for(type(h))
     if found is None:
         return None
     rule, printed = found
-    coefficients = _flat(rule.coefficients(np, h, now)) if hasattr(rule, "coefficients") else ()
+    coefficients = _flat(rule.coefficients(xp, h, now)) if hasattr(rule, "coefficients") else ()
     return (*of_gradient(h, now), *coefficients, *(_number(name, h, now) for name in printed.numbers))
 
 
@@ -157,8 +162,9 @@ def _known(x: Any) -> float | None:
         return None
 
 
-def _number(path: str, h: Any, now: Now) -> float:
+def _number(path: str, h: Any, now: Now) -> Any:
     """Return a number by its path, such as `h.betas.0`."""
     source, name, *place = path.split(".")
     value = getattr(h if source == "h" else now, name)
-    return float(value[int(place[0])] if place else value)
+    value = value[int(place[0])] if place else value
+    return float(value) if is_number(value) else value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Kind, Layers
+from layerwise.engines.gpu.program import STATES, functions_for
+from layerwise.engines.gpu.step_params import StepParams
 from layerwise.rules.asks import ModelSum, Squares
 
 OF_TORCH = {
@@ -27,10 +28,8 @@ OF_TORCH = {
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
 }
+STATE_DTYPES = tuple(f"STATE{i}" for i in range(STATES))
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
-SHARED = ("lr", "weight_decay", "max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value", "maximize")
-JOBS = 128  # jobs whose coefficients one program computes
-ADAPT = {False: at.NEVER.value, True: at.ALWAYS.value, "decayed": at.DECAYED.value}
 
 
 @dataclass(frozen=True)
@@ -69,27 +68,29 @@ class Tables:
         self,
         jobs: Sequence[Job],
         states: States,
-        settings: Any,
         layers: Layers,
-        step_params: Tensor,
+        step_params: StepParams,
         sizes: Sizes,
         shared: Shared | None = None,
     ) -> None:
         device = step_params.device
-        self.jobs, self.layers, self.step_params, self.sizes = jobs, layers, step_params, sizes
+        self.jobs, self.layers, self.sizes = jobs, layers, sizes
+        self.step_params, self.coefficients, self.width = step_params.table, step_params.coefficients, step_params.width
         self.shared = Shared(layers.n, device) if shared is None else shared
-        self.coefficients = torch.from_numpy(_coefficients(jobs, settings)).to(device)
         self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
+        self.programs = [functions_for(job) for job in jobs]
+        sums = [len(program.totals) for program in self.programs]
         real: Any = {"dtype": torch.float64, "device": device}
-        self.partials = torch.zeros((2, layers.chunks), **real)  # two partial sums of each chunk
-        self.sums = torch.zeros((2, layers.n), **real)  # two totals of each layer
+        # The partial sums of a round of each chunk, and all totals of each layer.
+        self.partials = torch.zeros(
+            (max([1, *(len(r) for p in self.programs for r in p.rounds)]), layers.chunks), **real
+        )
+        self.sums = torch.zeros((max(1, *sums), layers.n), **real)
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = self.shared.answers
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
         self.bounded = self.own is not None or self.model is not None
-        self.always_ready = self.bounded or any(
-            getattr(job.h, "maximize", False) or getattr(job.h, "value_bounds", None) for job in jobs
-        )
+        self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.kernels = Kernels()
         self.requests: dict[Any, list[TensorRequest]] = {}  # made so far, by request and count
 
@@ -99,32 +100,6 @@ class Tables:
         if set(each) <= {inf}:
             return None
         return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
-
-
-def _coefficients(jobs: Sequence[Job], settings: Any) -> np.ndarray:
-    rows, known = np.zeros((len(jobs), at.COEFFICIENTS.value)), {}
-    for j, job in enumerate(jobs):
-        if id(job.h) not in known:
-            (low, high), (grad_low, grad_high) = (
-                bounds or (None, None)
-                for bounds in (getattr(job.h, "trust_clip", None), getattr(job.h, "value_bounds", None))
-            )
-            fixed = {
-                at.SIGN: -1.0 if getattr(job.h, "maximize", False) else 1.0,
-                at.GRAD_LOW: -inf if grad_low is None else grad_low,
-                at.GRAD_HIGH: inf if grad_high is None else grad_high,
-                at.ADAPT: ADAPT[getattr(job.h, "adapt", True)],
-                at.LOW: -inf if low is None else low,
-                at.HIGH: inf if high is None else high,
-                at.ZERO_RATIO: getattr(job.h, "zero_norm_ratio", 1.0),
-                at.MIN_NORM: getattr(job.h, "min_norm", 0.0),
-                at.L2: getattr(job.h, "l2", 0.0),
-                **settings(job.h),
-            }
-            known[id(job.h)] = list(map(index, fixed)), list(fixed.values())
-        columns, values = known[id(job.h)]
-        rows[j, columns] = values
-    return rows
 
 
 def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
@@ -146,46 +121,25 @@ class Call:
         # The constants of kernels that depend on the step, and not on layers.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
-    def coefficients(self, kernel: Any) -> None:
-        """Compute the coefficients of all jobs."""
-        tables, jobs = self.tables, len(self.tables.jobs)
-        tables.kernels[kernel, -(-jobs // JOBS)](tables.step_params, tables.coefficients, jobs, BLOCK=JOBS)
-
     def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
         """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
         tables = self.tables
         for group in groups:
             tables.kernels[kernel, group.size](
                 tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
-                tables.clips, *args, self.skip, len(tables.jobs), **self.dtypes(group.kind),
+                tables.clips, *args, self.skip, tables.width, **self.dtypes(group.kind),
                 READY=self.ready, SKIPS=self.skips, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
-    def answer(self, answer_of: Any, request: Any) -> None:
-        """Compute the rule's answers from the partial sums here and those of others."""
-        self._answer(answer_of, add=True, last=self.others is None)
-        if self.others is not None:
-            self._exchange_all(self.others, request, self.tables.sums)
-            self._answer(answer_of, add=False, last=True)
-
-    def answer_unmeasured(self, answer_of: Any) -> None:
-        """Compute the rule's answers where nothing is measured; others still take part in one round."""
-        if self.others is not None:
-            self.others.add_up((), self.tables.sums.new_zeros(0))
-        self._answer(answer_of, add=False, last=True)
-
-    def _answer(self, answer_of: Any, add: bool, last: bool) -> None:
-        tables = self.tables
-        tables.kernels[parts.answer, tables.layers.n](
-            tables.coefficients, tables.layers.table, tables.partials, tables.sums, tables.answers, tables.layers.n,
-            tables.partials.shape[1], self.skip, ANSWER_OF=answer_of, ADD=add, LAST=last, SKIPS=self.skips,
-            LANES=tables.sizes.lanes,
-        )  # fmt: skip
-
     def dtypes(self, kind: Kind) -> dict[str, Any]:
-        named = zip(("PARAM", "GRAD", "STATE0", "STATE1", "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
+        named = zip(("PARAM", "GRAD", *STATE_DTYPES, "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
         return {name: OF_TORCH[dtype] for name, dtype in named}
+
+    def places(self, job: int, total: int) -> np.ndarray:
+        """Return where a total of a job's layers lies among the sums."""
+        own = self.tables.layers.of(job)
+        return total * self.tables.layers.n + np.arange(own.start, own.stop)
 
     def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
         of = self.tables.jobs[job]

@@ -12,9 +12,11 @@ from layerwise.engines import Engine, Given, Job, Prepared
 from layerwise.engines.gpu.call import OF_TORCH, Sizes
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.layout import misplaced
-from layerwise.engines.gpu.prepared import OPTIONS, PreparedOnGpu, method_of
+from layerwise.engines.gpu.planes import not_planes
+from layerwise.engines.gpu.prepared import PreparedOnGpu
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
-from layerwise.engines.options import missing
+from layerwise.engines.programs import missing
 
 INTERPRETED = not isinstance(parts.add_up, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 BY_ADDRESS = (torch.Tensor, torch.nn.Parameter)  # the types of tensors that lie where they say
@@ -46,7 +48,7 @@ class GpuEngine:
 
 def declined(job: Job) -> str:
     """Return the reason why the kernels do not take this job, or an empty string."""
-    if why := missing(job, OPTIONS):
+    if why := missing(job):
         return why
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
@@ -57,5 +59,4 @@ def declined(job: Job) -> str:
     for x in stored:
         if x.dtype not in OF_TORCH:
             return f"there are no kernels for {x.dtype}"
-    method = method_of(job.h)
-    return misplaced(job, method.states(job)) or method.declined(job)
+    return misplaced(job, states_of(job)) or (not_planes(job) if getattr(job.h, "factored", False) else "")

@@ -98,16 +98,15 @@ class Factored:
         device = layers.table.device
         self._sizes, self._device = sizes, device
         room = Room()
-        of = [j for j, job in enumerate(jobs) if job.h.factored]
+        of = [j for j, job in enumerate(jobs) if getattr(job.h, "factored", False)]
         self.by_job = {j: lay(jobs[j], arrays[j], layers.count(j), sizes, room) for j in of}
         self.store = tables.shared.room(room.taken // 8)
         planes, sides = self._planes(layers), self._sides(jobs)
         tiles = int(planes[:, at.TILES].sum())
-        self.tiled = torch.zeros((2, tiles), dtype=torch.float64, device=device)  # Σp² and Σu² of each tile
-        plane_of_layer = np.full(layers.n, -1)
-        plane_of_layer[planes[:, at.PLANE_LAYER]] = np.arange(len(planes))
-        made = (planes, sides, plane_of_layer)
-        self.planes, self.sides, self.plane_of = (torch.from_numpy(table).to(device) for table in made)
+        self.tiled = torch.zeros((1, tiles), dtype=torch.float64, device=device)  # Σp² of each tile, then Σu²
+        self.starts = np.zeros((layers.n, 2), np.int64)  # of the tiles of each layer, and their number
+        self.starts[planes[:, at.PLANE_LAYER]] = planes[:, [at.TILES_FIRST.value, at.TILES.value]]
+        self.planes, self.sides = (torch.from_numpy(table).to(device) for table in (planes, sides))
         self.groups = list(self._groups(jobs, arrays, planes))
         self.of_rows, self.of_all = (list(self._programs(sides, rows)) for rows in (True, False))
         self.piles, self.of_sums, self.of_totals = self._piles()

@@ -136,6 +136,7 @@ class Layers:
         rows[:, at.CHUNKS] = chunks = np.maximum(1, -(-sizes // chunk))[of]
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
+        self.starts = rows[:, [at.FIRST.value, at.CHUNKS.value]]  # of the partial sums of each layer, and their number
         self.job_of = torch.from_numpy(of).to(device)
         self.lengths = torch.from_numpy(numbers).to(device)  # how many layers each job has
         self.table = torch.from_numpy(rows).to(device)
@@ -164,7 +165,3 @@ def numbered(rows: np.ndarray, parts: np.ndarray, device: torch.device) -> Tenso
     """Return a table of programs: each row's number with the number of each of its parts."""
     numbers = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     return torch.from_numpy(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32)).to(device)
-
-
-def _entries(job: Job) -> int:
-    return prod(n for d, n in enumerate(full_shape(job)) if d not in job.block_dims)

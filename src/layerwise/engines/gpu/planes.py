@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
+from layerwise.engines.gpu.program import Program, functions_for
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
@@ -19,17 +20,16 @@ T = TypeVar("T", bound=tuple[int, ...])
 
 
 class Traits(NamedTuple):
-    """Settings that Adafactor's kernels are compiled for."""
+    """What the kernels of a job are compiled for besides dtypes and layout."""
 
+    program: Program
     factored: bool
-    scales: bool  # by the weights' own size
-    momentum: bool
-    clamps: bool
+    clamps: bool  # of a factored second moment
 
 
 def traits_of(job: Job) -> Traits:
-    h = job.h
-    return Traits(bool(h.factored), bool(h.scale_parameter), job.state.exp_avg is not None, h.eps_mode == "clamp")
+    factored = bool(getattr(job.h, "factored", False))
+    return Traits(functions_for(job), factored, factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0)
 
 
 class Plane(NamedTuple):

@@ -14,28 +14,24 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import Counter, Engine, Job, Stats
-from layerwise.engines.gpu.adafactor import Adafactor
+from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
 from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, lies_like, operands
-from layerwise.engines.gpu.method import Method
-from layerwise.engines.gpu.ratio import Lamb, Lars
+from layerwise.engines.gpu.passes import Passes
+from layerwise.engines.gpu.planes import traits_of
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.streams import held_by, stream_of
-from layerwise.engines.options import kind_of as kind_of_options
 from layerwise.engines.places import Watched
+from layerwise.engines.programs import program_for
 from layerwise.errors import EngineError
-from layerwise.rules.adafactor import Adafactor as AdafactorHyper
 from layerwise.rules.asks import Now
-from layerwise.rules.lamb import Lamb as LambHyper
-from layerwise.rules.lars import Lars as LarsHyper
 
 if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof
 
-METHODS: dict[type, type[Method]] = {LambHyper: Lamb, LarsHyper: Lars, AdafactorHyper: Adafactor}
-OPTIONS = {kind: method.options for kind, method in METHODS.items()}
 LAYOUTS = 4  # of gradients whose tables are kept
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
@@ -46,8 +42,8 @@ FIRST = (
 class LaidOut:
     """Tables that fit gradients of some dtypes, strides and alignment."""
 
-    def __init__(self, tables: Tables, method: Method, copied: set[int], stream: Any) -> None:
-        self.tables, self.method = tables, method
+    def __init__(self, tables: Tables, passes: Passes, copied: set[int], stream: Any) -> None:
+        self.tables, self.passes = tables, passes
         self.copied = copied  # gradients that kernels cannot read as they lie
         self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         self._streams = {stream}
@@ -56,7 +52,7 @@ class LaidOut:
         """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self._streams:
             self._streams.add(stream)
-            for x in held_by(self.tables, self.method):
+            for x in held_by(self.tables, self.passes):
                 x.record_stream(stream)
 
 
@@ -73,9 +69,8 @@ class PreparedOnGpu:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof
         self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
         self._device = self._params[0].device
-        self._rule = method_of(self._jobs[0].h)
-        self._states = [self._rule.states(job) for job in self._jobs]
-        self._step_params = StepParams(len(self._jobs), self._device)
+        self._states = [states_of(job) for job in self._jobs]
+        self._step_params = StepParams(self._jobs, self._device)
         self._shared: Shared | None = None
         self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
@@ -115,7 +110,7 @@ class PreparedOnGpu:
         if others is not None:
             others.announce("the GPU engine")
         self._step_params.send(places)
-        laid.method.step(call)
+        laid.passes.step(call)
         self._count(nows, skip)
         increment_version(self._params)  # autograd does not see what kernels write
         self._mark(laid, call)
@@ -136,7 +131,6 @@ class PreparedOnGpu:
             self._recorded.append(laid)
         elif stream is not None:
             laid.used_on(stream)
-            self._step_params.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
         """Return the gradients, copied where the kernels cannot read them as they lie."""
@@ -159,16 +153,17 @@ class PreparedOnGpu:
         return self._laid
 
     def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
-        rule, jobs = self._rule, self._jobs
+        jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        kinds = [kind_of(job, own, rule.traits(job)) for own, job in zip(arrays, jobs, strict=True)]
+        kinds = [kind_of(job, own, traits_of(job)) for own, job in zip(arrays, jobs, strict=True)]
         layers = Layers(jobs, kinds, self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, self._states, rule.settings, layers, self._step_params.table, self._sizes, self._shared)
+        tables = Tables(jobs, self._states, layers, self._step_params, self._sizes, self._shared)
         self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
-        return LaidOut(tables, rule(tables, arrays), copied, stream_of(self._device))
+        kind = WithPlanes if any(traits_of(job).factored for job in jobs) else Passes
+        return LaidOut(tables, kind(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
         """Count the steps of tensors without layers, which no kernel sees."""
@@ -183,12 +178,7 @@ class PreparedOnGpu:
         if self._laid is None:
             return []
         measured, layers = Measured(self._laid.tables.answers), self._laid.tables.layers
-        return [Named(measured, layers.of(j), self._rule.measures(job)) for j, job in enumerate(self._jobs)]
-
-
-def method_of(h: Any) -> type[Method]:
-    """Return the method for these hyperparameters, or for what they are derived from."""
-    return METHODS[kind_of_options(h, METHODS)]  # type: ignore[index]
+        return [Named(measured, layers.of(j), program_for(job).stats) for j, job in enumerate(self._jobs)]
 
 
 def _places(grads: Sequence[Tensor]) -> Any:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import prod
 from threading import RLock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from layerwise.drive import TensorRequest
 from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.layout import operands
-from layerwise.engines.gpu.prepared import PreparedOnGpu, method_of
+from layerwise.engines.gpu.layout import kind_of, operands
+from layerwise.engines.gpu.planes import tiling_of, traits_of
+from layerwise.engines.gpu.prepared import PreparedOnGpu
+from layerwise.engines.gpu.program import states_of
 from layerwise.errors import EngineError, sentence
 from layerwise.rules.asks import Now
 
@@ -40,7 +42,7 @@ class Family(NamedTuple):
     """Kernels that are right or wrong together."""
 
     optimizer: str
-    dtypes: tuple[torch.dtype, ...]  # of the parameter, the gradient, and the two states of their shape
+    dtypes: tuple[torch.dtype, ...]  # of the parameter, the gradient, and the states of their shape
 
     def __str__(self) -> str:
         named = (str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(self.dtypes))
@@ -119,14 +121,20 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
     found: dict[Hashable, list[tuple[Job, Tensor]]] = {}
     for job, g in zip(jobs, grads, strict=True):
         if job.p.numel() or call.others is not None:
-            method = method_of(job.h)
-            arrays = operands(job, g, method.states(job))
-            found.setdefault(method.compiled_for(job, arrays, call.tables.sizes), []).append((job, g))
+            found.setdefault(_compiled_for(job, g, call), []).append((job, g))
     for like, some in found.items():
         some = sorted(some, key=lambda each: each[0].p.numel())
         job, g = some[-1]
-        dtypes = tuple(a.dtype for a in operands(job, g, method_of(job.h).states(job)))
+        dtypes = tuple(a.dtype for a in operands(job, g, states_of(job)))
         yield Kind(Family(type(job.h).__name__, dtypes), like, some if len(some) < 2 else [some[0], some[-1]])
+
+
+def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
+    """Return what the kernels of a job are compiled for."""
+    arrays, traits = operands(job, g, states_of(job)), traits_of(job)
+    if not traits.factored:
+        return kind_of(job, arrays, traits)
+    return tuple(a.dtype for a in arrays), traits, tiling_of(job, arrays, call.tables.sizes)
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:
@@ -186,7 +194,21 @@ class Trial:
 
 
 def _rates(job: Job, call: Call) -> tuple[float, float, float]:
-    return method_of(job.h).pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
+    return _pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
+
+
+def _pace(h: Any) -> float:
+    """Return a learning rate with which a step moves weights by about a quarter of their size."""
+    if getattr(h, "adapt", True) is not False:
+        return 0.25 / getattr(h, "trust_coefficient", 1.0) / _relative(h)
+    return 0.25
+
+
+def _relative(h: Any) -> float:
+    """Return what a step that follows t multiplies the learning rate with."""
+    if not getattr(h, "relative_step", False):
+        return 1.0
+    return 1e-6 if h.warmup_init else min(h.lr_cap, 1.0)
 
 
 class Alone:
@@ -209,7 +231,8 @@ def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
         h = h.settled(max_grad_norm_per_tensor=getattr(h, "max_grad_norm_per_tensor", None) or 1.0)
     p = _filled(_lying_like(job.p, shape), 0)
     state = type(job.state)(*(None if s is None else _lying_like(s, _state_shape(s, job.p, shape)) for s in job.state))
-    return Job(job.rule, h, p, state, job.block_dims), _lying_like(g, shape)
+    whole = None if job.shape is None else shape
+    return Job(job.rule, h, p, state, job.block_dims, whole), _lying_like(g, shape)
 
 
 def smaller(shape: Sequence[int]) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+
+from layerwise.engines.gpu.kernels.tables import REPORTED
 
 
 class Measured:
@@ -26,8 +28,9 @@ class Measured:
 class Named(Mapping[str, Any]):
     """One job's measurements by name, a number for each layer."""
 
-    def __init__(self, measured: Measured, layers: slice, columns: Mapping[str, int]) -> None:
-        self._measured, self._layers, self._columns = measured, layers, columns
+    def __init__(self, measured: Measured, layers: slice, names: Sequence[str]) -> None:
+        self._measured, self._layers = measured, layers
+        self._columns = {name: REPORTED.value + i for i, name in enumerate(names)}
 
     def __getitem__(self, name: str) -> Any:
         return np.array(self._measured.on_host[self._layers, self._columns[name]])

@@ -1,25 +1,23 @@
-"""The step parameters: where gradients lie, and `now`, copied to the device once a step if anything has changed."""
+"""The step parameters: where gradients lie, and the coefficients, copied to the device where anything has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
-from math import nan
+from collections.abc import Hashable, Sequence
 from operator import is_not
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.engines import Counter
+from layerwise.engines import Counter, Job
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 from layerwise.rules.parts import is_number
 
 SPARES = 4  # recordings that may follow one another
-KINDS = {torch.float32: at.FLOAT32.value, torch.float64: at.FLOAT64.value, torch.int64: at.INT64.value}
 
 
 def capturing(device: torch.device) -> bool:
@@ -27,16 +25,31 @@ def capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-class StepParams:
-    """The table of step parameters on the device, and its last contents."""
+class Alike(NamedTuple):
+    """Jobs of the same settings, whose `nows` differ in what lies on the device alone."""
 
-    def __init__(self, jobs: int, device: torch.device) -> None:
-        self.device, self.jobs = device, jobs
-        self.table = torch.zeros((at.STEP_PARAMS.value, jobs), dtype=torch.int64, device=device)
+    h: Any
+    jobs: tuple[int, ...]
+    nows: list[Now]
+
+
+class StepParams:
+    """The table of step parameters on the device, a row for each job, and its last contents."""
+
+    def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
+        self.device, self._hs = device, [job.h for job in jobs]
+        self._h_ids = list(map(id, self._hs))
+        known = {id(h): h for h in self._hs}.values()
+        self.width = at.NUMBERS.value + max(len(numbers(h, Now(1, 0.0, 0.0)) or ()) for h in known)
+        self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
+        self.coefficients = self.table.view(torch.float64)[:, at.NUMBERS.value :]
         self.scaled = False  # whether gradients have a scale
-        self._written = np.zeros((at.STEP_PARAMS.value, jobs), np.int64)
+        self._written = np.zeros((len(jobs), self.width), np.int64)
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
-        self._converted: list[Tensor] = []
+        self._changing = False  # whether they hold arrays, whose numbers may be others by now
+        self._on_device: list[Alike] = []
+        self._computed: list[Any] = []  # their coefficients, where this step has computed them already
+        self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
         self._spares: list[Any] = []  # pinned pages, ready before a recording
         self._recorded: list[Any] = []  # pages that a replayed copy reads
         self._unsent = False
@@ -48,62 +61,96 @@ class StepParams:
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
-        # A tensor that had to be converted may hold another value by now.
-        if self._converted or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
-            self._unsent = True
+        if self._changing or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._write_nows(nows)
 
     def send(self, places: np.ndarray) -> None:
         """Copy the table to the device if it has changed; `places` are the addresses of the gradients."""
         recorded = capturing(self.device)
+        column = self._written[:, at.GRADIENT.value]
         # A graph contains the copy, because other steps may have changed the table before it is replayed. After a
         # recording every step copies, because nothing says whether a replay has changed the table since.
-        if self._unsent or recorded or self._recorded or not np.array_equal(places, self._written[at.GRADIENT.value]):
-            self._written[at.GRADIENT.value] = places
+        if self._unsent or recorded or self._recorded or not np.array_equal(places, column):
+            column[...] = places
             self._send(recorded)
             self._unsent = False
+        for alike, found in zip(self._on_device, self._computed or map(self._values, self._on_device), strict=True):
+            self._put(alike, found)
+        self._computed = []
 
-    def used_on(self, stream: Any) -> None:
-        """Keep the memory of converted numbers until this stream has used them."""
-        for x in self._converted:
-            x.record_stream(stream)
+    # ---- coefficients
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
-        """Convert each of the `nows` once, however many jobs share it: groups are few, and tensors many."""
-        self._converted = []
-        keys = list(map(id, nows))
-        distinct = dict(zip(keys, nows, strict=True))
-        columns = map(self._column, zip(*distinct.values(), strict=True))
-        values, kinds = zip(*columns, strict=True)
-        rows = np.array([*values, *kinds], np.int64)
-        if 1 < len(distinct) < len(keys):
-            places = dict(zip(distinct, range(len(distinct)), strict=True))
-            rows = rows.take(np.fromiter(map(places.__getitem__, keys), np.intp, len(keys)), 1)
-        self._written[at.VALUE.value :] = rows
-        value, kind = self._written[at.VALUE.value + at.G_SCALE.value], self._written[at.KIND.value + at.G_SCALE.value]
-        self.scaled = bool(kind.any() or (value != self._value(1.0)[0]).any())
+        """Compute the coefficients once for each of the settings and `nows`: groups are few, and tensors many."""
+        before = self._written.copy()
+        keys = list(zip(self._h_ids, map(id, nows), strict=True))
+        first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+        known = {key: numbers(self._hs[j], nows[j]) for key, j in first.items()}
+        rows = np.zeros((len(known), self.width - at.NUMBERS.value))
+        for row, found in zip(rows, known.values(), strict=True):
+            row[: len(found or ())] = found or ()
+        places = dict(zip(known, range(len(known)), strict=True))
+        taken = np.fromiter(map(places.__getitem__, keys), np.intp, len(keys))
+        self._written[:, at.NUMBERS.value :] = rows.view(np.int64).take(taken, 0)
+        self._written[:, at.COUNTER.value] = [x.t.step.data_ptr() if isinstance(x.t, Counter) else 0 for x in nows]
+        unknown = [j for j, key in enumerate(keys) if known[key] is None] if None in known.values() else []
+        self._on_device = self._alike(unknown, nows)
+        self._computed = [self._values(one) for one in self._on_device]
+        for one, of_both in zip(self._on_device, self._computed, strict=True):
+            row = np.zeros(self.width - at.NUMBERS.value)
+            row[: len(of_both)] = [x if is_number(x) else 0.0 for x in of_both]
+            self._written[list(one.jobs), at.NUMBERS.value :] = row.view(np.int64)
+        self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in (nows[j] for j in first.values()))
+        self._changing = any(_holds_arrays(nows[j]) for j in first.values())
+        self._unsent |= not np.array_equal(before, self._written)
         self._nows = nows
 
-    def _column(self, column: Sequence[Any]) -> Any:
-        """Return one field of several `nows`, and the kind of each value."""
-        first = column[0]
-        if not any(map(is_not, column, repeat(first))):
-            return [[x] * len(column) for x in self._value(first)]
-        if all(type(x) is Counter for x in column):
-            return [x.step.data_ptr() for x in column], [at.COUNTER.value] * len(column)
-        return list(zip(*map(self._value, column), strict=True))
+    def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[Alike]:
+        """Return jobs together that differ in arrays alone."""
+        found: dict[Hashable, list[int]] = {}
+        for j in jobs:
+            fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[j])
+            found.setdefault((self._h_ids[j], fixed), []).append(j)
+        return [Alike(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
 
-    def _value(self, x: Any) -> tuple[int, int]:
-        if isinstance(x, Counter):
-            return x.step.data_ptr(), at.COUNTER.value
-        if x is None:
-            x = nan  # the rule's own formula decides
-        if not isinstance(x, Tensor):
-            return int(np.float64(x).view(np.int64)), at.NUMBER.value
-        if x.dtype not in KINDS or x.device != self.device:
-            x = x.to(self.device, torch.float64)
-            self._converted.append(x)
-        return x.data_ptr(), KINDS[x.dtype]
+    def _values(self, alike: Alike) -> tuple[Any, ...]:
+        """Return the coefficients of jobs that are alike, each a number, or an array of them all or for each job.
+
+        The device computes them by the rule's own text, and nothing waits for it.
+        """
+        with torch.no_grad():
+            now = Now(*map(self._together, zip(*alike.nows, strict=True)))
+            return values(torch, alike.h, now) or ()
+
+    def _together(self, column: Sequence[Any]) -> Any:
+        first = column[0]
+        if first is None or is_number(first):
+            return first
+        if all(isinstance(x, Counter) for x in column):  # which have counted the steps before this one
+            return torch.stack([x.step for x in column]).to(torch.float64) + 1
+        if not any(map(is_not, column, [first] * len(column))):
+            return self._wide(first)
+        return torch.stack([self._wide(x) for x in column])
+
+    def _wide(self, x: Any) -> Tensor:
+        wide: Tensor = x.step + 1 if isinstance(x, Counter) else x.detach()
+        return wide.to(self.device, torch.float64).reshape(())
+
+    def _put(self, alike: Alike, found: Sequence[Any]) -> None:
+        """Write what the device has computed to the table."""
+        arrays = {i: x for i, x in enumerate(found) if not is_number(x)}
+        if arrays:
+            each = [x.to(torch.float64).expand(len(alike.jobs)) for x in arrays.values()]
+            self.coefficients.index_put_(self._places_of(alike.jobs, tuple(arrays)), torch.stack(each, 1))
+
+    def _places_of(self, jobs: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return rows and columns of the table, which are sent before a recording."""
+        if (jobs, columns) not in self._places:
+            rows = torch.tensor(jobs, device=self.device)[:, None]
+            self._places[jobs, columns] = rows, torch.tensor(columns, device=self.device)[None, :]
+        return self._places[jobs, columns]
+
+    # ---- the copy
 
     def _send(self, recorded: bool) -> None:
         # Each copy has a page of its own, because the host goes on while it is made. Those for a recording are
@@ -112,10 +159,14 @@ class StepParams:
         page.numpy()[...] = self._written
         self.table.copy_(page, non_blocking=True)
         if recorded:
-            self._recorded.append((page, self._converted))
-        elif self._written[at.KIND.value].all():  # no value is on the host, so the step may be recorded
+            self._recorded.append(page)
+        elif self._on_device:  # the step may be recorded
             self._spares += [self._page() for _ in range(SPARES - len(self._spares))]
 
     def _page(self) -> Any:
-        shape = (at.STEP_PARAMS.value, self.jobs)
-        return torch.empty(shape, dtype=torch.int64, device="cpu", pin_memory=self.device.type == "cuda")
+        pinned = self.device.type == "cuda"
+        return torch.empty(self._written.shape, dtype=torch.int64, device="cpu", pin_memory=pinned)
+
+
+def _holds_arrays(now: Now) -> bool:
+    return not all(x is None or is_number(x) or isinstance(x, Counter) for x in now)

@@ -6,64 +6,26 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.tables import (
-    ANSWERS,
     BASE,
     CHUNKS,
-    COEFFICIENTS,
     COUNT,
     COUNTER,
     FIRST,
-    FLOAT32,
-    FLOAT64,
     G_SCALE,
     GRAD_HIGH,
     GRAD_LOW,
     GRADIENT,
-    INT64,
     JOB,
-    KIND,
-    LAM,
     LAYER,
-    LR,
     OPERANDS,
     PROGRAM,
     PROGRAM_PART,
     PROGRAM_ROW,
     SIGN,
-    VALUE,
     VARYING,
-    T,
 )
 
 # ---- tables
-
-
-@triton.jit
-def value_of(step_params, jobs, j, mask, WHICH: tl.constexpr):
-    """Return a field of these jobs' `now` in float64, wherever it lies."""
-    raw = tl.load(step_params + (VALUE + WHICH) * jobs + j, mask, other=0)
-    kind = tl.load(step_params + (KIND + WHICH) * jobs + j, mask, other=0)
-    x = raw.to(tl.float64, bitcast=True)
-    single = tl.load(raw.to(tl.pointer_type(tl.float32)), mask & (kind == FLOAT32), other=0.0).to(tl.float64)
-    double = tl.load(raw.to(tl.pointer_type(tl.float64)), mask & (kind == FLOAT64), other=0.0)
-    integer = tl.load(raw.to(tl.pointer_type(tl.int64)), mask & ((kind == INT64) | (kind == COUNTER)), other=0)
-    x = tl.where(kind == FLOAT32, single, tl.where(kind == FLOAT64, double, x))
-    x = tl.where((kind == INT64) | (kind == COUNTER), integer.to(tl.float64), x)
-    return tl.where(kind == COUNTER, x + 1, x)  # a counter has counted the steps before this one
-
-
-@triton.jit
-def now_of(step_params, coefficients, jobs, j, mask):
-    """Copy the fields of `now` to the coefficients of these jobs, and return t, lr and lam."""
-    t, lr = value_of(step_params, jobs, j, mask, T), value_of(step_params, jobs, j, mask, LR)
-    lam, g_scale = value_of(step_params, jobs, j, mask, LAM), value_of(step_params, jobs, j, mask, G_SCALE)
-    t = tl.where(mask, t, 1.0)  # past the last job, a count that keeps all coefficients finite
-    row = coefficients + j * COEFFICIENTS
-    tl.store(row + T, t, mask)
-    tl.store(row + LR, lr, mask)
-    tl.store(row + LAM, lam, mask)
-    tl.store(row + G_SCALE, g_scale, mask)
-    return t, lr, lam
 
 
 @triton.jit
@@ -83,8 +45,8 @@ def array(pointers, job, begin, WHICH: tl.constexpr, DTYPE: tl.constexpr, ALIGNE
 
 
 @triton.jit
-def gradient(step_params, job, jobs, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    return element(tl.load(step_params + GRADIENT * jobs + job), begin, DTYPE, ALIGNED)
+def gradient(step_params, job, width, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    return element(tl.load(step_params + job * width + GRADIENT), begin, DTYPE, ALIGNED)
 
 
 @triton.jit
@@ -95,11 +57,11 @@ def element(address, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr = False):
+def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr = False, OTHER: tl.constexpr = 0.0):
     """Load numbers; those read for the LAST time in a step need not stay in caches."""
     if FULL:
         return tl.load(at, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
-    return tl.load(at, mask, other=0.0, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
+    return tl.load(at, mask, other=OTHER, eviction_policy="evict_first" if LAST else "").to(COMPUTE)
 
 
 @triton.jit
@@ -122,11 +84,12 @@ def goes(skip, SKIPS: tl.constexpr):
 
 
 @triton.jit
-def count(step_params, coefficients, jobs, job, begin):
+def count(step_params, width, job, begin):
     """Count the step of this job if its count lives on the device; the program at the tensor's beginning does it."""
-    counts = (tl.load(step_params + (KIND + T) * jobs + job) == COUNTER) & (begin == 0)
-    counter = tl.load(step_params + (VALUE + T) * jobs + job).to(tl.pointer_type(tl.int64))
-    tl.store(counter, tl.load(coefficients + job * COEFFICIENTS + T).to(tl.int64), counts)
+    address = tl.load(step_params + job * width + COUNTER)
+    counts = (address != 0) & (begin == 0)
+    counter = address.to(tl.pointer_type(tl.int64))
+    tl.store(counter, tl.load(counter, counts, other=0) + 1, counts)
 
 
 # ---- arithmetic; comparisons in this order, so that nan stays nan
@@ -143,29 +106,19 @@ def at_most(x, high):
 
 
 @triton.jit
-def one_minus_power(log_b, t):
-    """Return 1 − b^t in float64."""
-    return 1 - tl.exp(t * log_b)
-
-
-@triton.jit
-def wants(coefficients, job, divisor, COMPUTE: tl.constexpr):
-    """Load what the gradients of this job are scaled, clipped and divided by."""
-    row = coefficients + job * COEFFICIENTS
+def wants(row, divisor, COMPUTE: tl.constexpr):
+    """Load what the gradients of this job, whose coefficients are given, are scaled, clipped and divided by."""
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
     low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
     return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
 
 
 @triton.jit
-def ready(g, wanted, mask, READY: tl.constexpr):
-    """Return the gradient ready for use (rules/parts.py): g / g_scale, negated, clipped by value and by norms.
-
-    Past the end of a layer it stays 0, which bounds above 0 would change.
-    """
+def ready(g, wanted, READY: tl.constexpr):
+    """Return the gradient ready for use (rules/parts.py): g / g_scale, negated, clipped by value and by norms."""
     if READY:
         scale, sign, low, high, divisor = wanted
-        return tl.where(mask, at_most(at_least(g / scale * sign, low), high) / divisor, 0.0)
+        return at_most(at_least(g / scale * sign, low), high) / divisor
     return g
 
 
@@ -177,14 +130,29 @@ def root(x):
     return tl.sqrt(x)
 
 
+@triton.jit
+def power(x, y):
+    """Return x to the power of y, for x above 0."""
+    return tl.exp2(tl.log2(x) * y)
+
+
+@triton.jit
+def expm1(x):
+    """Return e^x − 1, near 0 by its series, where the subtraction would leave few digits."""
+    near = x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6)))))
+    return tl.where(tl.abs(x) < 0.01, near, tl.exp(x) - 1)
+
+
 # ---- sums
 
 
 @triton.jit
-def squared(x):
-    """Return x² in float64, where the square of no float32 is 0 or infinite unless x is."""
+def summed(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
+    """Return x as it is if PLAIN, or x², in float64, where the square of no float32 is 0 or infinite unless x is."""
     wide = x.to(tl.float64)
-    return wide * wide
+    if not PLAIN:
+        wide = wide * wide
+    return wide if FULL else tl.where(mask, wide, 0.0)
 
 
 @triton.jit
@@ -213,34 +181,16 @@ def add_up(layers, partials, sums, LANES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=VARYING)
-def answer(
-    coefficients, layers, partials, sums, answers, n, sums_stride, skip,
-    ANSWER_OF: tl.constexpr, ADD: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """Add up both sums of each layer, and in the LAST round make the rule's answers of them."""
-    layer = tl.program_id(0)
-    row = layers + layer.to(tl.int64) * LAYER
-    if ADD:
-        pp, xx = sum_of_layer(row, partials, LANES), sum_of_layer(row, partials + sums_stride, LANES)
-        tl.store(sums + layer, pp)
-        tl.store(sums + n + layer, xx)
-    else:
-        pp, xx = tl.load(sums + layer), tl.load(sums + n + layer)
-    if LAST and goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
-        ANSWER_OF(coefficients + tl.load(row + JOB) * COEFFICIENTS, answers + layer * ANSWERS, pp, xx)
-
-
-@triton.jit(do_not_specialize=VARYING)
 def square(
-    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
+    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute Σg² of each chunk, with g ready but for the division by its norm."""
     _, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = gradient(step_params, job, jobs, begin, GRAD, ALIGNED)
-    wanted = wants(coefficients, job, tl.full((), 1.0, tl.float64), COMPUTE)
+    at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
+    wanted = wants(coefficients + job * width, tl.full((), 1.0, tl.float64), COMPUTE)
     gg = tl.zeros((BLOCK,), tl.float64)
     full = n // BLOCK * BLOCK
     for i in range(0, full, BLOCK):
@@ -256,4 +206,4 @@ def square_at(
     COMPUTE: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     e = i + tl.arange(0, BLOCK)
-    return squared(ready(read(at + e, e < n, COMPUTE, FULL), wanted, e < n, True))
+    return summed(ready(read(at + e, e < n, COMPUTE, FULL), wanted, True), e < n, False, FULL)

@@ -2,8 +2,8 @@
 
     measure: Σ(g²) by rows and by columns, Σp²             → fold, total (statistics.py)
     renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
-    squares: Σu²,  u = g·row·column                        → adafactor.answer
-    apply:   p, e
+    squares: Σu²,  u = g·row·column                        → the program's answers
+    apply:   the program's, with u in the place of the term that it has for it
 
 A layer is a stack of matrices in one stretch of memory. A program takes a tile of so many matrices, rows and columns,
 and then the tiles below it. Its partial sum along a row is one of several strips of that row's sum, which are added up
@@ -15,17 +15,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.adafactor import move, steps_of
-from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, squared, wants
+from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, summed, wants, write
 from layerwise.engines.gpu.kernels.tables import (
-    COEFFICIENTS,
+    ANSWERED,
+    ANSWERS,
     COLUMN_FACTORS,
     COLUMN_SUMS,
     COLUMNS,
-    EPS,
     GRADIENT,
     MATRICES,
     OPERANDS,
+    OWN,
     PLANE,
     PLANE_BASE,
     PLANE_JOB,
@@ -36,11 +36,12 @@ from layerwise.engines.gpu.kernels.tables import (
     ROW_FACTORS,
     ROW_SUMS,
     ROWS,
-    S0,
+    S1,
     TILES_FIRST,
     VARYING,
     P,
 )
+from layerwise.engines.gpu.printed.adafactor import LEAST
 
 # ---- where things lie
 
@@ -97,8 +98,9 @@ def factors_of(plane, m, i, n, mask, WHICH: tl.constexpr, COMPUTE: tl.constexpr)
 
 @triton.jit(do_not_specialize=VARYING)
 def measure(
-    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr,
     SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -106,9 +108,9 @@ def measure(
     plane, sizes, number, over, under, m, c = tile_of(planes, tiles, tl.program_id(0), BM, BR, BC, DEPTH, VECTOR)
     matrices, rows, columns = sizes
     job = tl.load(plane + PLANE_JOB)
-    wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    wanted = wants(coefficients + job * width, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
+    g_at = corner(plane, tl.load(step_params + job * width + GRADIENT), m, c, sizes, GRAD, VECTOR)
     strip = tl.load(plane + ROW_SUMS).to(tl.pointer_type(COMPUTE))
     of_rows = strip + (over * matrices.to(tl.int64) + m) * rows
     strip = tl.load(plane + COLUMN_SUMS).to(tl.pointer_type(COMPUTE))
@@ -120,29 +122,30 @@ def measure(
         r = i + tl.arange(0, BR)
         in_rows = in_m[:, None] & (r < rows)[None, :]
         mask = in_rows[:, :, None] & in_c[None, None, :] & goes_on
-        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, mask, READY)
-        gg = g * g
+        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, READY)
+        gg = tl.where(mask, g * g, 0.0)
         tl.store(of_rows[:, None] + r[None, :], tl.sum(gg, 2), in_rows)
         by_column += gg
         if SCALES:
             p = read(p_at + rows_of(r, sizes), mask, COMPUTE, False)
-            pp += squared(p)
+            pp += summed(p, mask, False, True)
     tl.store(of_columns[:, None] + c[None, :], tl.sum(by_column, 1), in_m[:, None] & in_c[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp))
 
 
 @triton.jit
-def update(g, row, column, eps1, CLAMP: tl.constexpr):
+def update(g, row, column, least, CLAMP: tl.constexpr):
     if CLAMP:
-        return g / at_least(row * column, eps1)
+        return g / at_least(row * column, least)
     return g * row * column
 
 
 @triton.jit(do_not_specialize=VARYING)
 def squares(
-    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, sums_stride, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr,
     CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
@@ -151,9 +154,9 @@ def squares(
     plane, sizes, number, _, under, m, c = tile_of(planes, tiles, tile, BM, BR, BC, DEPTH, VECTOR)
     matrices, rows, columns = sizes
     job = tl.load(plane + PLANE_JOB)
-    wanted = wants(coefficients, job, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
-    eps1 = tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
+    wanted = wants(coefficients + job * width, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
+    least = tl.load(coefficients + job * width + OWN + LEAST).to(COMPUTE)
+    g_at = corner(plane, tl.load(step_params + job * width + GRADIENT), m, c, sizes, GRAD, VECTOR)
     in_m, in_c, goes_on = m < matrices, c < columns, goes(skip, SKIPS)
     column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], COLUMN_FACTORS, COMPUTE)[:, None, :]
     uu = tl.zeros((BM, BR, BC), tl.float64)
@@ -162,31 +165,31 @@ def squares(
         r = i + tl.arange(0, BR)
         in_rows = in_m[:, None] & (r < rows)[None, :]
         mask = in_rows[:, :, None] & in_c[None, None, :] & goes_on
-        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, mask, READY)
+        g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False), wanted, READY)
         row = factors_of(plane, m, r, rows, in_rows, ROW_FACTORS, COMPUTE)[:, :, None]
-        u = tl.where(mask, update(g, row, column, eps1, CLAMP), 0.0)
-        uu += squared(u)
-    to = tiled + sums_stride + tl.load(plane + TILES_FIRST) + number
-    tl.store(to, tl.sum(uu))
+        uu += summed(update(g, row, column, least, CLAMP), mask, False, False)
+    tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(uu))
 
 
 @triton.jit(do_not_specialize=VARYING)
 def apply(
-    step_params, coefficients, pointers, layers, planes, tiles, clips, answers, skip, jobs,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, COMPUTE: tl.constexpr,
-    MOMENTUM: tl.constexpr, CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    step_params, coefficients, pointers, layers, planes, tiles, clips, answers, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr,
+    VALUES: tl.constexpr, APPLY: tl.constexpr, MOMENTUM: tl.constexpr, CLAMP: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write p and e."""
     plane, sizes, number, _, under, m, c = tile_of(planes, tiles, tl.program_id(0), BM, BR, BC, DEPTH, VECTOR)
     matrices, rows, columns = sizes
     job, layer = tl.load(plane + PLANE_JOB), tl.load(plane + PLANE_LAYER)
-    wanted = wants(coefficients, job, tl.load(clips + layer), COMPUTE)
-    eps1 = tl.load(coefficients + job * COEFFICIENTS + EPS).to(COMPUTE)
-    steps = steps_of(coefficients, job, answers, layer, COMPUTE)
+    wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
+    least = tl.load(coefficients + job * width + OWN + LEAST).to(COMPUTE)
+    k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
     p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
-    g_at = corner(plane, tl.load(step_params + GRADIENT * jobs + job), m, c, sizes, GRAD, VECTOR)
-    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S0), m, c, sizes, STATE0, VECTOR)
+    g_at = corner(plane, tl.load(step_params + job * width + GRADIENT), m, c, sizes, GRAD, VECTOR)
+    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S1), m, c, sizes, STATE1, VECTOR)
     in_m, in_c = m < matrices, c < columns
     column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], COLUMN_FACTORS, COMPUTE)[:, None, :]
     first = under * BR * DEPTH
@@ -196,8 +199,16 @@ def apply(
             in_rows = in_m[:, None] & (r < rows)[None, :]
             mask = in_rows[:, :, None] & in_c[None, None, :]
             at = rows_of(r, sizes)
-            g = ready(read(g_at + at, mask, COMPUTE, False, True), wanted, mask, READY)
+            g = ready(read(g_at + at, mask, COMPUTE, False, True), wanted, READY)
             row = factors_of(plane, m, r, rows, in_rows, ROW_FACTORS, COMPUTE)[:, :, None]
-            u = update(g, row, column, eps1, CLAMP)
-            move(p_at + at, e_at + at, u, steps, mask, COMPUTE, MOMENTUM, False)
-        count(step_params, coefficients, jobs, job, tl.load(plane + PLANE_BASE) + number)
+            u, p = update(g, row, column, least, CLAMP), read(p_at + at, mask, COMPUTE, False, True)
+            # Something stands in the place of V, of which nothing is made here.
+            if MOMENTUM:
+                e = read(e_at + at, mask, COMPUTE, False, True)
+                new = APPLY(k, p, g, (u, e), (u, u))
+            else:
+                new = APPLY(k, p, g, (u,), (u, u))
+            if MOMENTUM:
+                write(e_at + at, new[2], mask, False, True)
+            write(p_at + at, new[0], mask, False, True)
+        count(step_params, width, job, tl.load(plane + PLANE_BASE) + number)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.adafactor import A2, B2, EPS_ADDED
 from layerwise.engines.gpu.kernels.parts import at_least, goes
 from layerwise.engines.gpu.kernels.tables import (
     BFLOAT16,
-    COEFFICIENTS,
-    EPS,
     FACTORS,
     FLOAT16,
     FLOAT32,
@@ -22,6 +19,7 @@ from layerwise.engines.gpu.kernels.tables import (
     FULL_COLUMNS,
     FULL_ROWS,
     OF_ROWS,
+    OWN,
     PILE,
     PILE_LENGTH,
     PILE_SUM,
@@ -40,9 +38,11 @@ from layerwise.engines.gpu.kernels.tables import (
     SUMS,
     TOTAL_STRIPS,
     TOTALS,
+    VARYING,
     WIDE,
     number,
 )
+from layerwise.engines.gpu.printed.adafactor import A2, B2, EPS1, LEAST
 
 WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # bits of WIDE: which are in float64
 
@@ -126,22 +126,22 @@ def total(sides, programs, BM: tl.constexpr, BE: tl.constexpr):
     note(to, wide & WIDE_TOTALS, first + matrices, tl.sum(R, 1), in_m)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=VARYING)
 def renew(
-    sides, programs, coefficients, skip,
+    sides, programs, coefficients, width, skip,
     STORE: tl.constexpr, MAKE_FACTORS: tl.constexpr, SKIPS: tl.constexpr, BM: tl.constexpr, BE: tl.constexpr,
 ):  # fmt: skip
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
     side, _, m, in_m, mask, at = part_of(sides, programs, BM, BE)
-    own = coefficients + tl.load(side + SIDE_JOB) * COEFFICIENTS
-    b2, a2, added, eps1 = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS_ADDED), tl.load(own + EPS)
+    own = coefficients + tl.load(side + SIDE_JOB) * width + OWN
+    b2, a2, added, least = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS1), tl.load(own + LEAST)
     wide = tl.load(side + WIDE)
     sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
     x = b2 * fetch(address, kind, at, mask, 1.0) + a2 * (mean + added)
     if MAKE_FACTORS:
-        clamps = added == 0
+        clamps = least > 0
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + FULL_ROWS).to(tl.float64), tl.load(side + FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
@@ -149,7 +149,7 @@ def renew(
         G_mean = recall(totals, of_totals, m, known, 1.0) / (rows * columns)
         R_mean = recall(totals, of_totals, m + tl.load(side + SIDE_MATRICES), known, 1.0) / rows
         R_mean = b2 * R_mean + a2 * (G_mean + added)
-        R_mean = tl.where(clamps, at_least(R_mean, eps1), R_mean)
+        R_mean = tl.where(clamps, at_least(R_mean, least), R_mean)
         root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
         note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, mask)

@@ -1,15 +1,16 @@
 """The tables that kernels read: the names of their columns.
 
-`step_params` are the step parameters, which the host sends: int64, the gradient's address and each field of `now`, a
-value or the address of one, and which of these it is; a row for each of these, and in it a column for each job.
-`coefficients` are the rule's coefficients, made of its settings and of the step parameters: float64, a row for each
-job.
+`step_params` are the step parameters, a row for each job, of int64: the addresses of the gradient and of the step's
+count, if that is on the device, then the coefficients.
+`coefficients` are the same rows from the first coefficient on, of float64: the gradient's, then those that the rule
+computes of settings and `now`.
 `layers` are int64, a row for each layer. A layer is what has norms of its own: a tensor, or a block of it, which is a
 stretch of its memory.
-`pointers` are the addresses of a job's arrays: int64, a row for each job. All of its operands are P, G, S0 and S1.
+`pointers` are the addresses of a job's arrays: int64, a row for each job. All of its operands are P, G and S0 to S3.
 `planes` are int64, a row for each layer whose second moment is factored: a stack of matrices.
 `sides` are the statistics by rows and by columns: int64, two rows for each plane.
 `chunks`, `tiles` and `programs` are the parts that programs of a launch take: int32, a row for each program.
+`spans` are int64, a row for each layer of a program: where its partial sums begin, and how many there are.
 `piles` are the strips to be added up: int64, a row for each stretch of sums that has several.
 """
 
@@ -25,7 +26,7 @@ import triton.language as tl
 number: Any = tl.constexpr
 
 # Arguments that differ between lists of jobs: no kernel is compiled for their values.
-VARYING = ("jobs", "n", "sums_stride", "tiles_stride")
+VARYING = ("width", "n", "sums_stride")
 
 
 def columns(n: int, first: Any = 0) -> Iterator[Any]:
@@ -35,24 +36,25 @@ def columns(n: int, first: Any = 0) -> Iterator[Any]:
 
 
 # step_params
-T, LR, LAM, G_SCALE, BETA2, FIELDS = columns(6)
-GRADIENT, VALUE = columns(2)
-KIND, STEP_PARAMS = (number(index(VALUE) + times * index(FIELDS)) for times in (1, 2))
-NUMBER, FLOAT32, FLOAT64, INT64, COUNTER, BFLOAT16, FLOAT16 = columns(7)  # kinds of values, and of statistics
+GRADIENT, COUNTER, NUMBERS = columns(3)
 
-# coefficients: T, LR, LAM and G_SCALE come first, then what all rules have in common, then a rule's own
-SIGN, GRAD_LOW, GRAD_HIGH, ADAPT, LOW, HIGH, ZERO_RATIO, EPS, MIN_NORM, L2, SPECIFIC = columns(11, BETA2)
-COEFFICIENTS = number(32)
-NEVER, ALWAYS, DECAYED = number(0.0), number(1.0), number(2.0)
+# coefficients: of gradients, and then a rule's own
+G_SCALE, SIGN, GRAD_LOW, GRAD_HIGH, OWN_BOUND, MODEL_BOUND, OWN = columns(7)
+
+# dtypes that numbers are stored in
+FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 
 # layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's elements
 JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, LAYER = columns(7)
 
 # pointers; the gradient's address is among the step parameters
-P, G, S0, S1, OPERANDS = columns(5)
+P, G, S0, S1, S2, S3, OPERANDS = columns(7)
 
-# answers: two norms and the ratio, which are reported; then the factors of an update, of its average, and of p
-OF_WEIGHTS, OF_UPDATE, RATIO, SCALE, AFTER, SHRINK, ANSWERS = columns(7)
+# answers: what is reported, and then what arrays are computed with
+REPORTED, ANSWERED, ANSWERS = (number(n) for n in (0, 8, 16))
+
+# spans
+SPAN_LAYER, SPAN_FIRST, SPAN_COUNT, SPAN = columns(4)
 
 # programs of a launch: the row of another table, and the part of it that the program takes
 PROGRAM_ROW, PROGRAM_PART, PROGRAM = columns(3)

@@ -1,0 +1,229 @@
+"""The passes of a printed program over the chunks of layers.
+
+A program has `keep`, which makes the state that is final before the sums of a round; `terms`, what is added up in a
+round; `answer`, which makes of the totals what arrays are computed with; and `apply`, the new weights and the rest of
+the state. `apply` computes the last terms again, because a root and a quotient cost less than memory. Where a layer is
+late, nothing is stored before `apply`, which then computes the kept state again: others complete the sums, or the terms
+have to be of state that has not been rounded.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import (
+    array,
+    at_least,
+    chunk_of,
+    count,
+    goes,
+    gradient,
+    read,
+    ready,
+    sum_of,
+    summed,
+    wants,
+    write,
+)
+from layerwise.engines.gpu.kernels.tables import (
+    ANSWERED,
+    ANSWERS,
+    ENTRIES,
+    JOB,
+    LAYER,
+    OWN,
+    REPORTED,
+    S0,
+    S1,
+    S2,
+    S3,
+    SPAN,
+    SPAN_COUNT,
+    SPAN_FIRST,
+    SPAN_LAYER,
+    VARYING,
+    P,
+)
+
+
+@triton.jit
+def states_at(
+    pointers, job, begin, STATES: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Return where the states of a chunk begin."""
+    found = ()
+    if STATES > 0:
+        found += (array(pointers, job, begin, S0, STATE0, ALIGNED),)
+    if STATES > 1:
+        found += (array(pointers, job, begin, S1, STATE1, ALIGNED),)
+    if STATES > 2:
+        found += (array(pointers, job, begin, S2, STATE2, ALIGNED),)
+    if STATES > 3:
+        found += (array(pointers, job, begin, S3, STATE3, ALIGNED),)
+    return found
+
+
+@triton.jit
+def read_states(at, e, mask, STATES: tl.constexpr, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr):
+    found = ()
+    for i in tl.static_range(STATES):
+        found += (read(at[i] + e, mask, COMPUTE, FULL, LAST, 1.0),)
+    return found
+
+
+@triton.jit
+def write_states(
+    at, e, new, mask, FROM: tl.constexpr, STATES: tl.constexpr, WRITES: tl.constexpr, FULL: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip
+    """Store the states whose bits are among WRITES. They begin at FROM among what is new."""
+    for i in tl.static_range(STATES):
+        if WRITES >> i & 1:
+            write(at[i] + e, new[FROM + i], mask, FULL, LAST)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def measure(
+    step_params, coefficients, pointers, layers, chunks, clips, answers, partials, sums_stride, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr,
+    STATES: tl.constexpr, SUMS: tl.constexpr, PLAIN: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr,
+    LAST: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute a round's sums of each chunk, up to four, and the state before them where this KEEPS it."""
+    layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
+    at = p_at, g_at, states_at(pointers, job, begin, STATES, STATE0, STATE1, STATE2, STATE3, ALIGNED)
+    wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
+    k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
+    sums = zeros(SUMS, BLOCK)
+    if goes(skip, SKIPS):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
+            x = measure_at(at, wanted, k, i, n, COMPUTE, KEEP, TERMS, STATES, SUMS, PLAIN, KEEPS, WRITES, LAST, READY,
+                           BLOCK, True)  # fmt: skip
+            sums = plus(sums, x, SUMS)
+        if full < n:
+            x = measure_at(at, wanted, k, full, n, COMPUTE, KEEP, TERMS, STATES, SUMS, PLAIN, KEEPS, WRITES, LAST,
+                           READY, BLOCK, False)  # fmt: skip
+            sums = plus(sums, x, SUMS)
+    for i in tl.static_range(SUMS):
+        tl.store(partials + i * sums_stride + place, tl.sum(sums[i], 0))
+
+
+@triton.jit
+def zeros(SUMS: tl.constexpr, BLOCK: tl.constexpr):
+    found = ()
+    for _ in tl.static_range(SUMS):
+        found += (tl.zeros((BLOCK,), tl.float64),)
+    return found
+
+
+@triton.jit
+def plus(x, y, SUMS: tl.constexpr):
+    found = ()
+    for i in tl.static_range(SUMS):
+        found += (x[i] + y[i],)
+    return found
+
+
+@triton.jit
+def measure_at(
+    at, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, STATES: tl.constexpr,
+    SUMS: tl.constexpr, PLAIN: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr, LAST: tl.constexpr,
+    READY: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Return the terms of a block as they are added up. Past the end all numbers are 1, so that nothing is 0/0."""
+    e = i + tl.arange(0, BLOCK)
+    mask = e < n
+    p_at, g_at, s_at = at
+    p = read(p_at + e, mask, COMPUTE, FULL, False, 1.0)
+    g = ready(read(g_at + e, mask, COMPUTE, FULL, LAST, 1.0), wanted, READY)
+    s = read_states(s_at, e, mask, STATES, COMPUTE, FULL, False)
+    if KEEPS:
+        s = KEEP(k, p, g, s)
+        write_states(s_at, e, s, mask, 0, STATES, WRITES, FULL, False)
+    x = TERMS(k, p, g, s)
+    found = ()
+    for j in tl.static_range(SUMS):
+        found += (summed(x[j], mask, PLAIN >> j & 1, FULL),)
+    return found
+
+
+@triton.jit(do_not_specialize=VARYING)
+def apply(
+    step_params, coefficients, pointers, layers, chunks, clips, answers, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr,
+    APPLY: tl.constexpr, STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
+    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the weights and states, in reverse order, because caches may still hold the last chunks."""
+    layer, job, begin, n, _ = chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK)
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    g_at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
+    at = p_at, g_at, states_at(pointers, job, begin, STATES, STATE0, STATE1, STATE2, STATE3, ALIGNED)
+    wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
+    k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
+    if goes(skip, SKIPS):
+        full = n // BLOCK * BLOCK
+        for i in range(0, full, BLOCK):
+            apply_at(at, wanted, k, i, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY, BLOCK,
+                     True)  # fmt: skip
+        if full < n:
+            apply_at(at, wanted, k, full, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY,
+                     BLOCK, False)  # fmt: skip
+        count(step_params, width, job, begin)
+
+
+@triton.jit
+def apply_at(
+    at, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, APPLY: tl.constexpr,
+    STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr, READY: tl.constexpr,
+    BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e = i + tl.arange(0, BLOCK)
+    mask = e < n
+    p_at, g_at, s_at = at
+    p = read(p_at + e, mask, COMPUTE, FULL, True, 1.0)
+    g = ready(read(g_at + e, mask, COMPUTE, FULL, True, 1.0), wanted, READY)
+    s = read_states(s_at, e, mask, STATES, COMPUTE, FULL, True)
+    x = ()
+    if KEEPS:
+        s = KEEP(k, p, g, s)
+    if MEASURED:
+        x = TERMS(k, p, g, s)
+    new = APPLY(k, p, g, s, x)
+    write(p_at + e, new[0], mask, FULL, True)
+    write_states(s_at, e, new, mask, 1, STATES, WRITES, FULL, True)
+
+
+@triton.jit(do_not_specialize=VARYING)
+def answer(
+    coefficients, layers, spans, partials, sums_stride, sums, answers, n, width, skip,
+    FIRST_TOTAL: tl.constexpr, TOTALS: tl.constexpr, ADD: tl.constexpr, ANSWER: tl.constexpr, REPORT: tl.constexpr,
+    ASKED: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Add up the sums of a round, and make the rule's answers of all TOTALS up to here; report in the LAST round."""
+    span = spans + tl.program_id(0) * SPAN
+    layer, first, parts = tl.load(span + SPAN_LAYER), tl.load(span + SPAN_FIRST), tl.load(span + SPAN_COUNT)
+    row, S = layers + layer * LAYER, ()
+    for i in tl.static_range(TOTALS):
+        if ADD and i >= FIRST_TOTAL:
+            x = sum_of(partials + (i - FIRST_TOTAL) * sums_stride + first, parts.to(tl.int32), LANES)
+            tl.store(sums + i * n + layer, x)
+            S += (x,)
+        else:
+            S += (tl.load(sums + i * n + layer),)
+    if goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
+        k = coefficients + tl.load(row + JOB) * width + OWN
+        entries, to = at_least(tl.load(row + ENTRIES).to(tl.float64), 1.0), answers + layer * ANSWERS
+        if ASKED:
+            ANSWER(k, S, entries, to + ANSWERED)
+        if LAST:
+            REPORT(k, S, entries, to + REPORTED)

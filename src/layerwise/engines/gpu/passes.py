@@ -1,0 +1,161 @@
+"""The passes of printed programs over the jobs on one device: measure and answer in rounds, then apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.drive import Others, TensorRequest
+from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines.gpu.kernels import passes
+from layerwise.engines.gpu.layout import Group
+from layerwise.engines.gpu.program import Program
+from layerwise.rules import asks
+
+
+class Spans(NamedTuple):
+    """The layers of one program, and where their partial sums lie."""
+
+    program: Program
+    table: Tensor
+    partials: Tensor
+
+
+class Total(NamedTuple):
+    """One of the totals of a job."""
+
+    job: int
+    number: int
+    kind: str
+
+
+class Passes:
+    """The launches of a step, made for one set of tables."""
+
+    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
+        """`arrays` are the operands of each job."""
+        self.tables = tables
+        # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
+        self.jobs = [j for j in range(len(tables.jobs)) if not self.is_apart(j)]
+        self.rounds = max((len(tables.programs[j].rounds) for j in self.jobs), default=0)
+        self.groups = [group for group in tables.layers.groups if not group.kind.traits.factored]
+        self.spans = self.spans_of(self.jobs, tables.layers.starts, tables.partials)
+        self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
+
+    def is_apart(self, job: int) -> bool:
+        """Return whether other kernels measure and apply this job."""
+        return False
+
+    def spans_of(self, jobs: Sequence[int], starts: np.ndarray, partials: Tensor) -> list[Spans]:
+        """Return the layers of each program; `starts` are the first partial sum of each layer and their number."""
+        tables, found = self.tables, []
+        for program in dict.fromkeys(tables.programs[j] for j in jobs):
+            own = [j for j in jobs if tables.programs[j] is program]
+            layers = np.concatenate([np.arange(*tables.layers.firsts[j : j + 2]) for j in own])
+            if len(layers):
+                rows = torch.from_numpy(np.stack([layers, *starts[layers].T], -1))
+                found.append(Spans(program, rows.to(tables.step_params.device), partials))
+        return found
+
+    def step(self, call: Call) -> None:
+        call.clip()
+        for number in range(self.rounds):
+            self.measure(call, number)
+            self._answer(call, number)
+        if call.others is not None and not self.rounds:  # all meet, even if nothing is asked
+            call.others.add_up((), self.tables.sums.new_zeros(0))
+        for spans in self.spans:
+            if not spans.program.rounds:
+                self.launch_answer(call, spans, 0, 0, add=False, ask=True)
+        self.apply(call)
+
+    # ---- rounds
+
+    def measure(self, call: Call, number: int) -> None:
+        tables = self.tables
+        for group in self.groups:
+            program, late = group.kind.traits.program, is_late(group, call)
+            if number >= len(program.rounds):
+                continue
+            kinds, last = program.rounds[number], number + 1 == len(program.rounds)
+            keeps = program.keeps_by(number) and (late or number == program.keeps)
+            call.each(
+                passes.measure, [group], tables.answers, tables.partials, tables.partials.shape[1],
+                VALUES=program.values, KEEP=program.keep, TERMS=program.terms[number], STATES=len(program.states),
+                SUMS=len(kinds), PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind == "Mean"), KEEPS=keeps,
+                WRITES=program.keep_writes if keeps and not late else 0,
+                LAST=keeps and not late and last and not program.rereads,
+            )  # fmt: skip
+
+    def _answer(self, call: Call, number: int) -> None:
+        """Make the rule's answers from the partial sums here and those of others."""
+        self.answer(call, number, add=True, ask=call.others is None)
+        if call.others is not None:
+            self.complete(call, number, call.others)
+            self.answer(call, number, add=False, ask=True)
+
+    def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
+        """Add up this round's partial sums here, or make answers of the totals, or both."""
+        for spans in self.spans:
+            if number < len(spans.program.rounds):
+                first = spans.program.first(number)
+                self.launch_answer(call, spans, first, first + len(spans.program.rounds[number]), add, ask, number)
+
+    def launch_answer(
+        self, call: Call, spans: Spans, first: int, totals: int, add: bool, ask: bool, number: int = 0
+    ) -> None:
+        tables, program = self.tables, spans.program
+        answer = program.answers[number] if program.answers else None
+        tables.kernels[passes.answer, len(spans.table)](
+            tables.coefficients, tables.layers.table, spans.table, spans.partials, spans.partials.shape[1], tables.sums,
+            tables.answers, tables.layers.n, tables.width, call.skip, FIRST_TOTAL=first, TOTALS=totals, ADD=add,
+            ANSWER=answer, REPORT=program.report, ASKED=ask and answer is not None,
+            LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+        )  # fmt: skip
+
+    def totals(self, number: int) -> list[Total]:
+        """Return what a round adds up, which all ranks see alike."""
+        found = []
+        for j in self.jobs:
+            program = self.tables.programs[j]
+            if number < len(program.rounds):
+                found += [Total(j, program.first(number) + i, kind) for i, kind in enumerate(program.rounds[number])]
+        return found
+
+    def complete(self, call: Call, number: int, others: Others) -> None:
+        """Have others add to the sums of a round."""
+        requests, places = self.asked(call, number)
+        call.exchange(others, requests, (self.tables.sums.view(-1), places))
+
+    def asked(self, call: Call, number: int) -> tuple[list[TensorRequest], Tensor]:
+        """Return the requests of a round, and the places of their sums."""
+        if number not in self._asked:
+            totals = self.totals(number)
+            requests = [call.each_layer(one.job, getattr(asks, one.kind)(None)) for one in totals]
+            places = [np.zeros(0, np.int64), *(call.places(one.job, one.number) for one in totals)]
+            self._asked[number] = requests, torch.from_numpy(np.concatenate(places)).to(self.tables.sums.device)
+        return self._asked[number]
+
+    # ---- the end
+
+    def apply(self, call: Call) -> None:
+        for group in self.groups:
+            program, late = group.kind.traits.program, is_late(group, call)
+            keeps = late and program.keep is not None
+            call.each(
+                passes.apply, [group], self.tables.answers, VALUES=program.values, KEEP=program.keep,
+                TERMS=program.terms[-1] if program.rounds else None, APPLY=program.apply, STATES=len(program.states),
+                MEASURED=bool(program.rounds), KEEPS=keeps,
+                WRITES=program.apply_writes | (program.keep_writes if keeps else 0),
+            )  # fmt: skip
+
+
+def is_late(group: Group, call: Call) -> bool:
+    """Return whether nothing is stored before `apply`: others may refuse, or what is kept would be rounded."""
+    kept, states = group.kind.traits.program.keep_writes, group.kind.dtypes[2:]
+    rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
+    return rounded or call.others is not None

@@ -1,0 +1,1 @@
+"""Programs of the rules, printed as device functions by `make generate`."""

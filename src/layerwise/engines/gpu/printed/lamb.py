@@ -1,0 +1,191 @@
+"""The programs of Lamb, as device functions.
+
+Printed from rules/lamb.py by `make generate`: change that, not this file.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root
+from layerwise.engines.gpu.kernels.tables import columns
+from layerwise.engines.gpu.program import Program
+
+# The numbers that are known before a tensor is read.
+(
+    L2,
+    SHRINK,
+    B1,
+    A1,
+    B2,
+    A2,
+    C1,
+    C2,
+    EPS_ROOT,
+    EPS,
+    LAM,
+    LR,
+    TRUST_MIN_NORM,
+    TRUST_MAX_NORM,
+    TRUST_EPS,
+    TRUST_LOW,
+    TRUST_HIGH,
+    TRUST_UNDEFINED,
+    TRUST_ADAPTS,
+) = columns(19)
+
+
+@triton.jit
+def lamb_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step)
+
+
+@triton.jit
+def lamb_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    m, v = s
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    return (m_, v_)
+
+
+@triton.jit
+def lamb_terms(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    m, v = s
+    p_ = p - shrink * p
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * p_
+    return (p_, r)
+
+
+@triton.jit
+def lamb_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    m, v = s
+    r = x[1]
+    p_ = p - shrink * p
+    return (p_ - step * r, m, v)
+
+
+@triton.jit
+def lamb_answer(k, S, n, a):
+    pp = S[0]
+    rr = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio_)
+
+
+@triton.jit
+def lamb_report(k, S, n, to):
+    pp = S[0]
+    rr = S[1]
+    norm_p = root(pp)
+    norm_r = root(rr)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_r)
+    tl.store(to + 2, ratio_)
+
+
+@triton.jit
+def lamb_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr)
+
+
+@triton.jit
+def lamb_adapt_false_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr = k
+    m, v = s
+    p_ = p - shrink * p
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    v_hat = c2 * v_
+    root_v = root(v_hat + eps_root)
+    u = m_ / (eps + c1 * root_v)
+    r = u + lam * p_
+    return (p_ - lr * r, m_, v_)
+
+
+@triton.jit
+def lamb_adapt_false_report(k, S, n, to):
+    tl.store(to + 0, 1.0)
+
+
+PROGRAMS = {
+    "Lamb": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        rounds=(("Squares", "Squares"),),
+        keeps=0,
+        keep_writes=3,
+        apply_writes=0,
+        cached=(1,),
+        rereads=False,
+        values=lamb_values,
+        keep=lamb_keep,
+        terms=(lamb_terms,),
+        apply=lamb_apply,
+        answers=(lamb_answer,),
+        report=lamb_report,
+    ),
+    "LambAdaptFalse": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        rounds=(),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=3,
+        cached=(),
+        rereads=True,
+        values=lamb_adapt_false_values,
+        keep=None,
+        terms=(),
+        apply=lamb_adapt_false_apply,
+        answers=(),
+        report=lamb_adapt_false_report,
+    ),
+}

@@ -1,0 +1,405 @@
+"""The programs of Lars, as device functions.
+
+Printed from rules/lars.py by `make generate`: change that, not this file.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root
+from layerwise.engines.gpu.kernels.tables import columns
+from layerwise.engines.gpu.program import Program
+
+# The numbers that are known before a tensor is read.
+(
+    L2,
+    LAM,
+    LAM_X,
+    LAM_W,
+    ETA,
+    EPS,
+    UNIT,
+    LR,
+    DAMPED,
+    MU,
+    PACE,
+    TRUST_MIN_NORM,
+    TRUST_MAX_NORM,
+    TRUST_EPS,
+    TRUST_LOW,
+    TRUST_HIGH,
+    TRUST_UNDEFINED,
+    TRUST_ADAPTS,
+) = columns(18)
+
+
+@triton.jit
+def lars_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, pace, step)
+
+
+@triton.jit
+def lars_terms(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    return (p - pace * b_, b_)
+
+
+@triton.jit
+def lars_answer(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+
+
+@triton.jit
+def lars_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, pace, step)
+
+
+@triton.jit
+def lars_nesterov_true_terms(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_nesterov_true_answer(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_nesterov_true_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+
+
+@triton.jit
+def lars_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace)
+
+
+@triton.jit
+def lars_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    return (p - pace * b_, b_)
+
+
+@triton.jit
+def lars_adapt_false_report(k, S, n, to):
+    tl.store(to + 0, 1.0)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_report(k, S, n, to):
+    tl.store(to + 0, 1.0)
+
+
+@triton.jit
+def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lam_x, pace, step)
+
+
+@triton.jit
+def lars_without_momentum_buffer_terms(k, p, g, s):
+    l2, lam, lam_x, pace, step = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_without_momentum_buffer_apply(k, p, g, s, x):
+    l2, lam, lam_x, pace, step = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    return (p - pace * u,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_answer(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_without_momentum_buffer_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+
+
+@triton.jit
+def lars_without_momentum_buffer_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    return (l2, lam, lr, pace)
+
+
+@triton.jit
+def lars_without_momentum_buffer_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, pace = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    return (p - pace * u,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_adapt_false_report(k, S, n, to):
+    tl.store(to + 0, 1.0)
+
+
+PROGRAMS = {
+    "Lars": Program(
+        states=("momentum_buffer",),
+        rounds=(("Squares", "Squares"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_values,
+        keep=None,
+        terms=(lars_terms,),
+        apply=lars_apply,
+        answers=(lars_answer,),
+        report=lars_report,
+    ),
+    "LarsNesterovTrue": Program(
+        states=("momentum_buffer",),
+        rounds=(("Squares", "Squares"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_nesterov_true_values,
+        keep=None,
+        terms=(lars_nesterov_true_terms,),
+        apply=lars_nesterov_true_apply,
+        answers=(lars_nesterov_true_answer,),
+        report=lars_nesterov_true_report,
+    ),
+    "LarsAdaptFalse": Program(
+        states=("momentum_buffer",),
+        rounds=(),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_adapt_false_values,
+        keep=None,
+        terms=(),
+        apply=lars_adapt_false_apply,
+        answers=(),
+        report=lars_adapt_false_report,
+    ),
+    "LarsAdaptFalseNesterovTrue": Program(
+        states=("momentum_buffer",),
+        rounds=(),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_adapt_false_nesterov_true_values,
+        keep=None,
+        terms=(),
+        apply=lars_adapt_false_nesterov_true_apply,
+        answers=(),
+        report=lars_adapt_false_nesterov_true_report,
+    ),
+    "LarsWithoutMomentumBuffer": Program(
+        states=(),
+        rounds=(("Squares", "Squares"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=0,
+        cached=(),
+        rereads=True,
+        values=lars_without_momentum_buffer_values,
+        keep=None,
+        terms=(lars_without_momentum_buffer_terms,),
+        apply=lars_without_momentum_buffer_apply,
+        answers=(lars_without_momentum_buffer_answer,),
+        report=lars_without_momentum_buffer_report,
+    ),
+    "LarsWithoutMomentumBufferAdaptFalse": Program(
+        states=(),
+        rounds=(),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=0,
+        cached=(),
+        rereads=True,
+        values=lars_without_momentum_buffer_adapt_false_values,
+        keep=None,
+        terms=(),
+        apply=lars_without_momentum_buffer_adapt_false_apply,
+        answers=(),
+        report=lars_without_momentum_buffer_adapt_false_report,
+    ),
+}
