@@ -69,7 +69,8 @@ def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
     for case in KERNELED:
         for options in OPTIONS[: 1 if few else None]:
             for dtypes in DTYPES[: 1 if few else None]:
-                jobs = [make_job(case, case.hyper(**options), s, b, 0, dtypes) for b, s in BLOCKS]
+                h = case.hyper(**{name: x for name, x in options.items() if name in case.options})
+                jobs = [make_job(case, h, s, b, 0, dtypes) for b, s in BLOCKS]
                 Stepping(engine.GpuEngine(None)).step([mapped(job, torch.array) for job in jobs])
     return found
 

@@ -1,0 +1,110 @@
+"""Functions printed for the GPU engine: of a rule that nobody has seen, and the coefficients that they are given."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELED
+from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.worlds import EPS, Job, mapped, numbers, stored
+from gpu.world import DEVICE, GPU, SMALL
+from test_printing import UNSEEN, load
+
+from layerwise import engines
+from layerwise.engines import Counter, printed, programs
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.step_params import StepParams
+from layerwise.registry import Entry
+from layerwise.rules.asks import Now
+
+ROOT = Path(__file__).parents[2]
+ENGINE = GpuEngine(None, SMALL)
+STEPS = 3
+
+
+@pytest.fixture
+def unseen(tmp_path, monkeypatch):
+    """The rule of another file, taken by the engine as soon as its functions are printed."""
+    if not (ROOT / "tools").exists():
+        pytest.skip("the tools are in the source alone")
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    from kernels import kernels_of
+
+    module = load(tmp_path / "unseen.py", UNSEEN)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    found = kernels_of(Entry("Unseen", module, module.Unseen))
+    (tmp_path / "printed.py").write_text(found.functions)
+    spec = spec_from_file_location("layerwise.engines.gpu.printed.unseen", tmp_path / "printed.py")
+    functions = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, functions)
+    spec.loader.exec_module(functions)
+    table = {
+        key: printed.Program(found.names[one], 0, one.suffix, tuple(one.stats))
+        for key, one in found.structures.programs.items()
+    }
+    known = frozenset(module.Unseen.__dataclass_fields__)
+    row = programs.Printed(known, found.structures.options, tuple(found.numbers), table)
+    monkeypatch.setitem(printed.RULES, module.__name__, row)
+    monkeypatch.setattr(programs, "_found", {})
+    return module
+
+
+def job_of(rule, h, shape, dtype="float32", seed=0):
+    draw = np.random.default_rng(seed)
+    p, g = (draw.normal(size=shape).astype(dtype) for _ in "pg")
+    state = rule.State(*(np.zeros(shape, dtype) for _ in rule.shapes(h, shape)))
+    now = Now(1, h.lr, h.weight_decay)
+    return Job(rule=rule, h=h.fit(shape, (), EPS[dtype]), p=p, g=g, state=state, now=now)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_rule_that_nobody_has_seen(unseen, signed, dtype):
+    h = unseen.Unseen(lr=0.1, weight_decay=0.1, signed=signed, max_grad_value=2.0)
+    jobs = [job_of(unseen, h, shape, dtype, i) for i, shape in enumerate([(20, 33), (5,), ()])]
+    ours, theirs = ([mapped(job, GPU.array) for job in jobs] for _ in range(2))
+    ours = [mapped(job, GPU.copy) for job in ours]
+    ready = ENGINE.prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in ours])
+    for t in range(1, STEPS + 1):
+        now = Now(t, h.lr, h.weight_decay)
+        ready.step([job.g for job in ours], [now] * len(ours))
+        GPU.rule.step([replace(job, now=now) for job in theirs])
+        for one, other in zip(ours, theirs, strict=True):
+            for x, y in zip(stored(one), stored(other), strict=True):
+                np.testing.assert_allclose(numbers(x), numbers(y), rtol=64 * EPS[dtype], atol=64 * EPS[dtype])
+
+
+def test_its_parts_make_the_whole(unseen):
+    job = job_of(unseen, unseen.Unseen(lr=0.1, weight_decay=0.1), (20, 33))
+    cut = Cut(0, (7,))
+    parts = in_parts(job, cut, 2)
+    GPU.engine().step([alone := mapped(job, GPU.array)])
+    step_parts(ENGINE, [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    check(alone, parts, 8 * EPS["float32"])
+
+
+@pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_device_computes_the_same_coefficients(case, seed):
+    """From counts and rates that only it knows, by the same text; what the host knows of them it writes itself."""
+    h = case.hyper(**case.drawn(seed)).fit((4, 3), (), EPS["float32"])
+    state = case.rule.State(*(None if s is None else torch.zeros(s) for s in case.rule.shapes(h, (4, 3))))
+    jobs = [engines.Job(case.rule, h, torch.zeros(4, 3, device=DEVICE), state)] * 3
+    params, rate = StepParams(jobs, torch.device(DEVICE)), 0.1
+    counts = [torch.tensor(n, device=DEVICE) for n in (0, 1, 7)]
+    lr = torch.tensor(rate, dtype=torch.float64, device=DEVICE, requires_grad=True)
+    params.write([Now(Counter(n), lr, 0.25, beta2=h.beta2_of(int(n) + 1)) for n in counts])
+    params.send(np.zeros(3, np.int64))
+    for n, row in zip(counts, params.table, strict=True):
+        t = int(n) + 1
+        expected = programs.numbers(h, Now(t, rate, 0.25, beta2=h.beta2_of(t)))
+        assert int(row[at.COUNTER.value]) == n.data_ptr()
+        found = row.view(torch.float64)[at.NUMBERS.value :].cpu().numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-300)
