@@ -37,9 +37,9 @@ class StepParams:
     """The table of step parameters on the device, a row for each job, and its last contents."""
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
-        self.device, self._hs = device, [job.h for job in jobs]
+        known: dict[Any, Any] = {}
+        self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
         self._h_ids = list(map(id, self._hs))
-        known = {id(h): h for h in self._hs}.values()
         self.width = at.NUMBERS.value + max(len(numbers(h, Now(1, 0.0, 0.0)) or ()) for h in known)
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
         self.coefficients = self.table.view(torch.float64)[:, at.NUMBERS.value :]
@@ -83,34 +83,46 @@ class StepParams:
     def _write_nows(self, nows: Sequence[Now]) -> None:
         """Compute the coefficients once for each of the settings and `nows`: groups are few, and tensors many."""
         before = self._written.copy()
-        keys = list(zip(self._h_ids, map(id, nows), strict=True))
-        first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
-        known = {key: numbers(self._hs[j], nows[j]) for key, j in first.items()}
-        rows = np.zeros((len(known), self.width - at.NUMBERS.value))
-        for row, found in zip(rows, known.values(), strict=True):
-            row[: len(found or ())] = found or ()
-        places = dict(zip(known, range(len(known)), strict=True))
-        taken = np.fromiter(map(places.__getitem__, keys), np.intp, len(keys))
-        self._written[:, at.NUMBERS.value :] = rows.view(np.int64).take(taken, 0)
-        self._written[:, at.COUNTER.value] = [x.t.step.data_ptr() if isinstance(x.t, Counter) else 0 for x in nows]
-        unknown = [j for j, key in enumerate(keys) if known[key] is None] if None in known.values() else []
+        unknown: list[int] = []
+        seen: dict[Hashable, list[int]] = {}
+        for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
+            if isinstance(now.t, Counter):
+                unknown.append(j)
+            else:
+                seen.setdefault((h, id(now)), []).append(j)
+        for jobs in seen.values():
+            found = numbers(self._hs[jobs[0]], nows[jobs[0]])
+            if found is None:
+                unknown += jobs
+            else:
+                self._note(jobs, found)
+        self._written[:, at.COUNTER.value] = 0
+        self._written[unknown, at.COUNTER.value] = [_address(nows[j].t) for j in unknown]
         self._on_device = self._alike(unknown, nows)
         self._computed = [self._values(one) for one in self._on_device]
         for one, of_both in zip(self._on_device, self._computed, strict=True):
-            row = np.zeros(self.width - at.NUMBERS.value)
-            row[: len(of_both)] = [x if is_number(x) else 0.0 for x in of_both]
-            self._written[list(one.jobs), at.NUMBERS.value :] = row.view(np.int64)
-        self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in (nows[j] for j in first.values()))
-        self._changing = any(_holds_arrays(nows[j]) for j in first.values())
+            self._note(one.jobs, [x if is_number(x) else 0.0 for x in of_both])
+        on_host, on_device = [nows[jobs[0]] for jobs in seen.values()], [one.nows[0] for one in self._on_device]
+        self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in on_host + on_device)
+        self._changing = any(map(_holds_arrays, on_host))
         self._unsent |= not np.array_equal(before, self._written)
         self._nows = nows
 
+    def _note(self, jobs: Sequence[int], found: Sequence[float]) -> None:
+        first = at.NUMBERS.value
+        self._written[jobs, first : first + len(found)] = np.array(found, np.float64).view(np.int64)
+
     def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[Alike]:
         """Return jobs together that differ in arrays alone."""
-        found: dict[Hashable, list[int]] = {}
+        same: dict[Hashable, list[int]] = {}
         for j in jobs:
-            fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[j])
-            found.setdefault((self._h_ids[j], fixed), []).append(j)
+            t, lr, weight_decay, g_scale, beta2 = nows[j]
+            own = t if is_number(t) else None
+            same.setdefault((self._h_ids[j], own, id(lr), id(weight_decay), id(g_scale), id(beta2)), []).append(j)
+        found: dict[Hashable, list[int]] = {}
+        for some in same.values():
+            fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[some[0]])
+            found.setdefault((self._h_ids[some[0]], fixed), []).extend(some)
         return [Alike(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
 
     def _values(self, alike: Alike) -> tuple[Any, ...]:
@@ -126,7 +138,7 @@ class StepParams:
         first = column[0]
         if first is None or is_number(first):
             return first
-        if all(isinstance(x, Counter) for x in column):  # which have counted the steps before this one
+        if all(type(x) is Counter for x in column):  # which have counted the steps before this one
             return torch.stack([x.step for x in column]).to(torch.float64) + 1
         if not any(map(is_not, column, [first] * len(column))):
             return self._wide(first)
@@ -166,6 +178,10 @@ class StepParams:
     def _page(self) -> Any:
         pinned = self.device.type == "cuda"
         return torch.empty(self._written.shape, dtype=torch.int64, device="cpu", pin_memory=pinned)
+
+
+def _address(t: Any) -> int:
+    return int(t.step.data_ptr()) if isinstance(t, Counter) else 0
 
 
 def _holds_arrays(now: Now) -> bool:
