@@ -84,22 +84,34 @@ LAYERWISE_ELEMENT void measure_element(const R& k, const Arrays<T, S>& at, int64
 // Adds up the terms of a block in U.
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
 LAYERWISE_ELEMENT void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
+  constexpr int n = R::SUMS[ROUND];
   U a = 0, b = 0, c = 0, d = 0;
 #pragma omp simd reduction(+ : a, b, c, d)
   for (int64_t i = from; i < to; i++) {
     U a_, b_, c_, d_;
     measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, i, a_, b_, c_, d_);
     a += a_;
-    if constexpr (R::SUMS[ROUND] > 1) b += b_;
-    if constexpr (R::SUMS[ROUND] > 2) c += c_;
-    if constexpr (R::SUMS[ROUND] > 3) d += d_;
+    if constexpr (n > 1) b += b_;
+    if constexpr (n > 2) c += c_;
+    if constexpr (n > 3) d += d_;
   }
-  sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+  sums[0] = a;
+  if constexpr (n > 1) sums[1] = b;
+  if constexpr (n > 2) sums[2] = c;
+  if constexpr (n > 3) sums[3] = d;
 }
 
 template <class R, int ROUND, State FOUND, class T, class S>
 __attribute__((noinline, cold)) void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
-  add_block<R, ROUND, FOUND, false, false>(k, at, from, to, sums);
+  double wide[SUMS];
+  add_block<R, ROUND, FOUND, false, false>(k, at, from, to, wide);
+  for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
+}
+
+template <class R, int ROUND, int I, class T>
+inline bool is_fine(const T* block) {
+  if constexpr (I == R::SUMS[ROUND]) return true;
+  else return (R::TOTALS[ROUND][I] == MEAN || fits(block[I])) && is_fine<R, ROUND, I + 1>(block);
 }
 
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
@@ -107,16 +119,15 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
     to = from + BLOCK < n ? from + BLOCK : n;
     T block[SUMS];
-    double wide[SUMS];
     add_block<R, ROUND, FOUND, STORES, CACHES>(k, at, from, to, block);
-    [[maybe_unused]] bool fine = true;
-    for (int i = 0; i < R::SUMS[ROUND]; i++) {
-      fine &= R::TOTALS[ROUND][i] == MEAN || fits(block[i]);
-      wide[i] = double(block[i]);
+    if (is_fine<R, ROUND, 0>(block)) {
+      sums[0] += double(block[0]);
+      if constexpr (R::SUMS[ROUND] > 1) sums[1] += double(block[1]);
+      if constexpr (R::SUMS[ROUND] > 2) sums[2] += double(block[2]);
+      if constexpr (R::SUMS[ROUND] > 3) sums[3] += double(block[3]);
+    } else if constexpr (sizeof(T) == 4) {
+      add_wide<R, ROUND, STORES ? KEPT : FOUND>(k, at, from, to, sums);
     }
-    if constexpr (sizeof(T) == 4)
-      if (!fine) add_wide<R, ROUND, STORES ? KEPT : FOUND>(k, at, from, to, wide);
-    for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
   }
 }
 

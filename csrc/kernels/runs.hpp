@@ -4,7 +4,7 @@ inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once;
 
 // So many terms are added up in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
 // eighth of the loop's time where it does not wait for memory.
-inline constexpr int64_t BLOCK = 256;
+inline constexpr int64_t BLOCK = 512;
 
 template <class T>
 inline constexpr bool is_wide = sizeof(T) == 8;

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from layerwise.rules.parts import bounds_of, is_number, is_on
 
 ANY = ...  # the form of a number, or of dimensions
 UNBOUNDED = float("inf")
+PLAIN = {int, float, type(None)}
 
 
 class Program(NamedTuple):
@@ -51,12 +52,11 @@ def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
     return tuple(x is not None for x in state)
 
 
-def names_of(k: Any, prefix: str = "") -> list[str]:
+def names_of(k: Any) -> list[str]:
     """Return the names of a rule's coefficients, those in a group after the group's."""
-    found: list[str] = []
-    for name, x in zip(k._fields, k, strict=True):
-        found += names_of(x, f"{prefix}{name}_") if isinstance(x, tuple) else [prefix + name]
-    return found
+    *own, last = k._fields
+    group: Any = k[-1]
+    return [*own, *(f"{last}_{name}" for name in group._fields)] if isinstance(group, tuple) else [*own, last]
 
 
 def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
@@ -108,7 +108,7 @@ def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
 
 def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
     """Return the numbers of a step: of the gradient, then the rule's. None where `now` holds what is no number yet."""
-    if not all(x is None or is_number(x) for x in now):
+    if not {*map(type, now)} <= PLAIN:
         known = [x if x is None else _known(x) for x in now]
         if known.count(None) > sum(x is None for x in now):
             return None
@@ -142,12 +142,10 @@ def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
     return getattr(h, "max_grad_norm_per_tensor", None), getattr(h, "max_grad_norm", None)
 
 
-def _flat(k: Iterable[Any]) -> Iterator[float]:
-    for x in k:
-        if isinstance(x, tuple):
-            yield from _flat(x)
-        else:
-            yield x
+def _flat(k: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return coefficients without groups, of which there is at most one, at the end."""
+    *own, last = k
+    return (*own, *last) if isinstance(last, tuple) else k
 
 
 def _known(x: Any) -> float | None:
