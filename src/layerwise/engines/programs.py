@@ -55,8 +55,8 @@ def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
 def names_of(k: Any) -> list[str]:
     """Return the names of a rule's coefficients, those in a group after the group's."""
     *own, last = k._fields
-    group: Any = k[-1]
-    return [*own, *(f"{last}_{name}" for name in group._fields)] if isinstance(group, tuple) else [*own, last]
+    group = getattr(k[-1], "_fields", None)
+    return [*own, last] if group is None else [*own, *(f"{last}_{name}" for name in group)]
 
 
 def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
