@@ -161,11 +161,13 @@ def test_a_changed_rule_is_printed_changed(tmp_path: Path, old: str, new: str, l
 
     source = Path(case_of("Lamb").rule.__file__).read_text()
     assert source.count(old) == 1
-    header = kernels_of(rule_from(tmp_path, "Lamb", source.replace(old, new))).header
-    as_it_is = kernels_of(rule_from(tmp_path, "Lamb", source)).header
-    assert as_it_is.replace("lamb.py", "") == (ROOT / "csrc/printed/lamb.hpp").read_text().replace("lamb.py", "")
-    assert (header != as_it_is) == bool(line)  # coefficients are numbers to kernels, however they are made
-    assert line in header
+    changed = kernels_of(rule_from(tmp_path, "Lamb", source.replace(old, new)))
+    as_it_is = kernels_of(rule_from(tmp_path, "Lamb", source))
+    there = (ROOT / "csrc/printed/lamb.hpp").read_text()
+    assert as_it_is.header.replace("lamb.py", "") == there.replace("lamb.py", "")
+    for own, of_rule in ((changed.header, as_it_is.header), (changed.functions, as_it_is.functions)):
+        assert (own != of_rule) == bool(line)  # coefficients are numbers to kernels, however they are made
+        assert line in own
 
 
 UNSEEN = '''
