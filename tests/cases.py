@@ -106,4 +106,3 @@ def case_of(name: str) -> Case:
 
 
 KERNELED = [case for case in CASES if case.rule.__name__ in RULES]  # for whose steps kernels were printed
-COMPILED = KERNELED  # for both engines

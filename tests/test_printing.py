@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import COMPILED, case_of
+from cases import KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
 from layerwise.engines.programs import form_of, names_of, numbers, presence_of
@@ -20,7 +20,7 @@ from layerwise.rules.asks import Now
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")
-cases = pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 STEPS = 3
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import COMPILED
+from cases import KERNELED
 from draws import draws
 from engines.worlds import EPS, NAMES, make_job, mapped, needed, new_gradient, now_of, numbers, stored, worlds
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytestmark = needed
-cases = pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 DIMS = st.one_of(st.integers(1, 9), st.sampled_from((0, 1, 2, 16, 33, 70)))
 SHAPES = st.lists(DIMS, max_size=4).map(tuple).filter(lambda shape: np.prod(shape) < 40_000)
 STEPS = 3

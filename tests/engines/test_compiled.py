@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 import pytest
 import torch
-from cases import COMPILED, case_of
+from cases import KERNELED, case_of
 from engines.worlds import (
     WORLDS,
     bits,
@@ -39,7 +39,7 @@ from layerwise.numpy import Lamb
 from layerwise.rules import lamb
 
 pytestmark = needed
-cases = pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 NUMPY = WORLDS[0]
 _native = compiled._native
 SETS = _native.instruction_sets() if _native is not None else []
@@ -263,7 +263,7 @@ def test_a_fork_has_threads_of_its_own():
 def test_several_threads_step_at_once(threads):
     threads(2)
     expected = {}
-    for case in COMPILED:
+    for case in KERNELED:
         h = busy(case)
         jobs = many(case, h)
         walk(NUMPY.engine(), jobs, h)
@@ -278,7 +278,7 @@ def test_several_threads_step_at_once(threads):
             if bits(jobs) != expected[case.name]:
                 wrong.append(case.name)
 
-    storming = [threading.Thread(target=storm, args=(case,)) for case in COMPILED * 3]
+    storming = [threading.Thread(target=storm, args=(case,)) for case in KERNELED * 3]
     for thread in storming:
         thread.start()
     for thread in storming:

@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from cases import COMPILED, case_of
+from cases import KERNELED, case_of
 from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of
 
 import layerwise.torch
@@ -27,7 +27,7 @@ NUMPY = WORLDS[0]
 UNKNOWN = r"compiled engine does not take .* do not know the option `warmth` of Warm, which is 2\.0"
 SHAPE = (5, 4, 3)  # of which different dimensions are the last and the largest
 STORED = {"momentum_dtype": ("bfloat16", {"beta1": 0.9})}  # options that are of storage, and beside what they show
-of_each = pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
+of_each = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def test_the_gpu_engine_says_the_same():
 
 
 def test_every_option_of_today_is_known():
-    for case in COMPILED:
+    for case in KERNELED:
         assert RULES[case.rule.__name__].known == {spec.name for spec in fields(case.hyper)}
 
 
@@ -239,7 +239,7 @@ def test_numbers_of_settings_without_kernels():
 
 
 def every_value():
-    for case in COMPILED:
+    for case in KERNELED:
         for name, value in case.unusual():
             yield pytest.param(case, *case.alone(name, value), id=f"{case.name}-{name}-{in_words(value)}")
         for name, (value, beside) in STORED.items():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import COMPILED, case_of
+from cases import KERNELED, case_of
 from draws import draws
 from engines.test_against_rule import well_posed
 from engines.worlds import (
@@ -38,7 +38,7 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import ModelSum
 
 pytestmark = needed
-cases = pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 STEPS = 2
 PATIENCE = 300 if torch.cuda.is_available() else 20  # seconds, in which kernels may have to be compiled first
 
