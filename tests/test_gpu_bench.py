@@ -400,7 +400,7 @@ class TestPlan:
     @pytest.mark.slow
     def test_every_timed_part(self, place, monkeypatch):
         monkeypatch.setattr(rivals, "TAKEN", {name: (rivals.YARDSTICK[name],) for name in rivals.TAKEN})  # is quick
-        monkeypatch.setattr(rivals, "KERNELED", dict.fromkeys(rivals.KERNELED, ()))
+        monkeypatch.setattr(rivals, "COMPILED", dict.fromkeys(rivals.COMPILED, ()))
         run = self.run(place)
         run.carry_out(part for part in run.parts(["graph", "table", "sweep"], ["tiny-1000"]))
         assert run.wrong == 0, run.console.file.getvalue()
