@@ -383,7 +383,8 @@ void Batch::carry_out(const Task& task, Work work) {
 }
 
 void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
-  const Functions& k = l.low ? *kernels().low : *kernels().any;
+  const Kernels& all = kernels();
+  const Functions& k = l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
   const Passes& passes = (l.f ? k.factored : k.programs)[l.which];
   double* sums = l.partial + SUMS * chunk;
   if (work.kind == PREPARE) return clear_factors(l);

@@ -6,15 +6,15 @@ namespace layerwise {
 
 extern const Functions baseline_any, baseline_low;
 #ifdef LAYERWISE_X86
-extern const Functions avx2_any, avx2_low, avx512_low;
+extern const Functions avx2_any, avx2_low, avx512_narrow, avx512_low;
 #endif
 
 std::vector<const Kernels*> available_kernels() {
-  static const Kernels kernels_baseline{"baseline", &baseline_any, &baseline_low};
+  static const Kernels kernels_baseline{"baseline", &baseline_any, &baseline_any, &baseline_low};
   std::vector<const Kernels*> found;
 #ifdef LAYERWISE_X86
-  static const Kernels kernels_avx2{"avx2", &avx2_any, &avx2_low};
-  static const Kernels kernels_avx512{"avx512", &avx2_any, &avx512_low};
+  static const Kernels kernels_avx2{"avx2", &avx2_any, &avx2_any, &avx2_low};
+  static const Kernels kernels_avx512{"avx512", &avx512_narrow, &avx2_any, &avx512_low};
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -112,10 +112,10 @@ struct Functions {
   const Passes *programs, *factored;  // in the order of the programs; the latter for a second moment by rows and columns
 };
 
-// For any layer, and for one whose p and g are bfloat16 and lie in a row.
+// For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.
 struct Kernels {
   const char* name;
-  const Functions *any, *low;
+  const Functions *narrow, *wide, *low;
 };
 
 // All programs, in the order of csrc/printed/programs.hpp.

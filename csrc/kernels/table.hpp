@@ -1,5 +1,5 @@
 // All kernels for one instruction set. The file that includes this is compiled for it, and names its table
-// LAYERWISE_TABLE; with LAYERWISE_LOW they are those for p and g of bfloat16.
+// LAYERWISE_TABLE; with LAYERWISE_LOW they are those for p and g of bfloat16, with LAYERWISE_NARROW those of float32 alone.
 //
 // Everything is in a namespace without a name, and nothing of the standard library is used: an inline function that
 // several files share exists once in the program, and might then be the one with instructions not every machine has.
@@ -20,8 +20,10 @@ namespace {
 #include "passes.hpp"
 #include "adafactor.hpp"
 
-#ifdef LAYERWISE_LOW
+#if defined(LAYERWISE_LOW)
 #define LAYERWISE_CALL(function, ...) return function(float, uint16_t)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#elif defined(LAYERWISE_NARROW)
+#define LAYERWISE_CALL(function, ...) return function(float, float)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
 #else
 #define LAYERWISE_CALL(function, ...)                                                             \
   if (layer.wide) return function(double, double)(layer, chunk __VA_OPT__(, ) __VA_ARGS__); \
