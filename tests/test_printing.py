@@ -140,7 +140,9 @@ def load(path: Path, source: str) -> Any:
 
 
 def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
-    module = load(tmp_path / f"{name.lower()}.py", source)
+    folder = tmp_path / str(len([*tmp_path.iterdir()]))  # two sources of one name would share what Python compiled
+    folder.mkdir()
+    module = load(folder / f"{name.lower()}.py", source)
     return Entry(name, module, getattr(module, name))
 
 

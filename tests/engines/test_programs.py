@@ -131,12 +131,6 @@ def test_every_option_of_today_is_known():
         assert RULES[case.rule.__name__].known == {spec.name for spec in fields(case.hyper)}
 
 
-def test_every_option_of_today_is_known_on_the_gpu():
-    prepared = pytest.importorskip("layerwise.engines.gpu.prepared", reason="it needs Triton")
-    for cls, known in prepared.OPTIONS.items():
-        assert {*known} == {spec.name for spec in fields(cls)}
-
-
 def test_programs_are_those_of_the_extension():
     """In its order, by which alone they are called."""
     printed = {p.place: p.name for rule in RULES.values() for p in rule.programs.values()}
