@@ -181,10 +181,11 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = CHUNK;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
-  l.caches = is_whole(l) && l.count <= CHUNK && !f && l.program->caches > 0;
   bool rounded = false;
   for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
-  l.late = stops_ || (!l.caches && rounded);
+  const bool keeps = l.program->keeps >= 0;
+  l.caches = is_whole(l) && l.count <= CHUNK && !f && l.program->caches > 0 && !(keeps && rounded);
+  l.late = stops_ || rounded;
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 

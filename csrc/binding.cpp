@@ -143,9 +143,9 @@ class Jobs {
   // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
   bool retune(Objects hs, Objects forms) {
     if (nb::len(hs) != like_.size() || nb::len(forms) != like_.size()) return false;
-    if (batch_->busy.exchange(true)) return false;
     bool alike = true;
     for (size_t i = 0; alike && i < like_.size(); i++) alike = batch_->form(int(i)) == form_of(forms[i]);
+    if (batch_->busy.exchange(true)) return false;
     for (size_t i = 0; alike && i < like_.size(); i++) like_[i].h = nb::borrow(at(hs, i));
     batch_->busy.store(false);
     return alike;

@@ -13,6 +13,7 @@ template <class R>
 Program program_of(const char* name) {
   using N = typename R::Numbers;
   Program found{name, R::STATES, R::ROUNDS, R::CACHES, R::KEEPS, int(sizeof(N) / sizeof(double)), {}, {}, {}, {}};
+  static_assert(R::ROUNDS <= ROUNDS && R::STATES <= STATES);
   for (int j = 0, at = 0; j < R::ROUNDS; j++) {
     found.sums[j] = R::SUMS[j];
     for (int i = 0; i < R::SUMS[j]; i++) found.totals[at++] = R::TOTALS[j][i];

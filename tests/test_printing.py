@@ -262,6 +262,15 @@ def State_fields(entry: Entry) -> tuple[str, ...]:  # noqa: N802
         ("return State(shape, shape, shape)", "return State(shape, (1,), shape)", "its state `v` has another shape"),
         ("(mean,) = yield (Mean(g),)", "mean = xp.sum(g, axis=(0,))", "it sums along some dimensions only"),
         ("(Mean(g),)", "(Mean(g, (0,)),)", "it sums along some dimensions only"),
+        ("u = h.weight(u) ** 2", "u = xp.sign(u)", "it uses `sign` of the array library"),
+        ("u = h.weight(u) ** 2", "u = h.weight(u) ** 3", "another power than 2 or 0.5"),
+        (
+            "m, v, most = yield Keep(State(m, v, most))",
+            "yield Keep(State(m, v, most))\n    m, v, most = yield Keep(State(m, v, most))",
+            "it keeps state twice",
+        ),
+        ("State(m, v, most), {", "State(m, v, 0.0), {", "its state `most` becomes a number"),
+        ('{"trust_ratio": ratio}', '{"trust_ratio": u}', "it reports `trust_ratio` of each element"),
         (
             "pp, uu = yield Squares(p), Squares(u)",
             "pp, uu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
@@ -276,6 +285,27 @@ def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why:
     assert UNSEEN.count(old) == 1
     with pytest.raises(NotPrinted, match=why):
         kernels_of(rule_from(tmp_path, "Unseen", UNSEEN.replace(old, new)))
+
+
+def test_state_that_moves_to_another_part_is_stored(tmp_path: Path) -> None:
+    from kernels import kernels_of
+
+    moved = UNSEEN.replace("Keep(State(m, v, most))", "Keep(State(m, v, state.m))")
+    [program, *_] = kernels_of(rule_from(tmp_path, "Unseen", moved)).structures.programs.values()
+    assert {**program.keep, **program.state}.keys() == {"m", "v", "most"}
+
+
+def test_an_option_that_may_be_none_is_structure(tmp_path: Path) -> None:
+    from kernels import kernels_of
+
+    bounded = UNSEEN.replace("tau: float = option(4.0, number(1),", "tau: float | None = option(4.0, number(1) | NONE,")
+    bounded = bounded.replace("import number\n", "import NONE, number\n").replace(
+        "1 - 1 / self.tau", "1.0 if self.tau is None else 1 - 1 / self.tau"
+    )
+    found = kernels_of(rule_from(tmp_path, "Unseen", bounded))
+    assert found.structures.options == ("tau", "signed")
+    assert {key[1] for key in found.structures.programs} == {..., None}
+    assert all(name.isidentifier() for name in found.names.values())
 
 
 def test_a_rule_must_not_branch_on_values(tmp_path: Path) -> None:

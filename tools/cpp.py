@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from math import isinf, isnan
 from typing import Any, ClassVar
 
-from expressions import Language, Printer
+from expressions import Language, Printer, free
 from programs import Program, Structures, coefficients
 from symbols import COMPARISON, NotPrinted, Symbol, leaf
 
@@ -15,22 +16,27 @@ from layerwise.engines.programs import names_of
 from layerwise.registry import Entry
 
 WIDTH = 120
-MOST = {"states": 4, "sums": 4, "cached": 2, "rounds": 3}  # that the templates of csrc/kernels/passes.hpp take
-# Names of parameters in the printed functions, and words of the language that may be names in a rule.
+MOST = {"states": 4, "sums": 4, "cached": 2, "rounds": 3, "totals": 8, "answers": 8, "stats": 8}  # of csrc/layer.hpp
+# Names of parameters and functions in printed code, and words of the language that may be names in a rule.
 TAKEN = {
     *"pgsxkaSTR",
-    "to",
-    "round",
-    "new",
-    "default",
-    "double",
-    "float",
-    "int",
-    "const",
-    "auto",
-    "this",
-    "delete",
-    "union",
+    *("to", "round", "root", "at_least", "at_most", "absolute", "keep", "terms", "apply", "answer", "report", "std"),
+    *(
+        "new",
+        "default",
+        "double",
+        "float",
+        "int",
+        "long",
+        "short",
+        "signed",
+        "unsigned",
+        "char",
+        "bool",
+        "void",
+        "const",
+    ),
+    *("auto", "this", "delete", "union", "register", "static", "switch", "case", "do", "operator", "private", "public"),
 }
 CONDITIONS = {*COMPARISON.values(), "~"}
 KINDS = {"Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
@@ -52,7 +58,13 @@ class Cpp(Language):
         self.type = type_
 
     def number(self, x: Any) -> str:
-        return str(int(x)) if float(x).is_integer() else f"T({x!r})" if self.type == "T" else repr(float(x))
+        if isnan(x):
+            raise NotPrinted("it computes with nan")
+        if isinf(x):
+            return "NO_BOUND" if x > 0 else "-NO_BOUND"
+        if float(x).is_integer() and abs(x) < 1 << 31:
+            return str(int(x))
+        return f"T({x!r})" if self.type == "T" else repr(float(x))
 
     def choice(self, condition: str, yes: str, no: str) -> str:
         if all(re.fullmatch(r"-?\d+", one) for one in (yes, no)):
@@ -102,8 +114,8 @@ class Struct:
         shown = {x: name for x, name in program.names.items() if x.op == "state"}
         self.coefficients = [name for name in numbers if leaf("coefficient", name, is_array=False) in self._used()]
         taken = {*TAKEN, *map(member, self.coefficients)}
-        self.answers = {one.leaf: _free(str(one.leaf.args[0]), taken) for one in program.answers}
-        self.states = {n: _free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
+        self.answers = {one.leaf: free(str(one.leaf.args[0]), taken) for one in program.answers}
+        self.states = {n: free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
         self.refuse_too_many()
 
     def refuse_too_many(self) -> None:
@@ -113,6 +125,9 @@ class Struct:
             "sums": max(map(len, program.rounds), default=0),
             "cached": len(program.cached),
             "rounds": len(program.rounds),
+            "totals": sum(map(len, program.rounds)),
+            "answers": sum(one.round >= 0 for one in program.answers),
+            "stats": len(program.stats),
         }
         for what, size in sizes.items():
             if size > MOST[what]:
@@ -168,16 +183,16 @@ class Struct:
 
     def _constructor(self, used: Sequence[str]) -> str:
         known = {member(name) for name in self.numbers}
-        lines, values = [], {}
-        at = 0
+        values, at = {}, 0
+        printer = Printer(Cpp("double"), self._leaves("k."), {}, {*TAKEN, *used})
+        early = [one for one in self.program.answers if one.round < 0]
+        values |= zip(
+            (self.answers[one.leaf] for one in early), printer.outputs(*(o.value for o in early)), strict=True
+        )
+        lines = printer.lines
         for one in self.program.answers:
-            name = self.answers[one.leaf]
-            if one.round < 0:
-                printer = Printer(Cpp("double"), self._leaves("k."), {}, ())
-                [values[name]] = printer.outputs(one.value)
-                lines += printer.lines
-            else:
-                values[name] = f"a[{at}]"
+            if one.round >= 0:
+                values[self.answers[one.leaf]] = f"a[{at}]"
                 at += 1
         lines += [f"{name} = T({values.get(name, f'k.{name}')});" for name in used if name in known or name in values]
         short = all(len(line) < 60 for line in lines)
@@ -225,7 +240,7 @@ class Struct:
         for x, place in given.items():
             if x in read:
                 whole = self.program.rounds[-1][x.args[0]].terms
-                leaves[x] = _free(self.program.names.get(whole, f"x{x.args[0]}"), {*TAKEN, *leaves.values()})
+                leaves[x] = free(self.program.names.get(whole, f"x{x.args[0]}"), {*TAKEN, *leaves.values()})
                 first.append(f"{leaves[x]} = {place}")
         names = {x: name for x, name in self.program.names.items() if x.op not in ("state", "kept", "total")}
         printer = Printer(Cpp("T"), leaves, names, [*self._members(), *TAKEN])
@@ -263,14 +278,6 @@ class Struct:
         texts = printer.outputs(*written.values())
         lines = printer.lines + [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
         return "\n".join(lines)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """Return a name like this one that is not taken, and take it."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _function(head: str, parameters: str, body: str, after: str = " const") -> str:

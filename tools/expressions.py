@@ -118,8 +118,16 @@ class Printer:
         precedence = PRECEDENCE[x.op]
         left, right = x.args
         # Sums and products in the rule's own order, and conditions always in parentheses.
-        inner = 5 if x.op in "&|" else precedence
-        return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (x.op not in '&|'))}", precedence
+        inner = 5 if precedence < 5 else precedence
+        return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (precedence >= 5))}", precedence
+
+
+def free(name: str, taken: set[str]) -> str:
+    """Return a name like this one that is not taken, and take it."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def bound_of(x: Symbol) -> tuple[str, Any, Any] | None:

@@ -84,9 +84,7 @@ def _table(found: list[Kernels], places: list[str]) -> str:
 
 def _printed(one: Kernels, places: list[str]) -> str:
     known = sorted(spec.name for spec in fields(one.entry.hyper))
-    own = one.entry.rule.coefficients if hasattr(one.entry.rule, "coefficients") else None
     extra = [name for name in one.numbers if "." in name]
-    del own
     programs = "".join(f"{_source(key)}: {_program(program, one, places)},\n" for key, program in _with_factored(one))
     return (
         f"Printed(known=frozenset({known!r}), options={one.structures.options!r}, numbers={tuple(extra)!r}, "
@@ -108,7 +106,7 @@ def _with_factored(one: Kernels) -> Iterator[tuple[tuple[Any, ...], Program]]:
     """Yield the structures, and those with rows and columns in the place of a second moment of the tensor's shape."""
     for key, program in one.structures.programs.items():
         yield key, program
-        if "factored" in one.structures.options:
+        if "factored" in one.structures.options and hasattr(one.entry.hyper, "min_dim_size_to_factor"):
             h = program.h.settled(factored=((0,), (1,)))
             shapes = one.entry.rule.shapes(h, SECOND)
             yield (presence_of(shapes), *(form_of(getattr(h, name)) for name in one.structures.options)), program

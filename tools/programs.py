@@ -25,6 +25,7 @@ from layerwise.rules import parts
 from layerwise.rules.asks import Keep, ModelSum, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
+MOST_CACHED = 2
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
 
 
@@ -100,7 +101,8 @@ def _suffix(entry: Entry, first: Any, h: Any, read: Sequence[str]) -> str:
     """Return what a structure has that the first one has not, in words."""
     mine, usual = (entry.rule.shapes(one, (1,))._asdict() for one in (h, first))
     words = [f"{'with' if mine[name] else 'without'}_{name}" for name in mine if bool(mine[name]) != bool(usual[name])]
-    words += [f"{name}_{getattr(h, name)}" for name in read if getattr(h, name) != getattr(first, name)]
+    forms = ((name, getattr(h, name)) for name in read if getattr(h, name) != getattr(first, name))
+    words += [f"{name}_{'given' if form_of(value) is ... else value}" for name, value in forms]
     return "".join(part.capitalize() for word in words for part in word.split("_"))
 
 
@@ -165,6 +167,8 @@ class Run:
                 done: Stepped = end.value
                 return done
             if isinstance(asked, Keep):
+                if self.kept is not None:
+                    raise NotPrinted("it keeps state twice")
                 self.kept = len(self.requests), asked.state
                 each = zip(asked.state._fields, asked.state, strict=True)
                 answer = type(asked.state)(*(x if x is None else leaf("kept", n, is_array=True) for n, x in each))
@@ -199,6 +203,8 @@ def coefficients(entry: Entry, h: Any) -> Any:
 
 
 def _symbols(k: Any, prefix: str) -> Any:
+    if any(isinstance(x, tuple) for x in k[:-1]):
+        raise NotPrinted("a group of coefficients has to come last, and be the only one")
     each = zip(k._fields, k, strict=True)
     return type(k)(
         *(
@@ -224,11 +230,14 @@ class Options:
         value = getattr(self._run.h, name)
         if name in OF_GRADIENT:
             return value
+        if not all(map(_is_number, _choices(kind.__dataclass_fields__[name]))):
+            self._run.read.add(name)
         if _is_number(value):
             return leaf("coefficient", f"h.{name}", is_array=False)
+        if isinstance(value, tuple) and any(map(_is_number, value)) and not all(map(_is_number, value)):
+            raise NotPrinted(f"its option `{name}` is of numbers and others")
         if isinstance(value, tuple) and value and all(map(_is_number, value)):
             return tuple(leaf("coefficient", f"h.{name}.{i}", is_array=False) for i in range(len(value)))
-        self._run.read.add(name)
         return value
 
 
@@ -277,8 +286,15 @@ def program_of(run: Run, suffix: str) -> Program:
     if run.kept is not None:
         keeps, keep = run.kept[0], {name: x for name, x in run.kept[1]._asdict().items() if x is not None}
     keeps, keep, rounds, weights, state = _kept(keeps, keep, rounds, weights, state, run.names)
-    state = {name: x for name, x in state.items() if x.op not in ("state", "kept")}
+    state = {name: x for name, x in state.items() if not _stays(name, x)}
     return _answered(run, suffix, keeps, keep, rounds, weights, state)
+
+
+def _stays(name: str, x: Any) -> bool:
+    """Return whether a part of the state is what is stored already."""
+    if not isinstance(x, Symbol):
+        raise NotPrinted(f"its state `{name}` becomes a number")
+    return x.op in ("state", "kept") and x.args[0] == name
 
 
 def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: Any, names: Names) -> Any:
@@ -298,8 +314,8 @@ def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: 
 
     after, new, rest = seen(as_kept, keeps)
     old = {leaf("state", name, is_array=True) for name in keep}
-    late = [x for one in after[keeps:] for _, x in one] + [new]
-    if keeps < len(rounds) and not any(old & set(x.walk()) for x in late):
+    late = [x for one in after[keeps:] for _, x in one] + [new, *rest.values()]
+    if keeps < len(rounds) and not any(old & set(x.walk()) for x in late if isinstance(x, Symbol)):
         return keeps, keep, after, new, rest
     return None, {}, *seen(as_made, 0)
 
@@ -311,7 +327,8 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
     weights, state = answers.in_array(weights), {name: answers.in_array(x) for name, x in state.items()}
     cached: tuple[int, ...] = ()
     if rounds:
-        last = {x: leaf("term", i, is_array=True) for i, (_, x) in enumerate(rounds[-1]) if _costs(x)}
+        costly = [(x, leaf("term", i, is_array=True)) for i, (_, x) in enumerate(rounds[-1]) if _costs(x)]
+        last = dict(costly[:MOST_CACHED])
         weights = substituted(weights, last, run.names)
         state = {name: substituted(x, last, run.names) for name, x in state.items()}
         used = {x for one in (weights, *state.values()) for x in one.walk()}
@@ -329,9 +346,15 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
         state=state,
         cached=cached,
         answers=tuple(answers.found.values()),
-        stats=run.done.stats,
+        stats=_scalars(run.done.stats),
         names=run.names,
     )
+
+
+def _scalars(stats: dict[str, Any]) -> dict[str, Any]:
+    if arrays := [name for name, x in stats.items() if isinstance(x, Symbol) and x.is_array]:
+        raise NotPrinted(f"it reports `{arrays[0]}` of each element")
+    return stats
 
 
 def _costs(x: Any) -> bool:

@@ -121,6 +121,8 @@ def operation(op: str, *args: Any) -> Any:
         return -args[0]
     if op == "**" and isinstance(args[0], Symbol) and not isinstance(args[1], Symbol) and args[1] in (2, 0.5):
         return _product("*", args[0], args[0]) if args[1] == 2 else Symbol("sqrt", args[0])
+    if op == "**" and any(isinstance(x, Symbol) and x.is_array for x in args):
+        raise NotPrinted("it raises an array to another power than 2 or 0.5")
     return Symbol(op, *args)
 
 
@@ -153,8 +155,17 @@ for _name, _op in (ARITHMETIC | COMPARISON).items():
         setattr(Symbol, f"__r{_name}__", _operator(_op, turned=True))
 
 
+# What a namespace may have and this one has not; rules ask for it.
+OFFERED = ("final", "mix", "move", "add_scaled", "squares", "as_number", "beside")
+
+
 class Namespace:
     """What a rule may use of an array library, for symbols."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in OFFERED:
+            raise AttributeError(name)
+        raise NotPrinted(f"it uses `{name}` of the array library")
 
     @staticmethod
     def sqrt(x: Any) -> Symbol:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isinf
 from typing import Any, ClassVar
 
-from expressions import Language, Printer
+from expressions import Language, Printer, free
 from programs import Program
 from symbols import NotPrinted, Symbol, leaf
 
@@ -108,9 +108,12 @@ class Functions:
         self.program, self.numbers = program, numbers
         self.prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         shown = {x: own for x, own in program.names.items() if x.op == "state" and own != "_"}
-        self.states = [shown.get(leaf("state", one, is_array=True), one) for one in program.states]
         self.known = [one for one in program.answers if one.round >= 0]
+        self.taken = {*"kpgsxSna", "to", "tl", "triton", *SHARED}
+        self.members = {leaf("coefficient", one, is_array=False): free(member(one), self.taken) for one in numbers}
+        self.members |= {one.leaf: free(str(one.leaf.args[0]), self.taken) for one in program.answers}
         self.values = self._values()
+        self.states = [free(shown.get(leaf("state", x, is_array=True), x), self.taken) for x in program.states]
         self._refuse_too_many()
 
     def _refuse_too_many(self) -> None:
@@ -124,8 +127,7 @@ class Functions:
         arrays = [*program.keep.values(), *(x for one in program.rounds for _, x in one)]
         arrays += [program.weights, *program.state.values()]
         used = {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
-        known = [member(name) for name in self.numbers if leaf("coefficient", name, is_array=False) in used]
-        return known + [str(one.leaf.args[0]) for one in program.answers if one.leaf in used]
+        return [name for x, name in self.members.items() if x in used]
 
     # ---- the table
 
@@ -179,15 +181,13 @@ class Functions:
 
     def _load_values(self) -> str:
         leaves = {leaf("coefficient", name, is_array=False): f"tl.load(k + {column(name)})" for name in self.numbers}
-        known = {member(name): f"tl.load(k + {column(name)})" for name in self.numbers}
-        known |= {str(one.leaf.args[0]): f"tl.load(a + {i})" for i, one in enumerate(self.known)}
-        lines = []
-        for one in self.program.answers:
-            if one.round < 0:
-                printer = Printer(Triton(), leaves, {}, ())
-                [text] = printer.outputs(one.value)
-                lines += printer.lines
-                known[str(one.leaf.args[0])] = text if text.startswith("tl.where") else f"({text})"
+        known = {self.members[x]: text for x, text in leaves.items()}
+        known |= {self.members[one.leaf]: f"tl.load(a + {i})" for i, one in enumerate(self.known)}
+        early = [one for one in self.program.answers if one.round < 0]
+        printer = Printer(Triton(), leaves, {}, {*self.taken, *self.values})
+        for one, text in zip(early, printer.outputs(*(one.value for one in early)), strict=True):
+            known[self.members[one.leaf]] = text if text.startswith("tl.where") else f"({text})"
+        lines = printer.lines
         lines += [f"{name} = {known[name]}.to(COMPUTE)" for name in self.values]
         return self._function("values", "k, a, COMPUTE: tl.constexpr", [*lines, f"return {_tuple(self.values)}"])
 
@@ -195,19 +195,18 @@ class Functions:
         """Return a function of blocks of elements."""
         program = self.program
         read = {x for one in results if isinstance(one, Symbol) for x in one.walk()}
-        leaves = {leaf("coefficient", one, is_array=False): member(one) for one in self.numbers}
-        leaves |= {one.leaf: str(one.leaf.args[0]) for one in program.answers}
-        leaves |= {leaf("input", one, is_array=True): one for one in "pg"}
+        leaves = self.members | {leaf("input", one, is_array=True): one for one in "pg"}
+        taken = {*self.taken, *self.values, *self.states}
         lines = [f"{_together(self.values)} = k"] if any(x in read and leaves[x] in self.values for x in leaves) else []
         for own, one in zip(self.states, program.states, strict=True):
             leaves |= {leaf(op, one, is_array=True): own for op in ("state", "kept")}
         if any(x.op in ("state", "kept") for x in read):
             lines.append(f"{_together(self.states)} = s")
         for x in sorted((x for x in read if x.op == "term"), key=lambda x: x.args[0]):
-            leaves[x] = program.names.get(program.rounds[-1][x.args[0]].terms, f"x{x.args[0]}")
+            leaves[x] = free(program.names.get(program.rounds[-1][x.args[0]].terms, f"x{x.args[0]}"), taken)
             lines.append(f"{leaves[x]} = x[{x.args[0]}]")
         names = {x: own for x, own in program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Triton(), leaves, names, [*self.values, *self.states, *"kpgsx", "tl", *SHARED])
+        printer = Printer(Triton(), leaves, names, taken)
         texts = printer.outputs(*results)
         return self._function(name, parameters, [*lines, *printer.lines, f"return {_tuple(texts)}"])
 
@@ -217,14 +216,14 @@ class Functions:
         leaves = {leaf("coefficient", one, is_array=False): f"tl.load(k + {column(one)})" for one in self.numbers}
         read = {x for one in stored.values() if isinstance(one, Symbol) for x in one.walk()}
         kinds = [request.kind for one in program.rounds for request in one]
-        lines = []
+        lines, taken = [], {"k", "S", "n", "a", "to", "tl", "triton", *SHARED}
         for i, kind in enumerate(kinds):
             x = leaf("total", i, is_array=False)
-            leaves[x] = program.names.get(x, f"total_{i}")
+            leaves[x] = free(program.names.get(x, f"total_{i}"), taken)
             if x in read:
                 lines.append(f"{leaves[x]} = S[{i}]" + (" / n" if kind in MEANS else ""))
         names = {x: own for x, own in program.names.items() if not x.is_array and x.op != "total"}
-        printer = Printer(Triton(), leaves, names, ["k", "S", "n", "a", "to", "tl", *SHARED])
+        printer = Printer(Triton(), leaves, names, taken)
         texts = printer.outputs(*stored.values())
         lines += printer.lines + [f"tl.store({at}, {text})" for at, text in zip(stored, texts, strict=True)]
         return self._function(name, parameters, lines or ["pass"])

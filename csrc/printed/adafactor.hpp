@@ -2,7 +2,7 @@
 
 // What Adafactor computes before it reads a tensor, in this order.
 struct AdafactorNumbers {
-  double b2, a2, eps1, least, threshold, rho, eps2, b1, a1, inside, lam, lam_alpha;
+  double b2, a2, eps1, least, clips, threshold, rho, eps2, b1, a1, inside, lam, lam_alpha;
 };
 
 template <class T>
@@ -46,7 +46,7 @@ struct Adafactor {
       const double alpha = k.rho * scale;
       const double lam = k.lam + k.lam_alpha * alpha;
       const double rms = root(S[1]);
-      const double clip = 1 / at_least(rms / k.threshold, 1);
+      const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
       const double size = alpha * clip;
       a[0] = lam;
       a[1] = size;
@@ -57,7 +57,7 @@ struct Adafactor {
     const double rms = root(S[1]);
     const double rms_p = root(S[0]);
     const double scale = at_least(rms_p, k.eps2);
-    const double clip = 1 / at_least(rms / k.threshold, 1);
+    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = scale * clip;
     to[2] = rms_p;
@@ -101,7 +101,7 @@ struct AdafactorScaleParameterFalse {
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
       const double rms = root(S[0]);
-      const double clip = 1 / at_least(rms / k.threshold, 1);
+      const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
       const double size = k.rho * clip;
       a[0] = size;
     }
@@ -109,7 +109,7 @@ struct AdafactorScaleParameterFalse {
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
     const double rms = root(S[0]);
-    const double clip = 1 / at_least(rms / k.threshold, 1);
+    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = clip;
   }
@@ -161,7 +161,7 @@ struct AdafactorWithExpAvg {
       const bool inside = k.inside == 1;
       const double size = inside ? 1 : alpha;
       const double rms = root(S[1]);
-      const double clip = 1 / at_least(rms / k.threshold, 1);
+      const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
       a[0] = lam;
       a[1] = size;
       a[2] = k.a1 * clip * (inside ? alpha : 1);
@@ -172,7 +172,7 @@ struct AdafactorWithExpAvg {
     const double rms = root(S[1]);
     const double rms_p = root(S[0]);
     const double scale = at_least(rms_p, k.eps2);
-    const double clip = 1 / at_least(rms / k.threshold, 1);
+    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = scale * clip;
     to[2] = rms_p;
@@ -218,7 +218,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
   static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
     if (round == 0) {
       const double rms = root(S[0]);
-      const double clip = 1 / at_least(rms / k.threshold, 1);
+      const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
       const bool inside = k.inside == 1;
       a[0] = k.a1 * clip * (inside ? k.rho : 1);
     }
@@ -226,7 +226,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
 
   static void report(const AdafactorNumbers& k, const double* S, double* to) {
     const double rms = root(S[0]);
-    const double clip = 1 / at_least(rms / k.threshold, 1);
+    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = clip;
   }

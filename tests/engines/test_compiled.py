@@ -531,3 +531,12 @@ def test_the_front_takes_it():
     assert isinstance(ours._slots["w"].measured[0], compiled.Measured)
     assert not isinstance(theirs._slots["w"].measured[0], compiled.Measured)
     assert lamb is ours._rule
+
+
+def test_an_infinite_gradient_spoils_its_own_entry_alone():
+    """Where updates are not clipped, no sum takes it to the others."""
+    for engine in ("compiled", "rule"):
+        w = np.ones(3, np.float32)
+        opt = layerwise.numpy.Adafactor(lr=0.1, clip_threshold=None, scale_parameter=False, engine=engine)
+        opt.step("w", w, np.array([1, np.inf, 1], np.float32))
+        assert np.isnan(w).tolist() == [False, True, False]

@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import factoring
@@ -50,7 +49,6 @@ from layerwise.rules.parts import (
     clipped,
     final,
     floored,
-    is_infinite,
     is_number,
     is_zero,
     length,
@@ -203,7 +201,7 @@ class Adafactor(ClippedByNorm):
         eps1, eps2 = self.eps
         if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
             warn_of_swap("eps1", "eps2", (eps1, eps2))
-        self._settle_rates()
+        self._complete_rates()
         if self.warmup_init and not self.relative_step:
             raise ContradictionError(
                 sentence(
@@ -232,8 +230,8 @@ class Adafactor(ClippedByNorm):
                 sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
             )
 
-    def _settle_rates(self) -> None:
-        """Settle what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
+    def _complete_rates(self) -> None:
+        """Say what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
         if self.lr is not None and self.relative_step is True:
             way_out = (
                 'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
@@ -309,7 +307,8 @@ class Coefficients(NamedTuple):
     a2: Scalar
     eps1: Scalar
     least: Scalar  # u = g / max(√V, least),  mean(R) ≥ least
-    threshold: Scalar  # û = u / max(1, RMS(u)/threshold)
+    clips: Scalar  # û = u / max(1, RMS(u)/threshold),  and u where this is 0
+    threshold: Scalar
     rho: Scalar  # alpha = rho·max(eps2, RMS(p))
     eps2: Scalar
     b1: Scalar  # e ← b1·e + a1·û,  with alpha·û in place of û where `inside` is 1
@@ -327,7 +326,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         a2=1 - b2,
         eps1=0.0 if clamps else h.eps[0],
         least=h.eps[0] if clamps else 0.0,
-        threshold=inf if h.clip_threshold is None else h.clip_threshold,
+        clips=0.0 if h.clip_threshold is None else 1.0,
+        threshold=1.0 if h.clip_threshold is None else h.clip_threshold,
         rho=_rho(xp, now, h),
         eps2=h.eps[1],
         b1=b1,
@@ -376,7 +376,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     del g  # what waits for the sums is p and u
     (R, C, V), u, uu, pp = yield from measured
     rms = length(xp, uu, u)
-    clip = 1.0 if is_infinite(k.threshold) else 1.0 / at_least(xp, rms / k.threshold, 1.0)
+    clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, 1.0 / at_least(xp, rms / k.threshold, 1.0))
     rms_p = length(xp, pp, p) if h.scale_parameter else None
     scale = at_least(xp, rms_p, k.eps2) if h.scale_parameter else 1.0
     alpha = k.rho * scale

@@ -40,7 +40,7 @@ class StepParams:
         known: dict[Any, Any] = {}
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
         self._h_ids = list(map(id, self._hs))
-        self.width = at.NUMBERS.value + max(len(numbers(h, Now(1, 0.0, 0.0)) or ()) for h in known)
+        self.width = at.NUMBERS.value + max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
         self.coefficients = self.table.view(torch.float64)[:, at.NUMBERS.value :]
         self.scaled = False  # whether gradients have a scale
@@ -61,6 +61,7 @@ class StepParams:
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
+        self._computed = []  # of a step that was refused
         if self._changing or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._write_nows(nows)
 
@@ -82,7 +83,8 @@ class StepParams:
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
         """Compute the coefficients once for each of the settings and `nows`: groups are few, and tensors many."""
-        before = self._written.copy()
+        before, known = self._written.copy(), self._unsent
+        self._unsent = True  # also where this fails half way
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
@@ -105,7 +107,7 @@ class StepParams:
         on_host, on_device = [nows[jobs[0]] for jobs in seen.values()], [one.nows[0] for one in self._on_device]
         self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in on_host + on_device)
         self._changing = any(map(_holds_arrays, on_host))
-        self._unsent |= not np.array_equal(before, self._written)
+        self._unsent = known or not np.array_equal(before, self._written)
         self._nows = nows
 
     def _note(self, jobs: Sequence[int], found: Sequence[float]) -> None:

@@ -13,7 +13,7 @@ from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
 # The numbers that are known before a tensor is read.
-B2, A2, EPS1, LEAST, THRESHOLD, RHO, EPS2, B1, A1, INSIDE, LAM, LAM_ALPHA = columns(12)
+B2, A2, EPS1, LEAST, CLIPS, THRESHOLD, RHO, EPS2, B1, A1, INSIDE, LAM, LAM_ALPHA = columns(13)
 
 
 @triton.jit
@@ -22,14 +22,14 @@ def adafactor_values(k, a, COMPUTE: tl.constexpr):
     a2 = tl.load(k + A2).to(COMPUTE)
     eps1 = tl.load(k + EPS1).to(COMPUTE)
     least = tl.load(k + LEAST).to(COMPUTE)
-    lam = tl.load(a + 0).to(COMPUTE)
+    lam_ = tl.load(a + 0).to(COMPUTE)
     size = tl.load(a + 1).to(COMPUTE)
-    return (b2, a2, eps1, least, lam, size)
+    return (b2, a2, eps1, least, lam_, size)
 
 
 @triton.jit
 def adafactor_terms(k, p, g, s):
-    b2, a2, eps1, least, lam, size = k
+    b2, a2, eps1, least, lam_, size = k
     (V,) = s
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
@@ -39,12 +39,12 @@ def adafactor_terms(k, p, g, s):
 
 @triton.jit
 def adafactor_apply(k, p, g, s, x):
-    b2, a2, eps1, least, lam, size = k
+    b2, a2, eps1, least, lam_, size = k
     (V,) = s
     u = x[1]
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam * p - size * u, V_)
+    return (p - lam_ * p - size * u, V_)
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def adafactor_answer(k, S, n, a):
     alpha = tl.load(k + RHO) * scale
     lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     size = alpha * clip
     tl.store(a + 0, lam)
     tl.store(a + 1, size)
@@ -69,7 +69,7 @@ def adafactor_report(k, S, n, to):
     rms = root(uu)
     rms_p = root(pp)
     scale = at_least(rms_p, tl.load(k + EPS2))
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
     tl.store(to + 1, scale * clip)
     tl.store(to + 2, rms_p)
@@ -81,14 +81,14 @@ def adafactor_scale_parameter_false_values(k, a, COMPUTE: tl.constexpr):
     a2 = tl.load(k + A2).to(COMPUTE)
     eps1 = tl.load(k + EPS1).to(COMPUTE)
     least = tl.load(k + LEAST).to(COMPUTE)
-    lam = (tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)).to(COMPUTE)
+    lam_ = (tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)).to(COMPUTE)
     size = tl.load(a + 0).to(COMPUTE)
-    return (b2, a2, eps1, least, lam, size)
+    return (b2, a2, eps1, least, lam_, size)
 
 
 @triton.jit
 def adafactor_scale_parameter_false_terms(k, p, g, s):
-    b2, a2, eps1, least, lam, size = k
+    b2, a2, eps1, least, lam_, size = k
     (V,) = s
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
@@ -98,19 +98,19 @@ def adafactor_scale_parameter_false_terms(k, p, g, s):
 
 @triton.jit
 def adafactor_scale_parameter_false_apply(k, p, g, s, x):
-    b2, a2, eps1, least, lam, size = k
+    b2, a2, eps1, least, lam_, size = k
     (V,) = s
     u = x[0]
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam * p - size * u, V_)
+    return (p - lam_ * p - size * u, V_)
 
 
 @triton.jit
 def adafactor_scale_parameter_false_answer(k, S, n, a):
     uu = S[0] / n
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     size = tl.load(k + RHO) * clip
     tl.store(a + 0, size)
 
@@ -119,7 +119,7 @@ def adafactor_scale_parameter_false_answer(k, S, n, a):
 def adafactor_scale_parameter_false_report(k, S, n, to):
     uu = S[0] / n
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
     tl.store(to + 1, clip)
 
@@ -131,15 +131,15 @@ def adafactor_with_exp_avg_values(k, a, COMPUTE: tl.constexpr):
     eps1 = tl.load(k + EPS1).to(COMPUTE)
     least = tl.load(k + LEAST).to(COMPUTE)
     b1 = tl.load(k + B1).to(COMPUTE)
-    lam = tl.load(a + 0).to(COMPUTE)
+    lam_ = tl.load(a + 0).to(COMPUTE)
     size = tl.load(a + 1).to(COMPUTE)
     step = tl.load(a + 2).to(COMPUTE)
-    return (b2, a2, eps1, least, b1, lam, size, step)
+    return (b2, a2, eps1, least, b1, lam_, size, step)
 
 
 @triton.jit
 def adafactor_with_exp_avg_terms(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step = k
+    b2, a2, eps1, least, b1, lam_, size, step = k
     V, exp_avg = s
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
@@ -149,13 +149,13 @@ def adafactor_with_exp_avg_terms(k, p, g, s):
 
 @triton.jit
 def adafactor_with_exp_avg_apply(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step = k
+    b2, a2, eps1, least, b1, lam_, size, step = k
     V, exp_avg = s
     u = x[1]
     e = b1 * exp_avg + step * u
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam * p - size * e, V_, e)
+    return (p - lam_ * p - size * e, V_, e)
 
 
 @triton.jit
@@ -169,7 +169,7 @@ def adafactor_with_exp_avg_answer(k, S, n, a):
     inside = tl.load(k + INSIDE) == 1.0
     size = tl.where(inside, 1.0, alpha)
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(a + 0, lam)
     tl.store(a + 1, size)
     tl.store(a + 2, tl.load(k + A1) * clip * tl.where(inside, alpha, 1.0))
@@ -182,7 +182,7 @@ def adafactor_with_exp_avg_report(k, S, n, to):
     rms = root(uu)
     rms_p = root(pp)
     scale = at_least(rms_p, tl.load(k + EPS2))
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
     tl.store(to + 1, scale * clip)
     tl.store(to + 2, rms_p)
@@ -195,15 +195,15 @@ def adafactor_with_exp_avg_scale_parameter_false_values(k, a, COMPUTE: tl.conste
     eps1 = tl.load(k + EPS1).to(COMPUTE)
     least = tl.load(k + LEAST).to(COMPUTE)
     b1 = tl.load(k + B1).to(COMPUTE)
-    lam = (tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)).to(COMPUTE)
+    lam_ = (tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)).to(COMPUTE)
     size = tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    return (b2, a2, eps1, least, b1, lam, size, step)
+    return (b2, a2, eps1, least, b1, lam_, size, step)
 
 
 @triton.jit
 def adafactor_with_exp_avg_scale_parameter_false_terms(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step = k
+    b2, a2, eps1, least, b1, lam_, size, step = k
     V, exp_avg = s
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
@@ -213,20 +213,20 @@ def adafactor_with_exp_avg_scale_parameter_false_terms(k, p, g, s):
 
 @triton.jit
 def adafactor_with_exp_avg_scale_parameter_false_apply(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step = k
+    b2, a2, eps1, least, b1, lam_, size, step = k
     V, exp_avg = s
     u = x[0]
     e = b1 * exp_avg + step * u
     G = g * g
     V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam * p - size * e, V_, e)
+    return (p - lam_ * p - size * e, V_, e)
 
 
 @triton.jit
 def adafactor_with_exp_avg_scale_parameter_false_answer(k, S, n, a):
     uu = S[0] / n
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     inside = tl.load(k + INSIDE) == 1.0
     tl.store(a + 0, tl.load(k + A1) * clip * tl.where(inside, tl.load(k + RHO), 1.0))
 
@@ -235,7 +235,7 @@ def adafactor_with_exp_avg_scale_parameter_false_answer(k, S, n, a):
 def adafactor_with_exp_avg_scale_parameter_false_report(k, S, n, to):
     uu = S[0] / n
     rms = root(uu)
-    clip = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
     tl.store(to + 1, clip)
 
