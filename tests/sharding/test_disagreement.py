@@ -81,6 +81,7 @@ def test_the_message_names_the_scale_of_the_gradients(ranks):
 
 @pytest.mark.skipif(_native is None, reason="there is one engine alone")
 @pytest.mark.parametrize("front", KERNELED)
+@pytest.mark.needs("max_grad_norm")
 @pytest.mark.thinned(1)
 def test_ranks_that_are_stepped_by_different_engines(ranks, front):
     found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
