@@ -191,7 +191,7 @@ MUTANTS = [
             "(rms / k.threshold)",
             "reference properties",
         ),
-        ("updates clipped unasked", "inf if h.clip_threshold is None", "1.0 if h.clip_threshold is None", "reference"),
+        ("updates clipped unasked", "clips=0.0 if h.clip", "clips=1.0 if h.clip", "reference"),
         ("mean of R forgotten", "xp.sqrt(R / R_mean)", "xp.sqrt(R)", "reference vectors properties"),
         (
             "sum of R for its mean",
