@@ -16,7 +16,7 @@ from layerwise.engines.programs import names_of
 from layerwise.registry import Entry
 
 WIDTH = 120
-MOST = {"states": 4, "sums": 4, "cached": 2, "rounds": 3, "totals": 8, "answers": 8, "stats": 8}  # of csrc/layer.hpp
+MOST = {"states": 4, "sums": 4, "rounds": 3, "totals": 8, "answers": 8, "stats": 8}  # of csrc/layer.hpp
 # Names of parameters and functions in printed code, and words of the language that may be names in a rule.
 TAKEN = {
     *"pgsxkaSTR",
@@ -112,7 +112,8 @@ class Struct:
     def __init__(self, program: Program, numbers: Sequence[str]) -> None:
         self.program, self.numbers = program, numbers
         shown = {x: name for x, name in program.names.items() if x.op == "state"}
-        self.coefficients = [name for name in numbers if leaf("coefficient", name, is_array=False) in self._used()]
+        used = program.in_arrays()
+        self.coefficients = [name for name in numbers if leaf("coefficient", name, is_array=False) in used]
         taken = {*TAKEN, *map(member, self.coefficients)}
         self.answers = {one.leaf: free(str(one.leaf.args[0]), taken) for one in program.answers}
         self.states = {n: free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
@@ -123,7 +124,6 @@ class Struct:
         sizes = {
             "states": len(program.states),
             "sums": max(map(len, program.rounds), default=0),
-            "cached": len(program.cached),
             "rounds": len(program.rounds),
             "totals": sum(map(len, program.rounds)),
             "answers": sum(one.round >= 0 for one in program.answers),
@@ -170,15 +170,8 @@ class Struct:
 
     # ---- the numbers that arrays are computed with
 
-    def _used(self) -> set[Symbol]:
-        """Return all parts of the expressions that are computed with arrays."""
-        program = self.program
-        arrays = [*program.keep.values(), *(x for one in program.rounds for _, x in one)]
-        arrays += [program.weights, *program.state.values()]
-        return {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
-
     def _members(self) -> list[str]:
-        used = self._used()
+        used = self.program.in_arrays()
         return [*map(member, self.coefficients), *(name for one, name in self.answers.items() if one in used)]
 
     def _constructor(self, used: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from symbols import Symbol
@@ -39,10 +39,6 @@ class Language:
 
     def line(self, name: str, x: Symbol, text: str) -> str:
         raise NotImplementedError
-
-    def own(self, x: Symbol, of: Callable[[Any, int], str]) -> tuple[str, int] | None:
-        """Return an expression's text and precedence where the language writes it in a way of its own."""
-        return None
 
 
 class Printer:
@@ -103,8 +99,6 @@ class Printer:
         self._known[x] = name
 
     def _text(self, x: Symbol) -> tuple[str, int]:
-        if own := self._language.own(x, self._of):
-            return own
         if bound := bound_of(x):
             call, one, other = bound
             return f"{call}({self._of(one, 0)}, {self._of(other, 0)})", 9

@@ -15,6 +15,7 @@ from symbols import NotPrinted
 from layerwise.engines.programs import form_of, presence_of
 from layerwise.registry import ENTRIES, Entry
 
+FACTORED = "Adafactor"  # for whose rows and columns there are kernels by hand
 SECOND = (2, 3)  # the shape of a matrix, whose second moment may be factored
 HEAD = '''"""The programs of the printed kernels.
 
@@ -106,7 +107,7 @@ def _with_factored(one: Kernels) -> Iterator[tuple[tuple[Any, ...], Program]]:
     """Yield the structures, and those with rows and columns in the place of a second moment of the tensor's shape."""
     for key, program in one.structures.programs.items():
         yield key, program
-        if "factored" in one.structures.options and hasattr(one.entry.hyper, "min_dim_size_to_factor"):
+        if one.entry.name == FACTORED:
             h = program.h.settled(factored=((0,), (1,)))
             shapes = one.entry.rule.shapes(h, SECOND)
             yield (presence_of(shapes), *(form_of(getattr(h, name)) for name in one.structures.options)), program

@@ -25,7 +25,7 @@ from layerwise.rules import parts
 from layerwise.rules.asks import Keep, ModelSum, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
-MOST_CACHED = 2
+MOST_CACHED = 2  # terms for which a small layer has room
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
 
 
@@ -64,6 +64,11 @@ class Program:
     answers: tuple[Answer, ...]
     stats: dict[str, Any]
     names: dict[Symbol, str]
+
+    def in_arrays(self) -> set[Symbol]:
+        """Return all parts of the expressions that are computed of each element."""
+        whole = [*self.keep.values(), *(x for one in self.rounds for _, x in one), self.weights, *self.state.values()]
+        return {x for one in whole if isinstance(one, Symbol) for x in one.walk()}
 
 
 # ---- structures

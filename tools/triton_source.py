@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isinf
 from typing import Any, ClassVar
 
 from expressions import Language, Printer, free
 from programs import Program
-from symbols import NotPrinted, Symbol, leaf
+from symbols import Symbol, leaf
 
 from layerwise.registry import Entry
 
-MOST = {"answers": 8, "stats": 8}  # that a row of the engine's table of answers has room for
 MEANS = ("Mean", "MeanSquare")
 SHARED = ("at_least", "at_most", "expm1", "power", "root")  # functions of kernels/parts.py
 HEAD = '''"""The programs of {name}, as device functions.
@@ -54,12 +53,6 @@ class Triton(Language):
 
     def choice(self, condition: str, yes: str, no: str) -> str:
         return f"tl.where({condition}, {yes}, {no})"
-
-    def own(self, x: Symbol, of: Callable[[Any, int], str]) -> tuple[str, int] | None:
-        exponent = x.args[1] if x.op == "**" and not isinstance(x.args[1], Symbol) else None
-        if exponent == 0.5:
-            return f"root({of(x.args[0], 0)})", 9
-        return (f"{of(x.args[0], 7)} * {of(x.args[0], 7)}", 6) if exponent == 2 else None
 
     def line(self, name: str, x: Symbol, text: str) -> str:
         return f"{name} = {text}"
@@ -114,19 +107,10 @@ class Functions:
         self.members |= {one.leaf: free(str(one.leaf.args[0]), self.taken) for one in program.answers}
         self.values = self._values()
         self.states = [free(shown.get(leaf("state", x, is_array=True), x), self.taken) for x in program.states]
-        self._refuse_too_many()
-
-    def _refuse_too_many(self) -> None:
-        for what, size in (("answers", len(self.known)), ("stats", len(self.program.stats))):
-            if size > MOST[what]:
-                raise NotPrinted(f"kernels have room for {MOST[what]} {what}, but {self.program.entry.name} has {size}")
 
     def _values(self) -> list[str]:
         """Return the names of the scalars that arrays are computed with."""
-        program = self.program
-        arrays = [*program.keep.values(), *(x for one in program.rounds for _, x in one)]
-        arrays += [program.weights, *program.state.values()]
-        used = {x for one in arrays if isinstance(one, Symbol) for x in one.walk()}
+        used = self.program.in_arrays()
         return [name for x, name in self.members.items() if x in used]
 
     # ---- the table

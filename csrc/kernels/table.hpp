@@ -1,7 +1,7 @@
 // All kernels for one instruction set. The file that includes this is compiled for it, and names its table
 // LAYERWISE_TABLE; with LAYERWISE_LOW they are those for p and g of bfloat16, with LAYERWISE_NARROW those of float32 alone.
 //
-// Everything is in a namespace without a name, and nothing of the standard library is used: an inline function that
+// Everything is in a namespace without a name, and nothing of the standard library is used but functions of doubles: an inline function that
 // several files share exists once in the program, and might then be the one with instructions not every machine has.
 #pragma once
 
