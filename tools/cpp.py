@@ -9,7 +9,8 @@ from math import isinf, isnan
 from typing import Any, ClassVar
 
 from expressions import Language, Printer, free
-from programs import Program, Structures, coefficients
+from programs import Program, Structures
+from runs import coefficients
 from symbols import COMPARISON, NotPrinted, Symbol, leaf
 
 from layerwise.engines.programs import names_of

@@ -1,0 +1,167 @@
+"""One run of a rule with symbols: what it requests, keeps and returns, under its own names."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from types import FrameType, MethodType, ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, leaf
+
+from layerwise.engines.programs import form_of
+from layerwise.errors import LayerwiseError
+from layerwise.hyper import ClippedByNorm, Hyper
+from layerwise.registry import Entry
+from layerwise.rules import parts
+from layerwise.rules.asks import Keep, Now, Stepped
+
+OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
+NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
+
+
+class Run:
+    """One run of a rule with symbols, and the names that the rule gives them."""
+
+    def __init__(self, entry: Entry, h: Any) -> None:
+        self.entry, self.h = entry, h
+        self.names: Names = {}
+        self.read: set[str] = set()
+        self.requests: list[tuple[Any, ...]] = []
+        self.kept: tuple[int, Any] | None = None  # before which round, and the state
+        shared: Names = {}
+        self.done = self._driven(shared)
+        self.names = {**shared, **self.names}
+
+    def _driven(self, shared: Names) -> Stepped:
+        rule, answer, number = self.entry.rule, None, 0
+        known, asking = coefficients(self.entry, self.h), self._start()
+        while True:
+            try:
+                replaced = patch.object(rule, "coefficients", lambda *_: known, create=True)
+                with replaced, Named(rule, self.names, shared):
+                    asked = asking.send(answer)
+            except StopIteration as end:
+                done: Stepped = end.value
+                return done
+            if isinstance(asked, Keep):
+                if self.kept is not None:
+                    raise NotPrinted("it keeps state twice")
+                self.kept = len(self.requests), asked.state
+                each = zip(asked.state._fields, asked.state, strict=True)
+                answer = type(asked.state)(*(x if x is None else leaf("kept", n, is_array=True) for n, x in each))
+                continue
+            if any(getattr(one, "dims", None) is not None for one in asked):
+                raise NotPrinted(SUMS_ALONG)
+            self.requests.append(asked)
+            answer = tuple(leaf("total", number + i, is_array=False) for i in range(len(asked)))
+            number += len(asked)
+
+    def _start(self) -> Any:
+        rule = self.entry.rule
+        self._refuse_other_shapes()
+        p, g = (leaf("input", name, is_array=True) for name in "pg")
+        shapes = rule.shapes(self.h, (1,))
+        each = zip(shapes._fields, shapes, strict=True)
+        state = rule.State(*(None if s is None else leaf("state", name, is_array=True) for name, s in each))
+        now = Now(*(leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay")))
+        return rule.step(Namespace(), p, g, state, Options(self), now)
+
+    def _refuse_other_shapes(self) -> None:
+        for name, shape in self.entry.rule.shapes(self.h, (5,))._asdict().items():
+            if shape not in (None, (5,)):
+                raise NotPrinted(f"its state `{name}` has another shape than the tensor")
+
+
+def coefficients(entry: Entry, h: Any) -> Any:
+    """Return the rule's coefficients as symbols; None where it has none."""
+    if not hasattr(entry.rule, "coefficients"):
+        return None
+    return _symbols(entry.rule.coefficients(Namespace(), h, Now(1.0, 0.1, 0.1)), "")
+
+
+def _symbols(k: Any, prefix: str) -> Any:
+    if any(isinstance(x, tuple) for x in k[:-1]):
+        raise NotPrinted("a group of coefficients has to come last, and be the only one")
+    each = zip(k._fields, k, strict=True)
+    return type(k)(
+        *(
+            _symbols(x, f"{prefix}{name}_")
+            if isinstance(x, tuple)
+            else leaf("coefficient", prefix + name, is_array=False)
+            for name, x in each
+        )
+    )
+
+
+class Options:
+    """The options of a rule, with symbols for numbers. It notes which of the others are read."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self._run.h)
+        if name not in kind.__dataclass_fields__:  # computed of options, and so of symbols
+            found = getattr(kind, name)
+            return found.fget(self) if isinstance(found, property) else MethodType(found, self)
+        value = getattr(self._run.h, name)
+        if name in OF_GRADIENT:
+            return value
+        if not all(map(_is_number, choices(kind.__dataclass_fields__[name]))):
+            self._run.read.add(name)
+        if _is_number(value):
+            return leaf("coefficient", f"h.{name}", is_array=False)
+        if isinstance(value, tuple) and any(map(_is_number, value)) and not all(map(_is_number, value)):
+            raise NotPrinted(f"its option `{name}` is of numbers and others")
+        if isinstance(value, tuple) and value and all(map(_is_number, value)):
+            return tuple(leaf("coefficient", f"h.{name}.{i}", is_array=False) for i in range(len(value)))
+        return value
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+class Named:
+    """A context that notes under which names the functions of a rule, and of all rules, have symbols."""
+
+    def __init__(self, rule: ModuleType, names: Names, shared: Names) -> None:
+        self._file, self._names, self._shared, self._before = rule.__file__, names, shared, sys.gettrace()
+
+    def __enter__(self) -> None:
+        sys.settrace(self._call)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._line if frame.f_code.co_filename in (self._file, parts.__file__) else None
+
+    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code, names, arguments = frame.f_code, self._names, ()
+        if code.co_filename != self._file:  # what functions of all rules call their arguments says nothing
+            names, arguments = self._shared, code.co_varnames[: code.co_argcount]
+        for name, value in frame.f_locals.items():
+            if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in arguments:
+                names.setdefault(value, name)
+        return self._line
+
+
+def choices(spec: Any) -> list[Any]:
+    """Return one value of each kind that an option takes, its default first."""
+    check, found = spec.metadata["check"], [spec.default]
+    for value in (*check.choices, 0.0, *NUMBERS):
+        try:
+            value = check(spec.name, value, "")
+        except LayerwiseError:
+            continue
+        kinds = [_kind(one) for one in found]
+        if _kind(value) not in kinds and spec.name not in OF_GRADIENT:
+            found.append(value)
+    return found
+
+
+def _kind(value: Any) -> Any:
+    return 0 if isinstance(value, float) and value == 0 else form_of(value)
