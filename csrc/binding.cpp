@@ -61,7 +61,7 @@ std::string compiler() {
 }
 
 // The fields of a job by their places in the tuple that it is.
-enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_FIELDS };
+enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_STORAGE, JOB_FIELDS };
 nb::handle field(PyObject* job, Field which) {
   if (!PyTuple_Check(job) || PyTuple_GET_SIZE(job) != JOB_FIELDS) throw nb::type_error("a job is a layerwise.engines.Job");
   return PyTuple_GET_ITEM(job, which);

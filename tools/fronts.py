@@ -119,6 +119,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Rate = float | Tensor
+StateDtype = Literal["float32", "bfloat16", "int8"]
 Split = Blocks | int | Literal["each"]
 BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 """

@@ -35,7 +35,28 @@ TORCH = (
         "What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3}; it needs "
         "named_parameters().",
     ),
-    Argument("master_weights", "bool", "False", "Keep a float32 copy of every bfloat16 and float16 parameter."),
+    Argument(
+        "master_weights",
+        'bool | Literal["split", "split24"]',
+        "False",
+        "Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside each weight the 16 "
+        'bits ("split") or the 8 bits ("split24") that it lacks.',
+    ),
+    Argument(
+        "rounding",
+        'Literal["nearest", "stochastic"] | None',
+        "None",
+        'How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state that '
+        "`state_dtype` stores in bfloat16.",
+    ),
+    Argument(
+        "state_dtype",
+        "StateDtype | Mapping[str, StateDtype] | None",
+        "None",
+        'How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping from its '
+        "names; None is as the arithmetic has it, or as a checkpoint brought it.",
+    ),
+    Argument("seed", "int", "0", "The seed of stochastic rounding, the same on all processes."),
     Argument("skip_nonfinite", "bool", "False", SKIPS),
     Argument(
         "model_group",
@@ -53,7 +74,7 @@ TORCH = (
     ),
 )
 # What a parameter group may say for itself.
-OF_GROUP = ("master_weights", "differentiable", "capturable")
+OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")
 
 NUMPY = (
     Argument("lr_scale", "float | ByName[float] | None", "None", "Factor on lr, the same for all names or by name."),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from layerwise.drive import Others
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
+from layerwise.storage import Storage
 
 
 class Job(NamedTuple):
@@ -25,6 +26,7 @@ class Job(NamedTuple):
     shape: tuple[int, ...] | None = None  # of the whole, where others have parts of it
     parts: int = 1  # how many there are
     cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike on all ranks
+    storage: Storage | None = None  # where not all arrays are plain numbers, rounded to nearest
 
 
 class Counter(NamedTuple):

@@ -173,6 +173,8 @@ class CompiledEngine:
             return "whether to step is known only on the device"
         if why := missing(job):
             return why
+        if job.storage is not None:
+            return "its weights or its state are stored in a form for which there are no kernels"
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):

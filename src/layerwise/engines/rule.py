@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise, starmap
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -11,6 +12,8 @@ from layerwise.engines import Given, Job, Stats
 from layerwise.engines.places import Watched
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.parts import is_number, moved
+from layerwise.storage.groups import GROUP
+from layerwise.storage.stored import Bits, Stored, in_format
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
 
@@ -25,6 +28,10 @@ class Arrays(Protocol):
     @property
     def pure(self) -> Any:
         """The same, where what is stored may still be wanted."""
+
+    @property
+    def bits(self) -> Bits:
+        """The library's view of the bits of numbers."""
 
     def read(self, array: Array, like: Array) -> Array:
         """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
@@ -172,7 +179,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        if engine.stack_size and _size(job) <= engine.stack_size:
+        if engine.stack_size and _size(job) <= engine.stack_size and job.storage is None:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (job.rule, job.h, job.block_dims, job.shape, job.cut, kinds)
         groups.setdefault(key, []).append(i)
@@ -193,20 +200,25 @@ def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
 
 
 def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats]]:
-    cuts = [_cut(tuple(task.jobs[0].p.shape), engine.slice_size) for task in tasks]
+    cuts = [_cut(task.jobs[0], engine.slice_size) for task in tasks]
     runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
     finished = zip(tasks, cuts, local(engine.arrays.xp, runs), strict=True)
     return [(task, _joined_stats(engine, task, dim, done)) for task, (dim, _), done in finished]
 
 
-def _cut(shape: tuple[int, ...], slice_size: int | None) -> tuple[int, list[slice]]:
-    """Return a dimension, and the slices along it in which a tensor of this shape is taken."""
+def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
+    """Return a dimension, and the slices along it in which a tensor is taken: of one in groups, whole groups."""
+    shape = tuple(job.p.shape)
     wanted = -(-prod(shape) // slice_size) if slice_size else 1
     if wanted <= 1:
         return 0, [slice(None)]
     dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))
-    length, n = shape[dim], min(wanted, shape[dim])
-    return dim, [slice(i * length // n, (i + 1) * length // n) for i in range(n)]
+    dim = dim if job.storage is None else 0
+    unit = GROUP if job.storage is not None and job.storage.row_dims == 0 else 1
+    length = -(-shape[dim] // unit)
+    n = min(wanted, length)
+    ends = [min(i * length // n * unit, shape[dim]) for i in range(n + 1)]
+    return dim, list(starmap(slice, pairwise(ends)))
 
 
 def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
@@ -220,10 +232,11 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
     """Drive the rule on one slice, and write every result to its place as soon as it is known."""
-    p, g, *state = _stacked(task) if task.stacked else _sliced(task, dim, cut)
+    p, g, *state = _stacked(task) if task.stacked else _sliced(engine, task, dim, cut)
     # Statistics that other slices read as well are not this rule's to use up.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
+    kept: Sequence[Any] = ()
     while True:
         try:
             asked = [rule.send(answer)]
@@ -231,20 +244,27 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
             done: Stepped = end.value
             break
         if isinstance(asked[0], Keep):
-            answer = asked[0].state if task.waits else _kept(engine, task, state, asked[0].state)
+            answer = kept = asked[0].state if task.waits else _kept(engine, task, state, asked[0].state)
         else:
             answer = yield asked.pop()  # so that nothing here holds the terms while others take their turn
     if task.waits:
         yield ()
-    _put(engine, task, state, done.state)
+    written = () if task.waits else tuple(map(id, kept))
+    _put(engine, task, *_others(state, done.state, written))
     _move(engine, task, p, done)
     return done.stats
 
 
 def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
-    """Return the state where it is stored, now that it is put there."""
+    """Return the state where it is stored, now that it is put there; what is not stored as numbers, as it was."""
     _put(engine, task, stored, state)
-    return type(state)(*stored)
+    return type(state)(*(new if isinstance(old, Stored) else old for old, new in zip(stored, state, strict=True)))
+
+
+def _others(places: Iterable[Any], results: Iterable[Array], written: Sequence[int]) -> tuple[list[Any], list[Array]]:
+    """Return the places whose results are still to be written, and those."""
+    left = [(place, new) for place, new in zip(places, results, strict=True) if id(new) not in written]
+    return [place for place, _ in left], [new for _, new in left]
 
 
 def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[int]) -> Asking[Stepped]:
@@ -252,7 +272,7 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
 
     def read(one: Any) -> Array:
         array = arrays.stack(one) if task.stacked else arrays.copy(one) if id(one) in shared else one
-        return arrays.read(array, job.p)
+        return _read(engine, array, job)
 
     p, g, *state = (None if one is None else read(one) for one in stored)
     now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in task.now))
@@ -260,9 +280,12 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
     return stepping
 
 
+def _read(engine: RuleEngine, array: Any, job: Job) -> Array:
+    return engine.arrays.read(array.read() if isinstance(array, Stored) else array, job.p)
+
+
 def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
-    arrays = engine.arrays
-    p = arrays.read(arrays.stack(stored) if task.stacked else stored, task.jobs[0].p)
+    p = _read(engine, engine.arrays.stack(stored) if task.stacked else stored, task.jobs[0])
     _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
 
 
@@ -275,6 +298,10 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
     for stored, new in zip(places, results, strict=True):
         if stored is new:  # None, or kept already
             continue
+        if isinstance(stored, Stored):
+            pairs = zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True)
+            _put(engine, task, *zip(*[(old, x) for old, x in pairs if old is not None and x is not None], strict=True))
+            continue
         if task.skip is not None:
             new = arrays.xp.where(task.skip, arrays.stack(stored) if task.stacked else stored, new)
         if task.stacked:
@@ -283,13 +310,14 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
             arrays.write(stored, new)
 
 
-def _sliced(task: Task, dim: int, cut: slice) -> Iterator[Array]:
+def _sliced(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Iterator[Array]:
     """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
     [job], [g] = task.jobs, task.grads
     place = (slice(None),) * dim + (cut,)
-    for array in (job.p, g, *job.state):
+    fields = [in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state))]
+    for array in (fields[0], g, *fields[1:]):
         whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
-        yield array if whole else array[place]
+        yield array if whole else array.at(place) if isinstance(array, Stored) else array[place]
 
 
 def _stacked(task: Task) -> Iterator[tuple[Array, ...] | None]:

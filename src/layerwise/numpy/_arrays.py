@@ -12,6 +12,8 @@ import numpy as np
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.names import Name
 from layerwise.spans import Lying
+from layerwise.storage.bits import WORD
+from layerwise.storage.index import Index
 
 Array = np.ndarray[Any, Any]
 
@@ -53,9 +55,30 @@ def squares(x: Array, dims: tuple[int, ...]) -> Array:
 PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
 
 
+def _indices(index: Index, like: Array) -> tuple[Array, Array]:
+    numbers = np.asarray(index.numbers(np.arange, np.asarray), np.int64)
+    return numbers & WORD, numbers >> 32
+
+
+KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "codes", "uint8": "codes"}
+BITS = SimpleNamespace(
+    xp=np,
+    word=lambda x: x & WORD,
+    integers=lambda x: x.astype(np.int64),
+    as_floats=lambda x: x.astype(np.float32),
+    bits=lambda x: x.view(np.uint32).astype(np.int64),
+    floats=lambda u: u.astype(np.uint32).view(np.float32),
+    shifted=lambda x, by: x << by,
+    where=np.where,
+    kind=lambda array: KINDS.get(array.dtype.name, ""),
+    indices=_indices,
+)
+
+
 class Arrays:
     """Arrays as the rule engine reads and writes them."""
 
+    bits: Any = BITS
     xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN}, squares=squares)
     pure: Any = xp
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 Array = Any  # of whichever namespace the rule is given
 Scalar = Any  # a Python number, or a zero-dimensional array where it is traced or lives on a device
 Shape = tuple[int, ...]
+Nonnegative = Annotated[Array, "never negative"]  # of a state
 T = TypeVar("T")
 
 

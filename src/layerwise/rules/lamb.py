@@ -40,7 +40,7 @@ from layerwise.hyper import (
     warn_of_swap,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Keep, Moves, Nonnegative, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     Trust,
     add,
@@ -107,7 +107,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, ClippedByNorm):
 
 class State(NamedTuple):
     exp_avg: Array  # m
-    exp_avg_sq: Array  # v
+    exp_avg_sq: Nonnegative  # v
 
 
 def shapes(h: Any, shape: Shape) -> State:

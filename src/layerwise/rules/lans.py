@@ -34,7 +34,7 @@ from layerwise.hyper import (
     option,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, Keep, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     Trust,
     add,
@@ -70,7 +70,7 @@ class Lans(BoundedTrustRatio):
 
 class State(NamedTuple):
     exp_avg: Array  # m
-    exp_avg_sq: Array  # v
+    exp_avg_sq: Nonnegative  # v
 
 
 def shapes(h: Any, shape: Shape) -> State:

@@ -30,7 +30,7 @@ from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Skipped
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _state, _tensors
+from layerwise.torch.step import _state, _storage, _tensors
 from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
@@ -54,7 +54,7 @@ class Optimizer(Answering):
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        self._groups = Groups(self._hyper, given["differentiable"])
+        self._groups = Groups(self._rule, self._hyper, given["differentiable"])
         defaults = {name: given[name] for name in self._groups.known}
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
@@ -309,10 +309,11 @@ class Optimizer(Answering):
         each = iter(plans)
         for due in dues:
             # Counts that once had to be on the device stay there, and those beside them go there as well.
+            wanted = _storage.wanted(due.group, self._rule)
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
-                _state.ready(self.state[p], p, plan, due.group["master_weights"], where)
+                _state.ready(self.state[p], p, plan, self._rule, wanted, where)
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Rate = float | Tensor
+StateDtype = Literal["float32", "bfloat16", "int8"]
 Split = Blocks | int | Literal["each"]
 BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
@@ -73,7 +74,13 @@ class Adafactor(Optimizer):
         maximize: Climb instead of descend: the gradient is negated first.
         blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
             it needs named_parameters().
-        master_weights: Keep a float32 copy of every bfloat16 and float16 parameter.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` stores in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
@@ -114,7 +121,10 @@ class Adafactor(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
-        master_weights: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
         differentiable: bool = False,
@@ -157,7 +167,13 @@ class Lamb(Optimizer):
         maximize: Climb instead of descend: the gradient is negated first.
         blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
             it needs named_parameters().
-        master_weights: Keep a float32 copy of every bfloat16 and float16 parameter.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` stores in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
@@ -194,7 +210,10 @@ class Lamb(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
-        master_weights: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
         differentiable: bool = False,
@@ -227,7 +246,13 @@ class Lans(Optimizer):
         maximize: Climb instead of descend: the gradient is negated first.
         blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
             it needs named_parameters().
-        master_weights: Keep a float32 copy of every bfloat16 and float16 parameter.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` stores in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
@@ -257,7 +282,10 @@ class Lans(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
-        master_weights: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
         differentiable: bool = False,
@@ -297,7 +325,13 @@ class Lars(Optimizer):
         maximize: Climb instead of descend: the gradient is negated first.
         blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
             it needs named_parameters().
-        master_weights: Keep a float32 copy of every bfloat16 and float16 parameter.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` stores in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
@@ -333,7 +367,10 @@ class Lars(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         blocks: BlocksByName | None = None,
-        master_weights: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
         differentiable: bool = False,

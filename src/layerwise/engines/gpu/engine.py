@@ -50,6 +50,8 @@ def declined(job: Job) -> str:
     """Return the reason why the kernels do not take this job, or an empty string."""
     if why := missing(job):
         return why
+    if job.storage is not None:
+        return "its weights or its state are stored in a form for which there are no kernels"
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if type(x) not in BY_ADDRESS:

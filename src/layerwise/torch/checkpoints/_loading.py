@@ -14,9 +14,10 @@ from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
-from layerwise.torch.step import _state
+from layerwise.torch.step import _state, _storage
 from layerwise.torch.step._settings import RATES
 
+AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
 
 
@@ -174,6 +175,12 @@ def _own(optimizer: Any, taken: Taken) -> None:
         for name, value in taken.state.get(key, {}).items():
             device = optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
+    for number, group in enumerate(optimizer.param_groups):
+        want = _storage.wanted(group, optimizer._rule)
+        h = optimizer._settings_of(group)
+        for p, name in optimizer._named(number):
+            if p in optimizer.state:
+                _storage.put_in_form(optimizer.state[p], optimizer._plan_for(p, h, name), optimizer._rule, p, want)
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -181,7 +188,7 @@ def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator
     for group, saved in zip(optimizer.param_groups, sources, strict=True):
         for name in optimizer.defaults:
             converted = name == CONVERTED and "momentum" in group
-            if name in MOVED or name not in saved or converted:
+            if name in (*MOVED, *AS_GIVEN) or name not in saved or converted:
                 continue
             if not same(in_words(saved[name]), in_words(group[name])):
                 differing[name] = in_words(saved[name])

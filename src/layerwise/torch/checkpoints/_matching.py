@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,34 +10,13 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
+from layerwise.torch.checkpoints._forms import FORMS
 
 Group = Mapping[str, Any]
-Form = Callable[[str], str]
 
 # What schedulers move in the course of a run, and a resumed run has to find where it was.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
-# Modules that wrap another and whose attribute nobody else has; DDP's "module" may be a module's own.
-WRAPPERS = {
-    "_orig_mod",
-    "_fsdp_wrapped_module",
-    "_fpw_module",
-    "_checkpoint_wrapped_module",
-    "_forward_module",
-    "_original_module",
-}
 MOST_SHOWN = 5
-
-
-def _without(components: set[str]) -> Form:
-    def form(name: str) -> str:
-        *modules, last = name.split(".")
-        return ".".join([*(module for module in modules if module not in components), last])
-
-    return form
-
-
-# Forms in which names are compared, from as they are to what only a wrapper at some depth explains.
-FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
 
 
 def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved: Sequence[Group]) -> list[list[Any]]:

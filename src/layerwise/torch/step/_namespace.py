@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from math import copysign, inf
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.storage.bits import WORD
+from layerwise.storage.index import Index
 from layerwise.torch.step._tensors import computing
 
 PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
@@ -84,8 +87,32 @@ PURE = {name: getattr(torch, name) for name in PLAIN} | {
 }
 
 
+def _indices(index: Index, like: Tensor) -> tuple[Tensor, Tensor]:
+    asarray = partial(torch.asarray, dtype=torch.int64, device=like.device)
+    numbers = asarray(index.numbers(partial(torch.arange, device=like.device), asarray))
+    return numbers & WORD, numbers >> 32
+
+
+KINDS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.int8: "codes", torch.uint8: "codes"}
+BITS = SimpleNamespace(
+    xp=torch,
+    word=lambda x: x & WORD,
+    integers=lambda x: x.to(torch.int64),
+    as_floats=lambda x: x.to(torch.float32),
+    bits=lambda x: x.view(torch.int32).to(torch.int64) & WORD,
+    floats=lambda u: u.to(torch.int32).view(torch.float32),
+    shifted=lambda x, by: x << by,
+    where=torch.where,
+    kind=lambda array: KINDS.get(array.dtype, ""),
+    indices=_indices,
+    step=lambda t: (t.to(torch.int64) & WORD, t.to(torch.int64) >> 32),
+)
+
+
 class Tensors:
     """Tensors as the rule engine reads and writes them."""
+
+    bits: Any = BITS
 
     pure: Any = SimpleNamespace(**PURE)
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from layerwise.engines import Job
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
 from layerwise.layout import Layout, lay_out
+from layerwise.storage import Storage
 from layerwise.torch.sharding._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
@@ -52,7 +53,7 @@ class Plan:
         """Return a loaded state, laid out as it has to be."""
         from torch.distributed.tensor import distribute_tensor
 
-        kept = (True,) * len(self.shape) if key == "master" else self.kept[key]
+        kept = self.kept.get(key, (True,) * len(self.shape))  # what stands beside weights or state is cut as they are
         if self.cut is None or kept is None:
             if is_dtensor(value):
                 raise StateError(
@@ -73,7 +74,9 @@ class Plan:
             loaded = spec.redistribute(placements=placements)
         return loaded
 
-    def jobs(self, rule: Any, p: Tensor, state: Mapping[str, Any]) -> Iterator[Job]:
+    def jobs(
+        self, rule: Any, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]
+    ) -> Iterator[Job]:
         """Yield the jobs of the parameter for an engine."""
         stored = {key: local(state[key]) for key, shape in self.state_shapes.items() if shape is not None}
         stepped = local(state.get("master", p))
@@ -84,7 +87,8 @@ class Plan:
                 along = kept is None or part is None or kept[part.axis]
                 fields.append(None if kept is None else one.view(stored[key], along))
             made, cut = rule.State(*fields), (one.axes, None if one.along is None else part)
-            yield Job(rule, one.piece.h, one.view(stepped), made, one.piece.block_dims, one.shape, one.parts, cut)
+            where = one.piece.block_dims, one.shape, one.parts, cut
+            yield Job(rule, one.piece.h, one.view(stepped), made, *where, storage(one))
 
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
+from layerwise.torch.step._storage import check_fits, wanted
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -32,15 +34,19 @@ MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 class Groups:
     """Judges the groups of one optimizer, and remembers the hyperparameters made of them."""
 
-    def __init__(self, h: type[Hyper], differentiable: bool) -> None:
-        self._hyper, self.differentiable = h, differentiable
+    def __init__(self, rule: Any, h: type[Hyper], differentiable: bool) -> None:
+        self._rule, self._hyper, self.differentiable = rule, h, differentiable
         self._without_lr = h.__dataclass_fields__["lr"].default is None
         self.options = options_in_order(h)
         self.known = (*self.options, *SWITCHES)
         self._made: dict[Hashable, Hyper] = {}
 
     def __reduce__(self) -> Any:
-        return Groups, (self._hyper, self.differentiable)  # what it remembers may have keys that cannot be pickled
+        return _groups, (
+            self._rule.__name__,
+            self._hyper,
+            self.differentiable,
+        )  # what it remembers may have keys that cannot be pickled
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group says something that would go unheard."""
@@ -61,11 +67,14 @@ class Groups:
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, if all it says is right."""
         h = self.settings(group)
-        for name in SWITCHES:
+        for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
+        check_fits(wanted(group, self._rule), h, self.differentiable)
         for name in ("capturable", "master_weights"):
             if group["differentiable"] and group[name]:
-                raise ContradictionError(sentence(name, "False when differentiable=True", True, "Drop one of them."))
+                raise ContradictionError(
+                    sentence(name, "False when differentiable=True", group[name], "Drop one of them.")
+                )
         if group["differentiable"] != self.differentiable:
             raise ContradictionError(
                 sentence(
@@ -130,6 +139,10 @@ class Groups:
         if h.asks_of_model:
             return h
         return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+
+
+def _groups(rule: str, h: type[Hyper], differentiable: bool) -> Groups:
+    return Groups(import_module(rule), h, differentiable)
 
 
 def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) -> list[Any]:

@@ -13,10 +13,21 @@ from layerwise.errors import StateError
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._tensors import FLOATING, LOW, alike, computing
+from layerwise.torch.step._storage import (
+    CODES,
+    MASTER,
+    REMAINDER,
+    REMAINDERS,
+    SCALE,
+    Wanted,
+    is_group,
+    put_in_form,
+    scales_of,
+)
+from layerwise.torch.step._tensors import FLOATING, alike
 
 State = dict[str, Any]
-OTHERS = ("step", "master")
+OTHERS = {"step", MASTER, REMAINDER}
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
 
@@ -52,7 +63,7 @@ def _check_there(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
-def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: bool) -> None:
+def ready(state: State, p: Tensor, plan: Plan, rule: Any, want: Wanted, on_device: bool) -> None:
     """Make what of the parameter's state is not there yet."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
@@ -61,14 +72,7 @@ def ready(state: State, p: Tensor, plan: Plan, master_weights: bool, on_device: 
         state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    dtypes = {key: getattr(torch, dtype) for key, dtype in plan.h.state_dtypes().items()}
-    for key, shape in plan.state_shapes.items():
-        if shape is not None and key not in state:
-            state[key] = plan.zeros(key, p, dtypes.get(key, computing(p.dtype)))
-    if not master_weights:
-        state.pop("master", None)
-    elif p.dtype in LOW and "master" not in state:
-        state["master"] = p.detach().to(torch.float32, copy=True)
+    put_in_form(state, plan, rule, p, want)
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
@@ -107,14 +111,14 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
             raise StateError(f"{key!r} of {plan.name} {why}")
         if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
             as_step(plan.name, x)
-    for key in plan.state_shapes.keys() & state.keys():
+    for key in state.keys() - {"step"}:
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
             raise StateError(
                 f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
                 "they are now, and load its state through torch.distributed.checkpoint, which moves it."
             )
-    check_shapes(plan.name, state, plan.state_shapes)
+    check_shapes(plan.name, state, shapes_of(plan, state))
 
 
 def _unusable(key: str, x: Any, p: Tensor) -> str:
@@ -122,13 +126,26 @@ def _unusable(key: str, x: Any, p: Tensor) -> str:
     wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
         return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
-    fits = x.numel() == 1 and not x.is_complex() if key == "step" else x.dtype in FLOATING and x.device == p.device
+    fits = x.numel() == 1 and not x.is_complex() if key == "step" else _is_stored(key, x) and x.device == p.device
     if not fits:
         return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
     if why := unreadable(x):
         return why
     shares = has_address(local(x)) and lying(local(x)).overlaps_itself
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
+
+
+def _is_stored(key: str, x: Tensor) -> bool:
+    """Return whether a part of the state is of a dtype in which it can be stored."""
+    if key == REMAINDER:
+        return x.dtype in REMAINDERS.values()
+    return x.dtype in FLOATING or (x.dtype in CODES and key != MASTER and not key.endswith(SCALE))
+
+
+def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
+    """Return the shapes that the parts of a parameter's state must have."""
+    scales = {key + SCALE: scales_of(tuple(plan.shape)) for key in plan.state_shapes if is_group(state.get(key))}
+    return {**plan.state_shapes, **scales, MASTER: tuple(plan.shape), REMAINDER: tuple(plan.shape)}
 
 
 def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
@@ -144,7 +161,7 @@ def _check_values(name: str, key: str, value: Any) -> None:
     """Raise unless this is a tensor of numbers to go on from."""
     if isinstance(value, Tensor):
         _check_readable(name, key, value)
-    if not isinstance(value, Tensor) or value.dtype not in FLOATING:
+    if not isinstance(value, Tensor) or not _is_stored(key, value):
         kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
         raise StateError(f"{key!r} of {name} must be a tensor of 16 to 64 bit floats, but is {kind}. {WAY_OUT}")
 
@@ -165,7 +182,8 @@ def checked(plan: Plan, state: Any) -> State:
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
     wanted = {key: shape for key, shape in plan.state_shapes.items() if shape is not None}
-    unknown, missing = state.keys() - wanted.keys() - {*OTHERS}, {"step", *wanted} - state.keys()
+    scales = {key + SCALE for key in wanted if is_group(state.get(key))}
+    unknown, missing = state.keys() - wanted.keys() - scales - OTHERS, {"step", *wanted, *scales} - state.keys()
     if unknown or missing:
         raise StateError(
             f"the state of {name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
@@ -174,6 +192,6 @@ def checked(plan: Plan, state: Any) -> State:
     for key in state.keys() - {"step"}:
         _check_values(name, key, state[key])
         _check_there(name, key, state[key])
-    check_shapes(name, state, {**wanted, "master": tuple(plan.shape)})
+    check_shapes(name, state, shapes_of(plan, state))
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}

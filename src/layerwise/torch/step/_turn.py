@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from layerwise.telemetry import summary
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._peers import Peers, Skips
-from layerwise.torch.step import _state
+from layerwise.torch.step import _state, _storage
 from layerwise.torch.step._counts import Counts
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import alike, written
 from layerwise.torch.step._watch import States, watch
 
+STORED = ("capturable", "master_weights", "rounding", "state_dtype", "seed")  # of a group, besides its options
 Local = tuple[list[Tensor], list[Tensor]]  # the local parts of parameters and gradients
 
 
@@ -62,7 +63,7 @@ def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     """Return the groups' settings that are part of the plan; the rates are not."""
-    return [(due.h, len(due.params), due.group["capturable"], due.group["master_weights"]) for due in dues]
+    return [(due.h, len(due.params), *(due.group[name] for name in STORED)) for due in dues]
 
 
 def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
@@ -99,8 +100,9 @@ class Turn:
         self._masters = list(alike(*zip(*masters, strict=True)))
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
-        each = zip(self.params, plans, self.states, strict=True)
-        jobs = [job for p, plan, state in each for job in plan.jobs(rule, p, state)]
+        wanted = [_storage.wanted(due.group, rule) for due in dues for _ in due.params]
+        each = zip(self.params, plans, self.states, wanted, strict=True)
+        jobs = [job for p, plan, state, want in each for job in _jobs(plan, rule, p, state, want)]
         self._jobs, self._prepare = jobs, prepare
         self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
@@ -178,7 +180,8 @@ class Turn:
 
     def _described(self) -> str:
         """Return all that makes the step what it is and does not change from step to step."""
-        return repr([(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans])
+        stored = [options[2:] for options in self._options]
+        return repr([stored, [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
         g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
@@ -197,6 +200,11 @@ class Turn:
         for p, plan in zip(self.params, self.plans, strict=True):
             found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
             yield p, plan.name, summary(found, plan.layout.pieces)
+
+
+def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: _storage.Wanted) -> Iterator[Job]:
+    index = cache(partial(_storage.index_here, plan, p))
+    return plan.jobs(rule, p, state, partial(_storage.storage_of, plan, rule, p, state, want, index=index))
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:

@@ -1,0 +1,35 @@
+"""How numbers are stored: plain, rounded at random, split in two, or in 8 bits.
+
+A rule computes in float32 or float64 and knows none of it. A storage format is how a stored array is read into that
+arithmetic and written back. It stands here for arrays of any library, in csrc/kernels/formats.hpp for the compiled
+engine, and in engines/gpu/kernels/formats.py for the GPU engine.
+
+What a step computes with is never what it has stored: rounding is what the next step finds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from layerwise.storage.bits import Key
+from layerwise.storage.index import Index
+
+WEIGHTS = ""  # the field of the weights, in keys of random bits
+
+
+class Format(NamedTuple):
+    """What there is to know of one stored array besides its dtype."""
+
+    beside: Any = None  # the remainder of split weights, or the scales of groups of 8 bits
+    key: Key | None = None  # of the random bits by which it is rounded; None is to nearest
+    signed: bool = True  # whether numbers in 8 bits may be negative
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the arrays of a job are stored: the weights, then each field of the state; None is plain, to nearest."""
+
+    formats: tuple[Format | None, ...]
+    index: Index  # of the elements of the job in the whole tensor
+    row_dims: int = 1  # how many leading dimensions count rows, each with groups of its own

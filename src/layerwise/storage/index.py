@@ -1,0 +1,73 @@
+"""The place of each element of a part of a tensor in the whole tensor, in row-major order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Index:
+    """A part of a tensor, each element of which is a number: that of its place in the whole.
+
+    It is sliced and reshaped as the part itself is. `scattered` has, for a dimension along which the part is not in a
+    row, the numbers of its entries; the stride is 0 there.
+    """
+
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+    scattered: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def __getitem__(self, place: Any) -> Index:
+        shape, offset, scattered = list(self.shape), self.offset, dict(self.scattered)
+        for d, cut in enumerate(place if isinstance(place, tuple) else (place,)):
+            start, stop, _ = cut.indices(shape[d])
+            shape[d] = max(0, stop - start)
+            offset += start * self.strides[d]
+            if d in scattered:
+                scattered[d] = scattered[d][start:stop]
+        return Index(tuple(shape), self.strides, offset, tuple(scattered.items()))
+
+    def reshape(self, shape: Shape) -> Index:
+        """Return the same with one dimension seen as two: blocks, and what a block has."""
+        d = next(i for i, (n, m) in enumerate(zip((*self.shape, 0), shape, strict=True)) if n != m)
+        strides = (*self.strides[:d], self.strides[d] * shape[d + 1], *self.strides[d:])
+        scattered = tuple((i + (i > d), at) for i, at in self.scattered)
+        if any(i == d for i, _ in self.scattered):
+            raise ValueError("blocks of a part that is not in a row are taken one by one")
+        return Index(shape, strides, self.offset, scattered)
+
+    def numbers(self, arange: Any, asarray: Any) -> Any:
+        """Return the numbers themselves, by a library's functions of integers."""
+        found: Any = self.offset
+        for d, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            along = dict(self.scattered).get(d)
+            one = arange(n) * stride if along is None else asarray(along)
+            found = found + one.reshape((n,) + (1,) * (len(self.shape) - d - 1))
+        return found
+
+
+def index_of(whole: Sequence[int]) -> Index:
+    """Return the index of a whole tensor."""
+    shape = tuple(whole)
+    return Index(shape, tuple(prod(shape[d + 1 :]) for d in range(len(shape))))
+
+
+def part_of(whole: Sequence[int], along: Mapping[int, Sequence[int]]) -> Index:
+    """Return the index of the part that has these entries along some of the tensor's dimensions."""
+    index = index_of(whole)
+    for d, entries in along.items():
+        start = entries[0] if entries else 0
+        if list(entries) == list(range(start, start + len(entries))):
+            index = index[(slice(None),) * d + (slice(start, start + len(entries)),)]
+        else:
+            scattered = (*index.scattered, (d, tuple(at * index.strides[d] for at in entries)))
+            shape = (*index.shape[:d], len(entries), *index.shape[d + 1 :])
+            strides = (*index.strides[:d], 0, *index.strides[d + 1 :])
+            index = Index(shape, strides, index.offset, scattered)
+    return index

@@ -1,0 +1,108 @@
+"""Arrays in a storage format, as the rule engine reads, slices and writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Protocol
+
+from layerwise.storage import Format, Storage, groups, weights
+from layerwise.storage.bits import WORD, at_step, random
+from layerwise.storage.index import Index
+
+
+class Bits(Protocol):
+    """A library's view of the bits of numbers, and what else formats need of it."""
+
+    xp: Any
+    word: Any  # the lower 32 bits of integers
+    integers: Any  # of floating numbers, towards zero
+    as_floats: Any  # integers to float32
+    bits: Any  # of float32, as integers
+    floats: Any  # the inverse
+    shifted: Any  # integers, which may be negative, to the left
+    where: Any
+
+    kind: Any  # of an array: "bf16", "f16", "codes" for 8 bits, or "" for others
+    indices: Any  # the lower and the upper 32 bits of the numbers of an index, beside an array
+    step: Any  # the lower and the upper 32 bits of a step that is an array
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One array with its format."""
+
+    array: Any
+    format: Format
+    index: Index
+    row_dims: int
+    b: Bits
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def coded(self) -> bool:
+        return bool(self.b.kind(self.array) == "codes")
+
+    def at(self, place: tuple[slice, ...]) -> Stored:
+        """Return a slice, which along the first dimension has whole groups."""
+        beside = self.format.beside
+        if self.coded:
+            cut = place[0]
+            if self.row_dims == 0:
+                cut = slice(cut.start // groups.GROUP, groups.count(cut.stop))
+            beside = beside[cut]
+        elif beside is not None:
+            beside = beside[place]
+        form = self.format._replace(beside=beside)
+        return replace(self, array=self.array[place], index=self.index[place], format=form)
+
+    def read(self) -> Any:
+        """Return the numbers in float32."""
+        b, beside = self.b, self.format.beside
+        if self.coded:
+            rows, length = self._matrix()
+            codes = b.as_floats(self.array).reshape(rows, length)
+            scale = beside.reshape(rows, groups.count(length))
+            return groups.decode(b.xp, codes, scale, self.format.signed).reshape(self.shape)
+        p = b.as_floats(self.array)
+        if beside is None:
+            return p
+        join = weights.join_bf16 if b.kind(self.array) == "bf16" else weights.join_f16
+        return join(b, p, b.integers(beside), self._kept())
+
+    def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
+        """Return the numbers to store, at step t, and those to store beside them or None."""
+        b = self.b
+        if self.coded:
+            rows, length = self._matrix()
+            codes, scale = groups.encode(b.xp, b.as_floats(x).reshape(rows, length), self.format.signed)
+            return codes.reshape(self.shape), scale.reshape(self.format.beside.shape)
+        x, drawn, bf16 = b.as_floats(x), self._random(t), b.kind(self.array) == "bf16"
+        if self.format.beside is not None:
+            split = weights.split_bf16 if bf16 else weights.split_f16
+            return split(b, x, self._kept(), drawn if self._kept() == 8 else None)
+        return (x if drawn is None else (weights.round_bf16 if bf16 else weights.round_f16)(b, x, drawn)), None
+
+    def _matrix(self) -> tuple[int, int]:
+        return prod(self.shape[: self.row_dims]), prod(self.shape[self.row_dims :])
+
+    def _kept(self) -> int:
+        return 8 if self.b.kind(self.format.beside) == "codes" else 16
+
+    def _random(self, t: Any) -> Any:
+        if self.format.key is None:
+            return None
+        low, high = self.b.indices(self.index, self.array)
+        step = (t & WORD, t >> 32) if isinstance(t, int) else self.b.step(t)
+        return random(at_step(self.format.key, step, self.b.word), low, high, self.b.word)
+
+
+def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
+    """Return an array with its format, or as it is where it is plain; `which` counts the weights, then the state."""
+    one = None if storage is None or array is None else storage.formats[which]
+    if one is None or storage is None:
+        return array
+    return Stored(array, one, storage.index, storage.row_dims, b)

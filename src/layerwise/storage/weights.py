@@ -1,0 +1,89 @@
+"""Numbers of float32 in fewer bits: rounded at random to 16 bits, or split into 16 bits and a remainder.
+
+`b` is a library's view of bits: `bits(x)` are those of float32 as integers from 0 to 2^32 − 1, `floats` the inverse,
+`integers` cuts a float32 to an integer, and `where` is the library's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
+INFINITE = 0x7F800000
+BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as float32
+F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
+
+
+def round_bf16(b: Any, x: Any, random: Any) -> Any:
+    """Return a float32 that bfloat16 holds: a neighbour of x, whose mean is x. `random` are 32 bits for each.
+
+    Beyond the largest finite number, and of what is not finite, it is what rounding to nearest gives.
+    """
+    u = b.bits(x)
+    inside = (u & MAGNITUDE) <= BF16_MOST
+    return b.where(inside, b.floats((u + (random >> 16)) & 0xFFFF0000), x)
+
+
+def round_f16(b: Any, x: Any, random: Any) -> Any:
+    """Return the same for float16."""
+    u = b.bits(x)
+    sign, size = u & SIGN, u & MAGNITUDE
+    normal = b.floats((u + (random >> 19)) & 0xFFFFE000)
+    units = (b.integers(b.floats(b.where(size < F16_NORMAL, size, 0)) * 2.0**40) + (random >> 16)) >> 16
+    small = b.floats(b.bits(b.as_floats(units) * 2.0**-24) | sign)
+    return b.where(size > F16_MOST, x, b.where(size < F16_NORMAL, small, normal))
+
+
+def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
+    """Return a float32 that bfloat16 holds, and as a signed integer of `kept` bits what it lacks.
+
+    With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
+    is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
+    """
+    u = b.bits(x)
+    dropped = 16 - kept
+    if dropped:
+        u = (u + ((1 << dropped >> 1) if random is None else random >> (32 - dropped))) >> dropped << dropped
+    p = (u + 0x8000) >> 16 << 16
+    rest = ((u & 0xFFFF) >> dropped) - b.where((u & 0x8000) > 0, 1 << kept, 0)
+    is_number = x == x
+    return b.where(is_number, b.floats(b.word(p)), x), b.where(is_number, rest, 0)
+
+
+def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
+    """Return the float32 of which these are the parts. A remainder that a zero cannot have is ignored."""
+    u = b.bits(p)
+    stale = ((u & MAGNITUDE) == 0) & (rest < 0)
+    return b.where(p == p, b.floats(b.word(u + b.shifted(b.where(stale, 0, rest), 16 - kept))), p)
+
+
+def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
+    """Return the same for float16: p, and how many parts of its last place x lies beside it, 2^kept of them in one."""
+    u = b.bits(x)
+    sign, size = u & SIGN, u & MAGNITUDE
+    unit = _unit_f16(b, size)
+    fine = b.floats(size) / unit * 2.0**kept  # exact: powers of two
+    whole = b.integers(b.where(size <= F16_MOST, fine, 0.0))
+    over = fine - b.as_floats(whole)
+    up = over >= 0.5 if random is None else b.integers(over * 65536.0) + (random >> 16) >= 65536
+    whole = whole + b.where((size <= F16_MOST) & up, 1, 0)
+    half = 1 << kept >> 1
+    p = (whole + half) >> kept
+    rest = whole - (p << kept)
+    found = b.floats(b.bits(b.as_floats(p) * unit) | sign)
+    signed = b.where(sign > 0, -rest, rest)
+    inside = (size <= F16_MOST) & (x == x)
+    return b.where(inside, found, x), b.where(inside, b.where(signed == half, half - 1, signed), 0)
+
+
+def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
+    """Return the float32 of which these are the parts."""
+    size = b.bits(p) & MAGNITUDE
+    sum_ = p + b.as_floats(rest) * (_unit_f16(b, size) * 2.0**-kept)
+    return b.where((p == p) & (size < INFINITE), sum_, p)
+
+
+def _unit_f16(b: Any, size: Any) -> Any:
+    """Return the last place of a float16 of this magnitude, as a float32."""
+    exponent = b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23
+    return b.floats((exponent - 10) << 23)

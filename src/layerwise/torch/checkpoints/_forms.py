@@ -1,0 +1,30 @@
+"""Names of parameters without what wrappers add to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Form = Callable[[str], str]
+
+# Modules that wrap another and whose attribute nobody else has; DDP's "module" may be a module's own.
+WRAPPERS = {
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_fpw_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+    "_original_module",
+}
+
+
+def _without(components: set[str]) -> Form:
+    def form(name: str) -> str:
+        *modules, last = name.split(".")
+        return ".".join([*(module for module in modules if module not in components), last])
+
+    return form
+
+
+# Forms in which names are compared, from as they are to what only a wrapper at some depth explains.
+FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
+without_wrappers = FORMS[-1]
