@@ -25,6 +25,9 @@ bool look_at_numpy(PyArrayObject* a, View& v, bool writable) {
     case NPY_FLOAT: v.dtype = F32; break;
     case NPY_DOUBLE: v.dtype = F64; break;
     case NPY_HALF: v.dtype = F16; break;
+    case NPY_BYTE: v.dtype = I8; break;
+    case NPY_UBYTE: v.dtype = U8; break;
+    case NPY_SHORT: v.dtype = I16; break;
     default:
       if (!is_bfloat16(d)) return false;
       v.dtype = BF16;
@@ -53,9 +56,9 @@ struct Exchange {
   void* unused[3];
   int (*tensor_of)(void* object, Tensor* tensor);
 };
-enum { CPU = 1, PINNED = 3, INT = 0, FLOAT = 2, BFLOAT = 4 };
+enum { CPU = 1, PINNED = 3, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4 };
 constexpr uintptr_t PAGE = 4096;
-constexpr int DTYPES = 4, COUNT = 4;  // the place of the dtype of counts, behind ours
+constexpr int DTYPES = 8;
 
 PyTypeObject* torch_types[2];
 PyObject* torch_dtypes;
@@ -120,7 +123,7 @@ bool find_by_methods(PyObject* x, Place& place) {
 int dtype_by_methods(PyObject* x) {
   const Owned dtype{PyObject_GetAttr(x, s_dtype)};
   int which = 0;
-  while (which <= COUNT && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
+  while (which < DTYPES && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
   return which;
 }
 
@@ -128,7 +131,7 @@ bool look_by_methods(PyObject* x, View& v) {
   const int which = dtype_by_methods(x);
   int dims = 0;
   Place place;
-  if (which >= DTYPES || !find_by_methods(x, place)) return false;
+  if (which >= DTYPES || which == COUNT || !find_by_methods(x, place)) return false;
   const Owned shape{PyObject_GetAttr(x, s_shape)}, stride{PyObject_CallMethodNoArgs(x, s_stride)};
   if (!read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
   v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = size_of(v.dtype);
@@ -169,6 +172,9 @@ bool look_by_table(PyObject* x, View& v) {
   else if (t.code == FLOAT && t.bits == 64) v.dtype = F64;
   else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
   else if (t.code == BFLOAT && t.bits == 16) v.dtype = BF16;
+  else if (t.code == INT && t.bits == 8) v.dtype = I8;
+  else if (t.code == UINT && t.bits == 8) v.dtype = U8;
+  else if (t.code == INT && t.bits == 16) v.dtype = I16;
   else return false;
   const Place place = place_of(t);
   v.address = place.address, v.device = place.device, v.dims = t.dims;

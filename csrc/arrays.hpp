@@ -35,8 +35,8 @@ struct TorchFunctions {
   int32_t (*storage_offset)(const void* tensor, int64_t* elements) = nullptr;
 };
 
-// The exact types whose numbers lie where they say, their four dtypes and that of counts, and PyTorch's table of
-// functions or None.
+// The exact types whose numbers lie where they say, their dtypes in the order of ours, and PyTorch's table of functions or
+// None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
 
 // Takes these functions in the place of methods from now on, if they say of a plain tensor and of one that is negated

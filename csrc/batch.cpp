@@ -41,6 +41,16 @@ int64_t cached_bytes() {
 
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
+#include "kernels/hash.hpp"
+
+// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step`).
+void draw(Storage& storage, uint64_t t) {
+  for (Stored& one : storage.of) {
+    one.k[0] = mix(uint32_t(t) ^ one.key[0]);
+    one.k[1] = mix(one.k[0] ^ one.key[1] ^ uint32_t(t >> 32));
+  }
+}
+
 // A dimension, or several that lie in a row in all arrays.
 struct Dim {
   int64_t size;
@@ -55,6 +65,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
   if (stops_)
     for (Tensor& t : tensors_) name_places(t);
   for (int i = 0; i < this->tensors(); i++) {
+    number_elements(tensors_[size_t(i)]);
     add_layers(i);
     first_number_.push_back(numbers_.size());
     count_of_numbers_.push_back(program(i).numbers);
@@ -71,7 +82,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
     for (; at < first_layer_[size_t(i) + 1]; at++) {
       Layer& l = layers_[size_t(at)];
       l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
-      l.f = factors_[size_t(at)].get();
+      l.f = factors_[size_t(at)].get(), l.storage = storage_[size_t(at)].get();
       l.partial = partial, partial += SUMS * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
@@ -97,6 +108,7 @@ void Batch::add_layers(int tensor) {
     }
     Layer layer{};
     lay_out(layer, t);
+    add_storage(layer, t, base);
     layers_.push_back(layer);
     base_.push_back(base);
   }
@@ -146,6 +158,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
+    l.stride[d][INDEX] = dims[d].stride[ROLE_INDEX], l.stride[d][GROUP] = dims[d].stride[ROLE_GROUP];
   }
 
   factors_.push_back(factored ? std::make_unique<Factors>() : nullptr);
@@ -180,6 +193,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = CHUNK;
+  if (t.form.formats && l.split + 1 == l.dims) l.step = ceil_div(l.step, GROUP_SIZE) * GROUP_SIZE;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
   bool rounded = false;
   for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
@@ -187,6 +201,40 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.caches = is_whole(l) && l.count <= CHUNK && !f && l.program->caches > 0 && !(keeps && rounded);
   l.late = stops_ || rounded;
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
+}
+
+// Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
+void Batch::number_elements(Tensor& t) {
+  if (!t.form.formats) return;
+  const Formats& formats = *t.form.formats;
+  int64_t row = 1;
+  std::vector<int64_t> stride(t.shape.size());
+  for (size_t d = t.shape.size(); d-- > 0;) {
+    if (int(d) + 1 == formats.row_dims) row = ceil_div(row, GROUP_SIZE) * GROUP_SIZE;
+    stride[d] = row, row *= t.shape[d];
+  }
+  t.arrays[ROLE_GROUP] = {true, F32, stride};
+  t.arrays[ROLE_INDEX] = {true, F32, formats.stride};
+}
+
+void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROLES>& base) {
+  storage_.push_back(nullptr);
+  if (!t.form.formats) return;
+  const Formats& formats = *t.form.formats;
+  storage_.back() = std::make_unique<Storage>();
+  Storage& storage = *storage_.back();
+  storage.index = formats.index + base[ROLE_INDEX], storage.group = base[ROLE_GROUP];
+  bool grouped = false, in_a_row = storage.group % GROUP_SIZE == 0;
+  for (int k = 0; k < ARRAYS; k++) {
+    const Formats::One& one = formats.of[size_t(k)];
+    storage.of[k] = {one.format, one.draws, I16, {one.key[0], one.key[1]}, {}, nullptr};
+    if (one.format != GROUPED) continue;
+    grouped = true;
+    in_a_row &= l.dims == 0 || l.stride[l.dims - 1][k] == 1 || l.size[l.dims - 1] == 1;
+  }
+  for (int d = 0; d < l.dims; d++)
+    in_a_row &= d + 1 == l.dims ? l.stride[d][GROUP] == 1 || l.size[d] == 1 : l.stride[d][GROUP] % GROUP_SIZE == 0;
+  if (grouped && !in_a_row) throw std::length_error("its groups of 64 elements do not lie in a row");
 }
 
 int64_t Batch::scratch_of(Layer& l, char* at) {
@@ -291,6 +339,15 @@ void Batch::place(int tensor, Role role, char* address) {
   }
 }
 
+void Batch::place_beside(int tensor, Operand array, Dtype dtype, char* address) {
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
+    Stored& stored = storage_[size_t(i)]->of[array];
+    const int64_t first = base_[size_t(i)][array];
+    stored.beside_dtype = dtype;
+    stored.beside = stored.format == SPLIT ? address + first / 2 * size_of(dtype) : address;
+  }
+}
+
 void Batch::now(int tensor, const double* numbers) {
   std::memcpy(&gradients_[size_t(tensor)], numbers, sizeof(GradientNumbers));
   std::memcpy(numbers_.data() + first_number_[size_t(tensor)], numbers + OF_GRADIENT,
@@ -308,6 +365,9 @@ void Batch::now_as(int tensor, int other) {
     l.clip_own = l.clip_model = 1;
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
+    if (!l.storage) continue;
+    l.low &= l.storage->of[P].plain();
+    draw(*storage_[size_t(i)], uint64_t(gradient.t));
   }
 }
 

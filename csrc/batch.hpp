@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "layer.hpp"
@@ -19,10 +20,29 @@ struct Array {
   std::vector<int64_t> stride;
 };
 
-// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then Adafactor's R and C. The last three are
-// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix.
+// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then Adafactor's R and C. The next three are
+// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix. The
+// last two number the elements, as the operands of the same names do.
 enum Role {
-  ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M, ROLES
+  ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M,
+  ROLE_INDEX, ROLE_GROUP, ROLES
+};
+
+// How the arrays of a tensor are stored, where not all are plain.
+struct Formats {
+  struct One {
+    Format format = PLAIN;
+    bool draws = false;
+    uint32_t key[2] = {};
+
+    bool operator==(const One&) const = default;
+  };
+  std::array<One, ARRAYS> of;
+  int64_t index = 0;           // of the first element in the whole tensor
+  std::vector<int64_t> stride;  // in elements of the whole tensor
+  int row_dims = 1;
+
+  bool operator==(const Formats&) const = default;
 };
 
 // What decides how the step of a tensor is laid out.
@@ -30,6 +50,7 @@ struct Form {
   int program = 0;
   bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
   std::vector<int> rows, cols;                  // none: not factored
+  std::optional<Formats> formats;
 
   bool operator==(const Form&) const = default;
 };
@@ -55,7 +76,7 @@ struct Request {
 
 class Batch {
  public:
-  // Throws std::length_error where a tensor has too many dimensions. With `stops`, others complete the
+  // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `stops`, others complete the
   // sums, and nothing is written before `apply`.
   Batch(std::vector<Tensor> tensors, bool stops);
   ~Batch();
@@ -63,6 +84,7 @@ class Batch {
 
   int tensors() const { return int(tensors_.size()); }
   void place(int tensor, Role role, char* address);
+  void place_beside(int tensor, Operand array, Dtype dtype, char* address);
   // The numbers of a step: those of the gradient, then the program's; or those that another tensor was given.
   void now(int tensor, const double* numbers);
   void now_as(int tensor, int other);
@@ -117,6 +139,8 @@ class Batch {
   void make_stages();
   void make_rounds();
   static void name_places(Tensor& tensor);
+  static void number_elements(Tensor& tensor);
+  void add_storage(Layer& layer, const Tensor& tensor, const std::array<int64_t, ROLES>& base);
   static int64_t length_of(const Tensor& tensor, Sum sum);
   void request(Round& round, int tensor, Work work) const;
   void exchange(const Request& request, bool back);
@@ -141,6 +165,7 @@ class Batch {
   std::vector<Layer> layers_;
   std::vector<std::array<int64_t, ROLES>> base_;  // where the layer begins in the tensor's arrays
   std::vector<std::unique_ptr<Factors>> factors_;
+  std::vector<std::unique_ptr<Storage>> storage_;
   std::vector<double> partial_;
   std::vector<std::array<double, STATS>> stats_;
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do

@@ -105,11 +105,17 @@ class Numbers {
   std::vector<double> of_;
 };
 
+using Objects = nb::typed<nb::list, nb::object>;
+
+// What a job stores beside its arrays, in their order.
+Objects beside(PyObject* job) { return nb::cast<Objects>(nb::handle(field(job, JOB_STORAGE)).attr("beside")); }
+
 // One job as it was when its batch was made, and whether another one is like it.
 struct Like {
   nb::object h, block_dims;
   std::vector<bool> parts;  // which of the state's there are
   std::vector<std::pair<Role, Seen>> arrays;
+  std::vector<std::pair<Operand, Seen>> beside;
 };
 
 std::vector<int> as_ints(nb::handle tuple) {
@@ -118,7 +124,6 @@ std::vector<int> as_ints(nb::handle tuple) {
   return found;
 }
 
-using Objects = nb::typed<nb::list, nb::object>;
 using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
 class Jobs {
@@ -131,7 +136,7 @@ class Jobs {
     for (size_t i = 0; i < nb::len(jobs); i++) {
       PyObject* job = jobs[i].ptr();
       tensors.push_back({form_of(forms[i]), {}, {}, {}, {}});
-      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), {}, {}});
+      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), {}, {}, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
       std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
       if (!see(job, grads[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
@@ -224,17 +229,40 @@ class Jobs {
 
   static PyObject* at(const Objects& list, size_t i) { return PyList_GET_ITEM(list.ptr(), Py_ssize_t(i)); }
 
+  using StoredArray = std::optional<std::tuple<int, bool, uint32_t, uint32_t>>;
+  using StoredForm = std::tuple<int, int64_t, std::vector<int64_t>, std::vector<StoredArray>>;
+
   static Form form_of(nb::handle given) {
-    const auto [program, own, model, rows, cols] =
-        nb::cast<std::tuple<int, bool, bool, std::vector<int>, std::vector<int>>>(given);
+    using Formed = std::tuple<int, bool, bool, std::vector<int>, std::vector<int>, std::optional<StoredForm>>;
+    const auto [program, own, model, rows, cols, storage] = nb::cast<Formed>(given);
     if (program < 0 || program >= program_count) throw nb::value_error("there is no such program");
-    return {program, own, model, rows, cols};
+    Form form{program, own, model, rows, cols, {}};
+    if (storage) form.formats = formats_of(*storage, !rows.empty());
+    return form;
+  }
+
+  // The rows of groups, the number of the first element in the whole tensor and its strides there; then for the weights
+  // and each part of the state None, or the format, whether it draws random bits, and its key.
+  static Formats formats_of(const StoredForm& given, bool factored) {
+    const auto& [row_dims, first, stride, arrays] = given;
+    Formats found;
+    found.row_dims = row_dims, found.index = first, found.stride = stride;
+    for (size_t i = 0; i < arrays.size(); i++) {
+      if (!arrays[i]) continue;
+      const Role role = i ? role_of(int(i) - 1, factored) : ROLE_P;
+      if (role >= ARRAYS) throw nb::value_error("rows and columns are plain");
+      const auto [format, draws, first_word, second_word] = *arrays[i];
+      found.of[role] = {Format(format), draws, {first_word, second_word}};
+    }
+    return found;
   }
 
   static bool see(PyObject* job, PyObject* g, Like& like, layerwise::Tensor& tensor) {
     View view;
     const auto add = [&](Role role, PyObject* array) {
       if (!look(array, view, role != ROLE_G)) return false;
+      const bool grouped = tensor.form.formats && role < ARRAYS && tensor.form.formats->of[role].format == GROUPED;
+      if (grouped ? view.dtype != I8 && view.dtype != U8 : view.dtype > F16) return false;
       like.arrays.emplace_back(role, Seen(view));
       const Seen& seen = like.arrays.back().second;
       const std::vector<int64_t> shape = seen.shape();
@@ -257,7 +285,33 @@ class Jobs {
       if (role > ROLE_C || !add(role, one.ptr())) return false;
     }
     const Program& program = programs[tensor.form.program];
-    return part == program.states + (tensor.form.rows.empty() ? 0 : 1);
+    if (part != program.states + (tensor.form.rows.empty() ? 0 : 1)) return false;
+    return !tensor.form.formats || see_beside(*tensor.form.formats, tensor, like, beside(job));
+  }
+
+  // What is stored beside arrays has to lie as these do: remainders as weights, scales in a row.
+  static bool see_beside(const Formats& formats, const layerwise::Tensor& tensor, Like& like, Objects arrays) {
+    View view;
+    size_t place = 0;
+    if (formats.stride.size() != tensor.shape.size()) return false;
+    for (int k = 0; k < ARRAYS; k++) {
+      const Format format = formats.of[size_t(k)].format;
+      if (format == PLAIN) continue;
+      if (place >= nb::len(arrays) || !look(at(arrays, place++), view, true)) return false;
+      like.beside.emplace_back(Operand(k), Seen(view));
+      const Seen& seen = like.beside.back().second;
+      if (format == GROUPED ? view.dtype != F32 || !in_a_row(view) : view.dtype != I16 && view.dtype != I8) return false;
+      const std::vector<int64_t> stride = seen.stride();
+      for (size_t d = 0; format == SPLIT && d < tensor.shape.size(); d++)
+        if (seen.shape() != tensor.shape || stride[d] / size_of(view.dtype) != tensor.arrays[ROLE_P].stride[d] / 2) return false;
+    }
+    return true;
+  }
+  static bool in_a_row(const View& v) {
+    int64_t expected = 1;
+    for (int d = v.dims; d-- > 0; expected *= v.shape[d])
+      if (v.shape[d] > 1 && v.stride[d] * v.unit != expected * size_of(v.dtype)) return false;
+    return true;
   }
 
   // The shape of the unsharded tensor.
@@ -283,7 +337,20 @@ class Jobs {
       PyObject* found = PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(part));
       if (like.parts[part] ? !kept(like.arrays[k++], found) : found != Py_None) return false;
     }
+    if (!like.beside.empty() && !places_beside(i, like, beside(job), places, place)) return false;
     return numbers.give(like.h.ptr(), now, *batch_, i);
+  }
+
+  bool places_beside(int i, const Like& like, Objects arrays, const Places& places, size_t& place) {
+    View view;
+    if (nb::len(arrays) != like.beside.size()) return false;
+    for (size_t k = 0; k < like.beside.size(); k++) {
+      const auto& [operand, seen] = like.beside[k];
+      if (!look(at(arrays, k), view, true) || !seen.matches(view)) return false;
+      if (place >= places.arrays() || view.address != places.address(place++)) return false;
+      batch_->place_beside(i, operand, view.dtype, view.address);
+    }
+    return true;
   }
 
   // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
@@ -327,7 +394,7 @@ bool count(Objects tensors) {
 
 bool reaches(nb::handle array) {
   View view;
-  return look(array.ptr(), view, false);
+  return look(array.ptr(), view, false) && view.dtype != COUNT;
 }
 
 bool use_torch(nb::typed<nb::tuple, size_t, size_t, size_t> addresses, nb::handle plain, nb::handle negated) {

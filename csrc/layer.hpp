@@ -7,23 +7,45 @@ namespace layerwise {
 
 inline constexpr double NO_BOUND = __builtin_inf();
 
-enum Dtype : uint8_t { F32, F64, BF16, F16 };
+// The first four are of floating numbers, and what is computed with. COUNT are PyTorch's counts of steps; the others are
+// what compact formats store.
+enum Dtype : uint8_t { F32, F64, BF16, F16, COUNT, I8, U8, I16 };
 
 // What a rule requests of a layer: Σx², its mean, or the mean of x.
 enum Total : uint8_t { NONE, SQUARES, MEAN_SQUARE, MEAN };
 
-// The weights, the gradient, and the parts of the state that have their shape, in the rule's order. ROW and COL are no
-// arrays of the caller but places among the row and column statistics, counted in entries; the others are counted in
-// bytes.
-enum Operand { P, G, S0, S1, S2, S3, ROW, COL, OPERANDS };
+// The weights, the gradient, and the parts of the state that have their shape, in the rule's order: counted in bytes. The
+// others are no arrays of the caller. ROW and COL are places among the row and column statistics, counted in entries; INDEX
+// is the number of an element in the whole tensor, and GROUP the same where every row is filled up to whole groups.
+enum Operand { P, G, S0, S1, S2, S3, ROW, COL, INDEX, GROUP, OPERANDS };
 inline constexpr int ARRAYS = 6, STATES = 4;
 inline constexpr int MAX_DIMS = 8;
 inline constexpr int ROUNDS = 3, SUMS = 4, TOTALS = 8, ANSWERS = 8, STATS = 8;  // the most that a program has
 
-inline int64_t size_of(Dtype d) { return d == F64 ? 8 : d == F32 ? 4 : 2; }
+inline int64_t size_of(Dtype d) { return d == F64 || d == COUNT ? 8 : d == F32 ? 4 : d == I8 || d == U8 ? 1 : 2; }
+
+// How an array is stored (src/layerwise/storage).
+enum Format : uint8_t { PLAIN, SPLIT, GROUPED };
+inline constexpr int64_t GROUP_SIZE = 64;
+
+struct Stored {
+  Format format;
+  bool draws;              // is rounded by random bits
+  Dtype beside_dtype;      // of the remainder
+  uint32_t key[2], k[2];   // of the array; of this step
+  char* beside;            // the remainder, or the scales
+
+  bool plain() const { return format == PLAIN && !draws; }
+};
+
+struct Storage {
+  Stored of[ARRAYS];
+  int64_t index, group;  // of the layer's first element
+};
 
 // The numbers by which a gradient is prepared (rules/parts.py, `ready` and `clipped`); infinite bounds do nothing.
 struct GradientNumbers {
+  double t;                       // the step's number
   double scale, sign, low, high;  // g ← clip(sign·g/scale, low, high)
   double own, model;              // the largest norm of the layer's gradient, and of all
 
@@ -79,6 +101,7 @@ struct Layer {
   const double* k;  // the rule's coefficients, in the order of the program's Numbers
   const GradientNumbers* gradient;
   Factors* f;
+  const Storage* storage;  // null where all arrays are plain
 
   bool clips_own, clips_model;  // by the norm of its own gradient, by that of all
   double squares;               // Σg²

@@ -1,6 +1,8 @@
 // Stored numbers into those of the arithmetic and back, rounding to nearest even, a few hundred at a time.
 // Included once per instruction set, in a namespace without a name: see table.hpp.
 
+inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
+
 // Arrays may lie at any address.
 typedef float __attribute__((aligned(1), may_alias)) f32_at;
 typedef double __attribute__((aligned(1), may_alias)) f64_at;
@@ -64,6 +66,7 @@ void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict 
       if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(((const u16_at*)at)[i]));
       else for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(*(const u16_at*)(at + i * stride)));
       break;
+    default: __builtin_unreachable();  // others are formats.hpp's
   }
 }
 
@@ -86,5 +89,6 @@ void store(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict
       if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_f16(float(from[i]));
       else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_f16(float(from[i]));
       break;
+    default: __builtin_unreachable();
   }
 }

@@ -1,7 +1,5 @@
 // A chunk as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
 
-inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
-
 // So many terms are added up in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
 // eighth of the loop's time where it does not wait for memory.
 inline constexpr int64_t BLOCK = 512;
@@ -43,6 +41,11 @@ inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) 
   }
 }
 
+// Fetches what the next run will read. In a short run of few bytes the processor does not find out by itself.
+inline void fetch(const char* at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
+
 template <class T>
 struct Scratch {
   alignas(64) T of[ARRAYS][SCRATCH];
@@ -61,12 +64,20 @@ struct Run {
 
   T* read(Operand k) const {
     if (layer.direct[k]) return (T*)place(k);
-    load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+    if (in_format(k)) load_format(k);
+    else fetch(place(k) + n * stride(k), n * stride(k)), load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
     return scratch.of[k];
   }
   void write(Operand k) const {
-    if (!layer.direct[k]) store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+    if (layer.direct[k]) return;
+    if (in_format(k)) store_format(k);
+    else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
+  bool in_format(Operand k) const { return layer.storage && !layer.storage->of[k].plain(); }
+  __attribute__((noinline)) void load_format(Operand k) const;
+  __attribute__((noinline)) void store_format(Operand k) const;
+  Beside beside(Operand k) const;
+  float* scales(Operand k) const;
   const T* gradient() const;
 
   // p and g as numbers stored as S: of T itself, by way of scratch where need be, or of bfloat16 where they lie.
@@ -85,6 +96,48 @@ struct Run {
     if constexpr (sizeof(S) == sizeof(T)) write(P);
   }
 };
+
+template <class T>
+Beside Run<T>::beside(Operand k) const {
+  const Stored& stored = layer.storage->of[k];
+  const int64_t size = size_of(stored.beside_dtype);
+  return {stored.beside + off[k] / 2 * size, stride(k) / 2 * size};
+}
+
+template <class T>
+float* Run<T>::scales(Operand k) const {
+  return (float*)layer.storage->of[k].beside + (layer.storage->group + off[GROUP]) / GROUP_SIZE;
+}
+
+template <class T>
+void Run<T>::load_format(Operand k) const {
+  const Stored& stored = layer.storage->of[k];
+  T* to = scratch.of[k];
+  fetch(place(k) + n * stride(k), n * stride(k));
+  if (stored.format == SPLIT) fetch(beside(k).at + n * beside(k).stride, n * beside(k).stride);
+  if (stored.format == PLAIN) load<T>(layer.dtype[k], place(k), stride(k), n, to);
+  else if (stored.format == GROUPED && layer.dtype[k] == I8) decode<true>(place(k), scales(k), n, to);
+  else if (stored.format == GROUPED) decode<false>(place(k), scales(k), n, to);
+  else if (stored.beside_dtype == I16) join<16>(layer.dtype[k], place(k), stride(k), beside(k), n, to);
+  else join<8>(layer.dtype[k], place(k), stride(k), beside(k), n, to);
+}
+
+template <class T>
+void Run<T>::store_format(Operand k) const {
+  const Stored& stored = layer.storage->of[k];
+  const T* from = scratch.of[k];
+  if (stored.format == GROUPED)
+    return layer.dtype[k] == I8 ? encode<true>(place(k), scales(k), n, from) : encode<false>(place(k), scales(k), n, from);
+  if (stored.format == SPLIT && stored.beside_dtype == I16)
+    return split<16>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
+  if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
+  const Draws draws{stored.k[0], stored.k[1], uint64_t(layer.storage->index + off[INDEX]),
+                    uint64_t(layer.stride[layer.dims - 1][INDEX])};
+  with_draws(draws, n, [&](const auto& one) {
+    if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, one);
+    else store_drawn(layer.dtype[k], place(k), stride(k), n, from, one);
+  });
+}
 
 // The longest run that may be taken at once: without limit where nothing has to be copied.
 inline int64_t longest(const Layer& layer, int arrays) {

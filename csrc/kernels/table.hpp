@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "../layer.hpp"
 
@@ -15,6 +16,7 @@ namespace {
 #include "../numbers.hpp"
 #include "../printed/programs.hpp"
 #include "convert.hpp"
+#include "formats.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"
 #include "passes.hpp"

@@ -21,9 +21,11 @@ from layerwise.engines.programs import clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
+from layerwise.storage import Format, Storage
 from layerwise.threads import extension, wanted_threads
 
 LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
+PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
 VARIABLE = "LAYERWISE_ISA"
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 # Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
@@ -69,7 +71,8 @@ def why_not() -> str:
 def know_torch(torch: Any) -> None:
     """Make PyTorch's tensors known to the extension, which itself knows no framework."""
     if _native is not None:
-        dtypes = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64)
+        floating = torch.float32, torch.float64, torch.bfloat16, torch.float16
+        dtypes = *floating, torch.int64, torch.int8, torch.uint8, torch.int16
         exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         _native.open_torch(torch.Tensor, torch.nn.Parameter, dtypes, exchange)
         plain = torch.zeros(2)
@@ -173,8 +176,8 @@ class CompiledEngine:
             return "whether to step is known only on the device"
         if why := missing(job):
             return why
-        if job.storage is not None:
-            return "its weights or its state are stored in a form for which there are no kernels"
+        if job.storage is not None and job.storage.index.scattered:
+            return "its part of the tensor does not lie in a row"
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):
@@ -183,7 +186,7 @@ class CompiledEngine:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
             if given is not None:
-                _native.Batch([job], [given.g], [form_of(job)], numbers)
+                _native.Batch([job], [given.g], [form_of(job)], numbers_of_step)
         except ValueError as problem:
             return str(problem)
         return ""
@@ -249,7 +252,7 @@ class PreparedCompiled:
         if any(numbers(job.h, now) is None for job, now in zip(self._jobs, nows, strict=True)):
             raise Changed
         try:
-            return make(self._jobs, grads, [form_of(job) for job in self._jobs], numbers)
+            return make(self._jobs, grads, [form_of(job) for job in self._jobs], numbers_of_step)
         except ValueError:
             raise Changed from None
 
@@ -281,10 +284,34 @@ def _out_of_reach(name: str, array: Any) -> str:
     return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
 
 
-def form_of(job: Job) -> tuple[int, bool, bool, list[int], list[int]]:
-    """Return what decides how a job is laid out: its program, how its gradient is clipped, its rows and columns."""
+def numbers_of_step(h: Any, now: Now) -> tuple[float, ...] | None:
+    """Return the step's own number, and those that kernels take of its settings."""
+    found = numbers(h, now)
+    return None if found is None else (now.t, *found)
+
+
+def form_of(job: Job) -> tuple[Any, ...]:
+    """Return what decides how a job is laid out.
+
+    That is its program, how its gradient is clipped, its rows and columns, and how its arrays are stored.
+    """
     rows, cols = getattr(job.h, "factored", None) or ((), ())
-    return program_for(job).place, *clips(job.h), list(rows), list(cols)
+    storage = None if job.storage is None else _formats(job.storage, job.state)
+    return program_for(job).place, *clips(job.h), list(rows), list(cols), storage
+
+
+def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
+    """Return the formats of p and of the parts of the state that there are, as the extension takes them."""
+    weights, *fields = storage.formats
+    arrays = [_format(weights, SPLIT)]
+    arrays += [_format(one, GROUPED) for one, array in zip(fields, state, strict=True) if array is not None]
+    return storage.row_dims, storage.index.offset, list(storage.index.strides), arrays
+
+
+def _format(one: Format | None, if_beside: int) -> tuple[Any, ...] | None:
+    if one is None:
+        return None
+    return PLAIN if one.beside is None else if_beside, one.key is not None, *(one.key or (0, 0))
 
 
 def _named_state(job: Job) -> Iterator[tuple[str, Any]]:

@@ -13,13 +13,9 @@ _native: Any = extension()
 
 def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
-    arrays = (array for job in jobs for array in (job.p, *job.state, *beside(job)))
+    beside = ([] if job.storage is None else job.storage.beside for job in jobs)
+    arrays = (array for job, more in zip(jobs, beside, strict=True) for array in (job.p, *job.state, *more))
     return [array for array in arrays if array is not None]
-
-
-def beside(job: Job) -> list[Any]:
-    """Return what is stored beside the arrays of a job."""
-    return [] if job.storage is None else [one.beside for one in job.storage.formats if one is not None]
 
 
 def places_of(jobs: Sequence[Job]) -> Any:

@@ -33,3 +33,8 @@ class Storage:
     formats: tuple[Format | None, ...]
     index: Index  # of the elements of the job in the whole tensor
     row_dims: int = 1  # how many leading dimensions count rows, each with groups of its own
+
+    @property
+    def beside(self) -> list[Any]:
+        """What is stored beside the arrays, in their order."""
+        return [one.beside for one in self.formats if one is not None and one.beside is not None]

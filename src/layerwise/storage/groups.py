@@ -34,8 +34,9 @@ def encode(xp: Any, x: Any, signed: bool) -> tuple[Any, Any]:
     size = abs(grouped)
     root = xp.sqrt(size) if signed else xp.sqrt(xp.sqrt(size))
     scale = xp.amax(root, 2) / (SIGNED if signed else UNSIGNED)
-    codes = xp.round(root / xp.where(scale > 0, scale, 1.0)[:, :, None])
-    codes = xp.where(scale[:, :, None] < float("inf"), codes, 0.0)  # the scale says that there are nan or inf
+    finite = (scale > 0) & (scale < float("inf"))  # else all are 0, or the scale says that there are nan or inf
+    inverse = xp.where(finite, 1.0 / xp.where(finite, scale, 1.0), 0.0)[:, :, None]
+    codes = xp.round(xp.where(finite[:, :, None], root, 0.0) * inverse)
     codes = xp.where(grouped < 0, -codes, codes) if signed else codes
     return codes.reshape(rows, groups * GROUP)[:, :length], scale
 

@@ -1,0 +1,214 @@
+// Storage formats (src/layerwise/storage, whose text says what each is): random bits, numbers rounded by them, split
+// numbers, and numbers in groups of 8 bits.
+
+#include "hash.hpp"
+
+// The random bits of a run: of elements whose numbers in the whole tensor are `first`, `first` + `step`, …
+struct Draws {
+  uint32_t k0, k1;
+  uint64_t first, step;
+
+  uint32_t at(uint64_t i) const {
+    const uint64_t number = first + i * step;
+    return mix(uint32_t(number) ^ k0, k1 ^ uint32_t(number >> 32) * 0x9e3779b9u);
+  }
+};
+
+// The same where the numbers count by one, and their upper halves are equal.
+struct Nearest {};
+struct NearDraws {
+  uint32_t k0, between, first;
+  explicit NearDraws(const Draws& d) : k0(d.k0), between(d.k1 ^ uint32_t(d.first >> 32) * 0x9e3779b9u), first(uint32_t(d.first)) {}
+  uint32_t at(uint32_t i) const { return mix((first + i) ^ k0, between); }
+};
+
+template <class F>
+inline void with_draws(const Draws& d, int64_t n, F&& f) {
+  if (d.step == 1 && uint32_t(d.first) <= UINT32_MAX - uint32_t(n)) f(NearDraws(d));
+  else f(d);
+}
+
+inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
+
+inline constexpr uint32_t SIGN = 0x80000000u, MAGNITUDE = 0x7fffffffu;
+inline constexpr uint32_t BF16_MOST = 0x7f7f0000u, F16_MOST = 0x477fe000u, F16_NORMAL = 0x38800000u;
+
+inline uint16_t draw_bf16(float x, uint32_t random) {
+  const uint32_t u = bits_of(x), upper = u >> 16;
+  const uint32_t added = (u & MAGNITUDE) <= BF16_MOST ? random >> 16 : 0x7fffu + (upper & 1u);
+  return uint16_t(x != x ? upper | 0x40u : (u + added) >> 16);
+}
+
+inline uint16_t draw_f16(float x, uint32_t random) {
+  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
+  const uint32_t normal = (size + (random >> 19) - 0x38000000u) >> 13;
+  const uint32_t small = (uint32_t(int32_t(float_of(size < F16_NORMAL ? size : 0) * 0x1p40f)) + (random >> 16)) >> 16;
+  const uint32_t found = size < F16_NORMAL ? small : normal;
+  return size > F16_MOST ? float_to_f16(x) : uint16_t(found | (u & SIGN) >> 16);
+}
+
+// ---- split numbers: p, and beside it KEPT bits of what it lacks
+
+template <int KEPT>
+using Rest = std::conditional_t<KEPT == 16, int16_t, int8_t>;
+
+template <int KEPT>
+inline float join_bf16(uint16_t p, Rest<KEPT> rest) {
+  const bool stale = (p & 0x7fffu) == 0 && rest < 0;
+  const uint32_t upper = uint32_t(p) << 16, lower = uint32_t(int32_t(stale ? 0 : rest)) << (16 - KEPT);
+  return (p & 0x7fffu) > 0x7f80u ? float_of(upper) : float_of(upper + lower);
+}
+
+template <int KEPT>
+inline uint16_t split_bf16(float x, uint32_t added, Rest<KEPT>& rest) {
+  constexpr uint32_t dropped = 16 - KEPT;
+  const uint32_t u = (bits_of(x) + added) >> dropped << dropped;
+  rest = x != x ? 0 : Rest<KEPT>((u & 0xffffu) >> dropped);
+  return x != x ? float_to_bf16(x) : uint16_t((u + 0x8000u) >> 16);
+}
+
+inline float unit_f16(uint32_t size) { return float_of(((size < F16_NORMAL ? F16_NORMAL : size) >> 23 << 23) - (10u << 23)); }
+
+template <int KEPT>
+inline float join_f16(uint16_t p, Rest<KEPT> rest) {
+  const float x = f16_to_float(p);
+  const uint32_t size = bits_of(x) & MAGNITUDE;
+  return size < 0x7f800000u ? x + float(rest) * (unit_f16(size) * (1.0f / float(1 << KEPT))) : x;
+}
+
+// `at_random` rounds up by the bits, else from one half on.
+template <int KEPT>
+inline uint16_t split_f16(float x, bool at_random, uint32_t random, Rest<KEPT>& rest) {
+  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
+  if (size > F16_MOST) return rest = 0, float_to_f16(x);
+  const float fine = float_of(size) / unit_f16(size) * float(1 << KEPT);
+  int32_t whole = int32_t(fine);
+  const float over = fine - float(whole);
+  whole += at_random ? uint32_t(int32_t(over * 65536.0f)) + (random >> 16) >= 65536u : over >= 0.5f;
+  constexpr int32_t half = 1 << KEPT >> 1;
+  const int32_t p = (whole + half) >> KEPT, left = whole - (p << KEPT), signed_left = u & SIGN ? -left : left;
+  rest = Rest<KEPT>(signed_left == half ? half - 1 : signed_left);
+  return float_to_f16(float_of(bits_of(float(p) * unit_f16(size)) | (u & SIGN)));
+}
+
+// ---- numbers in groups
+
+template <bool SIGNED>
+using Code = std::conditional_t<SIGNED, int8_t, uint8_t>;
+
+template <bool SIGNED, class T>
+inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int64_t n, T* __restrict to) {
+  for (int64_t i = 0; i < n; i++) {
+    const float root = float(codes[i]) * scale, square = root * root;
+    to[i] = T(SIGNED ? __builtin_copysignf(square, root) : square * square);
+  }
+}
+
+template <bool SIGNED, class T>
+void decode(const char* codes, const float* scales, int64_t n, T* to) {
+  const auto* c = (const Code<SIGNED>*)codes;
+  int64_t i = 0;
+  for (; i + GROUP_SIZE <= n; i += GROUP_SIZE) decode_group<SIGNED>(c + i, *scales++, GROUP_SIZE, to + i);
+  if (i < n) decode_group<SIGNED>(c + i, *scales, n - i, to + i);
+}
+
+// The largest of a group, by its bits: those of numbers that are not negative are in their order, with nan beyond infinity.
+inline int32_t largest(const float* __restrict root, int64_t n) {
+  int32_t most = 0;
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < n; i++) {
+    const int32_t u = int32_t(bits_of(root[i]));
+    most = most > u ? most : u;
+  }
+  return most;
+}
+
+// Multiplies a group. Infinities and nan, which the scale tells of, come to 0.
+inline void scale_group(float* __restrict root, int64_t n, float inverse) {
+  if (inverse > 0)
+    for (int64_t i = 0; i < n; i++) root[i] *= inverse;
+  else
+    for (int64_t i = 0; i < n; i++) root[i] = 0;
+}
+
+// Step by step for all groups of a run, which do not wait for one another then.
+template <bool SIGNED, class T>
+void encode(char* codes, float* __restrict scales, int64_t n, const T* __restrict from) {
+  alignas(64) float root[SCRATCH], inverse[SCRATCH / GROUP_SIZE];
+  const int64_t whole = n / GROUP_SIZE, rest = n % GROUP_SIZE, groups = whole + (rest > 0);
+  float* const last = root + whole * GROUP_SIZE;
+  for (int64_t i = 0; i < n; i++) {
+    const float size = __builtin_fabsf(float(from[i]));
+    root[i] = SIGNED ? __builtin_sqrtf(size) : __builtin_sqrtf(__builtin_sqrtf(size));
+  }
+  for (int64_t k = 0; k < whole; k++) scales[k] = float_of(uint32_t(largest(root + k * GROUP_SIZE, GROUP_SIZE)));
+  if (rest) scales[whole] = float_of(uint32_t(largest(last, rest)));
+  for (int64_t k = 0; k < groups; k++) {
+    scales[k] /= SIGNED ? 127.0f : 255.0f;
+    inverse[k] = scales[k] > 0 && scales[k] <= __FLT_MAX__ ? 1 / scales[k] : 0;
+  }
+  for (int64_t k = 0; k < whole; k++) scale_group(root + k * GROUP_SIZE, GROUP_SIZE, inverse[k]);
+  if (rest) scale_group(last, rest, inverse[whole]);
+  // From 2^23 on, floats have no fractions. Made together with the product above, the sum would be rounded otherwise than
+  // elsewhere.
+  auto* __restrict c = (Code<SIGNED>*)codes;
+  for (int64_t i = 0; i < n; i++) {
+    const float code = (root[i] + 0x1p23f) - 0x1p23f;
+    c[i] = Code<SIGNED>(int32_t(SIGNED && from[i] < 0 ? -code : code));
+  }
+}
+
+// ---- runs
+
+// Where the numbers beside a run of split weights begin, and how far they lie from one another; in bytes.
+struct Beside {
+  char* at;
+  int64_t stride;
+};
+
+template <int KEPT, class T>
+void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n, T* __restrict to) {
+  const auto rest = [&](int64_t i) { return *(const Rest<KEPT>*)(beside.at + i * beside.stride); };
+  if (dtype == BF16 && stride == 2)
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(((const u16_at*)at)[i], ((const Rest<KEPT>*)beside.at)[i]));
+  else if (dtype == BF16)
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
+  else
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_f16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
+}
+
+// The number of the upper 16 bits' last place that is added before the rest is cut: half, or random bits.
+template <int KEPT, class D>
+inline uint32_t added(const D& draws, int64_t i) {
+  if constexpr (KEPT == 16) return 0;
+  else if constexpr (std::is_empty_v<D>) return 1u << (15 - KEPT);
+  else return draws.at(uint32_t(i)) >> (16 + KEPT);
+}
+
+template <int KEPT, class D, class T>
+void split(Dtype dtype, char* at, int64_t stride, Beside beside, int64_t n, const T* __restrict from, const D draws) {
+  if (dtype == BF16 && stride == 2) {
+    auto* __restrict p = (u16_at*)at;
+    auto* __restrict rest = (Rest<KEPT>*)beside.at;
+    for (int64_t i = 0; i < n; i++) p[i] = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest[i]);
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    auto& p = *(u16_at*)(at + i * stride);
+    auto& rest = *(Rest<KEPT>*)(beside.at + i * beside.stride);
+    if (dtype == BF16) p = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest);
+    else if constexpr (std::is_empty_v<D>) p = split_f16<KEPT>(float(from[i]), false, 0, rest);
+    else p = split_f16<KEPT>(float(from[i]), true, draws.at(uint32_t(i)), rest);
+  }
+}
+
+template <class D, class T>
+void store_drawn(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict from, const D draws) {
+  if (dtype == BF16 && stride == 2)
+    for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
+  else if (dtype == BF16)
+    for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
+  else
+    for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_f16(float(from[i]), draws.at(uint32_t(i)));
+}
