@@ -55,6 +55,7 @@ def pytest_collection_finish(session):
     """Spare the garbage collector what was imported: it would look through millions of objects again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # tracing makes many objects that stay
 
 
 @pytest.hookimpl(optionalhook=True)

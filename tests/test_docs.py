@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from cases import CASES, Case
 
+import layerwise
 from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
@@ -94,18 +95,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "layerwise.blocks",
-        "layerwise.presets",
-        "layerwise.numpy",
-        "layerwise.jax",
-        "layerwise.jax._presets",
-        "layerwise.schedules",
-        "layerwise.recipes",
-    ],
-)
+def with_examples() -> list[str]:
+    """Return the modules of the installed library that show examples."""
+    home = Path(layerwise.__file__).parent
+    files = sorted(path.relative_to(home.parent) for path in home.rglob("*.py") if ">>> " in path.read_text("utf-8"))
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files]
+
+
+@pytest.mark.parametrize("module", with_examples())
 def test_examples_in_docstrings(module: str) -> None:
     failed, tried = doctest.testmod(import_module(module))
     assert tried

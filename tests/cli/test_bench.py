@@ -204,7 +204,7 @@ class TestMistakes:
 def test_ctrl_c_shows_what_there_is(tmp_path):
     out = tmp_path / "all.json"
     arguments = ("bench", "digits", "--rounds", "4000", "--no-peers", "--optimizer", "lars", "--json", str(out))
-    seen, code = on_a_terminal(*arguments, interrupt_at=rb" [3-9]%", COLUMNS="200")
+    seen, code = on_a_terminal(*arguments, interrupt_at=rb" [1-9]%", COLUMNS="200")
     assert code == 130
     assert "Interrupted: above is what was measured until then. No file is written." in seen
     assert re.search(r"layerwise.torch.Lars +0\.\d+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen))

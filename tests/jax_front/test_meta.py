@@ -15,7 +15,7 @@ from layerwise.jax import _drive
 pytestmark = pytest.mark.thinned(1)
 
 each = pytest.mark.parametrize("name", NAMES)
-SHAPES = {"w": (3, 2), "b": (2,), "zero": (2,)}
+SHAPES = {"w": (3, 2), "b": (2,)}
 # A step has a derivative also at zero under these.
 LARGER = {"eps_root": 1e-4, "eps": (1e-4, 1e-3)}  # so that differences show the slope
 SMOOTH = {
@@ -30,7 +30,7 @@ def after(name, hyperparameters, start, steps=3, **options):
     x, y = tree(7, {"x": (4, 3), "y": (4, 2)}, "float64").values()
 
     def loss(params):
-        return jnp.mean((jnp.tanh(x @ params["w"] + params["b"]) * (1 + params["zero"]) - y) ** 2)
+        return jnp.mean((jnp.tanh(x @ params["w"] + params["b"]) - y) ** 2)
 
     def one(carry, _):
         params, state = carry
@@ -72,7 +72,7 @@ def slopes(f, x, step=1e-6):
 
 def start(zero=False):
     params = tree(0, SHAPES, "float64")
-    params["zero"] = jnp.zeros(2) if zero else params["zero"]
+    params["b"] = jnp.zeros(2) if zero else params["b"]
     return params
 
 

@@ -246,6 +246,22 @@ def scaled(front: Any, layout: str) -> str:
     return ""
 
 
+def without_a_model_group(front: Any, layout: str) -> tuple[str, bool]:
+    """The error of a second step before which one rank gives up its model_group, and whether it changed nothing."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt = runs.made(front, params, {"model_group": dist.group.WORLD})
+    runs.give(params, grads[0])
+    opt.step()
+    if dist.get_rank() == ODD:
+        opt.model_group = None
+    before, error = copies(opt, params), ""
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    return error, all(torch.equal(x, before[name]) for name, x in copies(opt, params).items())
+
+
 def by_different_engines(front: Any, layout: str) -> str:
     """The error of a step that one rank takes by the rule; the first sums that it asks for are those of the others."""
     params, grads = runs.prepared(layout, torch.float64)

@@ -79,6 +79,14 @@ def test_the_message_names_the_scale_of_the_gradients(ranks):
     assert all("grad_scale is 2.0 on one and 4.0 on the other" in message for message in found)
 
 
+@pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional"])
+def test_a_rank_without_a_model_group(ranks, layout):
+    """The others do not wait for it, neither those that share parts with it nor those that hear of it from them."""
+    found = ranks.run(runs.layout_of(layout)[0], disagreements.without_a_model_group, Lamb, layout, timeout=SOON)
+    assert all(message.startswith(TOGETHER) and untouched for message, untouched in found)
+    assert "model_group is there on one and missing on the other" in found[disagreements.ODD][0]
+
+
 @pytest.mark.skipif(_native is None, reason="there is one engine alone")
 @pytest.mark.parametrize("front", KERNELED)
 @pytest.mark.needs("max_grad_norm")

@@ -62,6 +62,7 @@ FORMS = {
     "a layer compiled by itself": lambda name: name.replace("layer.", "layer._orig_mod."),
     "a layer in DDP by itself": lambda name: name.replace("layer.", "layer.module."),
     "Fabric": lambda name: f"_forward_module.{name}",
+    "a layer set up by Fabric by itself": lambda name: name.replace("layer.", "layer._forward_module."),
     "in a module of its own": lambda name: f"net.{name}",
 }
 NAMES = {"layer.qkv.weight": (6, 4), "layer.qkv.bias": (6,), "head.weight": (6, 4), "module.weight": (6, 4)}

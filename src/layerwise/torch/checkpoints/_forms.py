@@ -10,10 +10,8 @@ Form = Callable[[str], str]
 WRAPPERS = {
     "_orig_mod",
     "_fsdp_wrapped_module",
-    "_fpw_module",
     "_checkpoint_wrapped_module",
     "_forward_module",
-    "_original_module",
 }
 
 

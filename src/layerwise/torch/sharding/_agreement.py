@@ -30,6 +30,7 @@ CPU = torch.device("cpu")
 NOTHING = torch.zeros(0, dtype=torch.long)
 ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
+PARTED = 2.0**20  # the number for a problem after which no process asks its model_group: more than there are processes
 PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a closure, and not in the step
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
 
@@ -52,6 +53,7 @@ class Outcome(NamedTuple):
     skip: bool  # a process skips the step
     problem: str = ""
     new: bool = False  # a process has sent no sums, since the list of them is new there
+    parted: bool = False  # a process has no model_group, so that those that have one would wait for it
 
 
 class Agreement:
@@ -74,6 +76,7 @@ class Agreement:
         self._copies = 1 if joint is None else len(joint.ranks) // len(self.axes[0].ranks)
         self.model_group = model_group
         self._model = None if model_group is None else axis_of(model_group)
+        self.words = {"model_group": "missing" if model_group is None else "there"}
         self._layout, self._silent = b"", True
         self._patience: timedelta | None = None
         self._closures_send = False  # whether closures take collectives of their own
@@ -86,7 +89,7 @@ class Agreement:
             yield
         except Exception as problem:
             if self._silent:
-                words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
+                words = {**self.words, PROBLEM: f"{type(problem).__name__}: {problem}"}
                 report = Report(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
                 with suppress(Exception):  # what came first says more
                     outcome = self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None)
@@ -148,11 +151,12 @@ class Agreement:
 
     def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
         # Every axis passes on the reports of those before it, so that in the end all processes have all reports.
-        skip, problem, new, self._silent = float(report.skip), "", float(places is None), False
+        skip, problem, failed, new = float(report.skip), "", 0.0, float(places is None)
+        self._silent = False
         chunks = _chunks(report.fingerprint)
         for i, axis in enumerate(self._asked):
             where = NOTHING if places is None or i >= len(places) else places[i]
-            header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, float(bool(problem)), new])
+            header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, failed, new])
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
             found = all_reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
             if len(where):
@@ -161,15 +165,16 @@ class Agreement:
             *prints, skip, failed, new = found[:HEADER].tolist()
             n = len(axis.ranks)
             if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
-                problem = _difference(axis, report.words())
+                problem, parted = _difference(axis, {**self.words, **report.words()})
+                failed += PARTED if parted else 1.0
             elif failed and not problem:
                 problem = ELSEWHERE
-        return Outcome(skip > 0, problem, new > 0)
+        return Outcome(skip > 0, problem, new > 0, failed >= PARTED)
 
     def _of_model(self, outcome: Outcome, sums: Tensor, places: Tensor) -> Outcome:
         """Complete the sum over the model, and add the reports of the processes with other tensors of it."""
         total = sums[places].sum()
-        if self._model is not None:
+        if self._model is not None and not outcome.parted:
             report = [float(outcome.skip), float(bool(outcome.problem)), total.item()]
             found = all_reduced(self._model, torch.tensor(report, dtype=torch.float64), self._patience)
             skip, problem, total = found
@@ -199,10 +204,14 @@ def _chunks(fingerprint: bytes) -> list[float]:
     return [float(number >> (BITS * i) & ((1 << BITS) - 1)) for i in range(CHUNKS)]
 
 
-def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
-    """Return in words the first difference between two processes of an axis that disagree."""
+def _difference(axis: Axis, words: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return in words the first difference between processes of an axis, and whether only some have a model_group."""
     reports: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(reports, words, group=axis.group)
+    return _in_words(axis, reports), len({one["model_group"] for one in reports}) > 1
+
+
+def _in_words(axis: Axis, reports: Sequence[Mapping[str, Any]]) -> str:
     for rank, other in zip(axis.ranks, reports, strict=True):
         if PROBLEM in other:
             return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"

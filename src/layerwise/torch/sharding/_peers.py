@@ -34,7 +34,7 @@ class Peers:
     """Adds up the sums of jobs that are stepped together."""
 
     def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
-        self._agreement, self._jobs, self._described = agreement, jobs, described
+        self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._stepper = ""
 
