@@ -53,11 +53,12 @@ inline uint16_t draw_f16(float x, uint32_t random) {
 template <int KEPT>
 using Rest = std::conditional_t<KEPT == 16, int16_t, int8_t>;
 
+// A remainder that a zero cannot have is ignored. What is added to nan leaves nan.
 template <int KEPT>
-inline float join_bf16(uint16_t p, Rest<KEPT> rest) {
-  const bool stale = (p & 0x7fffu) == 0 && rest < 0;
-  const uint32_t upper = uint32_t(p) << 16, lower = uint32_t(int32_t(stale ? 0 : rest)) << (16 - KEPT);
-  return (p & 0x7fffu) > 0x7f80u ? float_of(upper) : float_of(upper + lower);
+inline float join_bf16(uint32_t p, int32_t rest) {
+  const uint32_t upper = p << 16;
+  const int32_t lower = upper << 1 == 0 && rest < 0 ? 0 : rest;
+  return float_of(upper + (uint32_t(lower) << (16 - KEPT)));
 }
 
 template <int KEPT>
@@ -171,9 +172,9 @@ template <int KEPT, class T>
 void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n, T* __restrict to) {
   const auto rest = [&](int64_t i) { return *(const Rest<KEPT>*)(beside.at + i * beside.stride); };
   if (dtype == BF16 && stride == 2)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(((const u16_at*)at)[i], ((const Rest<KEPT>*)beside.at)[i]));
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(((const u16_at*)at)[i]), int32_t(((const Rest<KEPT>*)beside.at)[i])));
   else if (dtype == BF16)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(*(const u16_at*)(at + i * stride)), int32_t(rest(i))));
   else
     for (int64_t i = 0; i < n; i++) to[i] = T(join_f16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
 }
