@@ -152,6 +152,7 @@ from layerwise.numpy._optimizer import Optimizer
 @RULES@
 
 V = TypeVar("V")
+StateDtype = Literal["float32", "bfloat16", "int8"]
 ByName = Mapping[str, V] | Callable[[str], V | None]
 Split = Blocks | int | Literal["each"]
 """
