@@ -142,7 +142,7 @@ def put_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted, co
             continue
         if key not in state:
             state.update(made(plan, rule, key, p, want))
-        elif convert and key in want.state:
+        elif convert and (key in want.state or (is_group(state[key]) and why_not_grouped(plan))):
             _convert(state, plan, rule, key, p, want)
     _put_weights_in_form(state, p, want.master)
 
