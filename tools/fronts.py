@@ -174,6 +174,7 @@ JAX_HEAD = (
     + """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -183,6 +184,8 @@ from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 @RULES@
+
+StateDtype = Literal["float32", "bfloat16", "int8"]
 """
 )
 

@@ -114,6 +114,12 @@ JAX = (
         only_with="adapt",
     ),
     Argument("blocks", "ByLeaf", "None", "What counts as a layer within a leaf, given as the masks are."),
+    *STORAGE[:-1],
+    STORAGE[-1]._replace(
+        type="int | None",
+        default="None",
+        means="The seed of stochastic rounding, known when a step is traced; None is 0.",
+    ),
     Argument("stats", "bool", "False", "Keep what each step measures in the state, for `layerwise.jax.stats`."),
     Argument(
         "axis_name",
