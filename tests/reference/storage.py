@@ -138,8 +138,9 @@ def split_f16(bits, kept, random=None):
 
 
 def joined_f16(p, rest, kept):
-    x = float16(p)
-    return rounded32(float(Fraction(x) + rest * last_place(abs(x)) / 2**kept))
+    x = Fraction(float16(p))
+    size = abs(x) if rest * x >= 0 else abs(x) * Fraction(4095, 4096)  # below p: the place that numbers have there
+    return rounded32(float(x + rest * last_place(float(size)) / 2**kept))
 
 
 # ---- 8 bits in groups
@@ -192,7 +193,10 @@ ODD += [0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x00008000, 0x00010000, 
 ODD += [0x7F7F0000, 0x7F7F0001, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF, 0xFF7F8000, 0xFF7FFFFF, 0x7F7EFFFF]
 ODD += [0x3F808000, 0x3F818000, 0xBF808000, 0x3F807FFF, 0x3F808001, 0x3F800080, 0x3F80FF80, 0x3F8000FF]
 ODD += [bits32(x) for x in (2.0**-14, 2.0**-14 - 2.0**-30, 2.0**-24, 2.0**-25, 2.0**-26, 1.5 * 2.0**-24, -(2.0**-25))]
-ODD += [bits32(x) for x in (1 + 2.0**-11, 1 + 3 * 2.0**-11, 2047.5, 2048.5, 0.1, -0.3, 1e-5, 1e-7, 6e-8, 3.1415927)]
+ODD += [
+    bits32(x)
+    for x in (1 - 2.0**-13, 2.0**-13 - 2.0**-26, 1 + 2.0**-11, 2047.5, 2048.5, 0.1, -0.3, 1e-5, 1e-7, 6e-8, 3.1415927)
+]
 DRAWS = (0, 0x0000FFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x12345678)
 KEYS = [(0, "w", ""), (0, "w", "exp_avg"), (7, "encoder.layer.0.weight", "exp_avg_sq"), (2**63 - 1, "é", "")]
 STEPS = (1, 2, 1000, 2**31, 2**32 - 1, 2**32, 2**53)

@@ -2,8 +2,8 @@
 
 A transformation reads whole arrays and returns whole arrays, so formats are seen in its state's tree. Weights belong to
 the caller, who adds updates to them. So an update is the difference between the weights that are meant and those that
-there are. In float32 it is exact, unless a weight falls to less than 2^-15 of what it was; it is then off by no more than
-float32 rounds anyway.
+there are. In float32 it is exact, unless a weight falls to less than 2^-15 of what it was; it is then off by no more
+than float32 rounds anyway.
 """
 
 from __future__ import annotations

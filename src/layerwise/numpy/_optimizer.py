@@ -209,10 +209,9 @@ class Optimizer(Settable):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        alike = tuple(kept is not None and all(kept) for kept in kept_dims(self._rule, layout, len(shape)))
-        return Plan(
-            layout, chosen["lr_scale"], chosen["decay"].factor, dict(zip(self._rule.State._fields, alike, strict=True))
-        )
+        kept = zip(self._rule.State._fields, kept_dims(self._rule, layout, len(shape)), strict=True)
+        alike = {field: one is not None and all(one) for field, one in kept}
+        return Plan(layout, chosen["lr_scale"], chosen["decay"].factor, alike)
 
     def _storing(self, name: Name, plan: Plan, p: Array) -> Storing:
         return Storing(name, self._rule, plan, p, self._options.storage, self._options.state_dtypes)
@@ -302,9 +301,8 @@ class Optimizer(Settable):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved state, or raise StateError and stay as it was.
 
-        State keeps the form it was saved in, or is converted to that of `state_dtype` at its next step. lr and
-        weight_decay are restored where both there and here they are numbers; a schedule given here stays. The seed is
-        restored.
+        State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
+        restored; a schedule stays what it is here.
         """
         saved = _saved.parse(self._hyper.optimizer, state)
         slots = {
