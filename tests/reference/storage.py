@@ -169,7 +169,7 @@ def encoded(numbers, rows, signed):
         scales.append(scale)
         for i, one in zip(group, roots, strict=True):
             if math.isfinite(scale):
-                code = round(rounded32(one / (scale if scale > 0 else 1.0)))
+                code = round(rounded32(one * rounded32(1 / scale))) if scale > 0 else 0
                 codes[i] = -code if signed and numbers[i] < 0 else code
     return codes, scales
 

@@ -25,7 +25,7 @@ def test_24_bits_are_off_by_at_most_2_to_the_minus_16():
 
 @pytest.mark.parametrize("kept", [16, 8])
 def test_float16_and_a_remainder_are_off_by_parts_of_the_last_place(kept):
-    """Half a part; where a negative number lies half-way between two, which 2^kept parts leave no room for, one more."""
+    """Half a part, and one more where a negative number lies half-way, which 2^kept parts leave no room for."""
     x = numbers()
     p, rest = weights.split_f16(BITS, x, kept)
     back = weights.join_f16(BITS, p, rest, kept)
