@@ -89,7 +89,7 @@ def check_count(count: Any) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
-    if _is_known(count) and count < 0:
+    if _is_known(count) and int(count) < 0:
         raise StateError(sentence("count", "≥ 0", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
 
 
