@@ -259,10 +259,8 @@ def bits_of_parts():
     """Random bits of a part are those of the whole, whatever cuts it."""
     for devices in (2, 4, 8):
         mesh = mesh_of(devices)
-        storing = [
-            lars_storing(name, np.zeros(STORED[name], jnp.bfloat16), Cut((), None)) for name in ("w", "stack", "v")
-        ]
-        for whole, name in zip(storing, ("w", "stack", "v"), strict=True):
+        for name in ("w", "stack", "v"):
+            whole = lars_storing(name, np.zeros(STORED[name], jnp.bfloat16), Cut((), None))
             wanted = np.asarray(whole._random("", jnp.int32(7)).array)
 
             def here(p, name=name):
