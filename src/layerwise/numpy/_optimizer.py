@@ -305,10 +305,8 @@ class Optimizer(Settable):
         restored; a schedule stays what it is here.
         """
         saved = _saved.parse(self._hyper.optimizer, state)
-        slots = {
-            name: _saved.slot(name, entry, self._shapes_of(name, entry), self._rule)
-            for name, entry in saved.entries.items()
-        }
+        entries = saved.entries.items()
+        slots = {name: _saved.slot(name, one, self._shapes_of(name, one), self._rule) for name, one in entries}
         settings: dict[str, Any] = _saved.settings(saved, self._settings())
         self._options = self._options.seeded(settings.pop("seed", None))
         self._options = replace(self._options, h=replace(self._options.h, **settings))
