@@ -71,11 +71,14 @@ inline uint16_t split_bf16(float x, uint32_t added, Rest<KEPT>& rest) {
 
 inline float unit_f16(uint32_t size) { return float_of(((size < F16_NORMAL ? F16_NORMAL : size) >> 23 << 23) - (10u << 23)); }
 
+// What lies below a power of two is counted in the places that numbers have there, half of those above.
 template <int KEPT>
 inline float join_f16(uint16_t p, Rest<KEPT> rest) {
   const float x = f16_to_float(p);
-  const uint32_t size = bits_of(x) & MAGNITUDE;
-  return size < 0x7f800000u ? x + float(rest) * (unit_f16(size) * (1.0f / float(1 << KEPT))) : x;
+  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
+  const bool below = (u & SIGN ? rest > 0 : rest < 0) && (size & 0x7fffffu) == 0 && size > F16_NORMAL;
+  const float unit = unit_f16(size) * (below ? 0.5f : 1.0f);
+  return size < 0x7f800000u ? x + float(rest) * (unit * (1.0f / float(1 << KEPT))) : x;
 }
 
 // `at_random` rounds up by the bits, else from one half on.

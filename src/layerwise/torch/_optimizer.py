@@ -23,6 +23,7 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
+from layerwise.storage.options import wanted
 from layerwise.torch._answering import Answering
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._names import Names
@@ -30,7 +31,7 @@ from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Skipped
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _state, _storage, _tensors
+from layerwise.torch.step import _state, _tensors
 from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
@@ -309,11 +310,11 @@ class Optimizer(Answering):
         each = iter(plans)
         for due in dues:
             # Counts that once had to be on the device stay there, and those beside them go there as well.
-            wanted = _storage.wanted(due.group, self._rule)
+            want = wanted(due.group, self._rule)
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
-                _state.ready(self.state[p], p, plan, self._rule, wanted, where)
+                _state.ready(self.state[p], p, plan, self._rule, want, where)
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))

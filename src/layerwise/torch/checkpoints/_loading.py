@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
+from layerwise.storage.options import wanted
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state, _storage
@@ -176,7 +177,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
             device = optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
     for number, group in enumerate(optimizer.param_groups):
-        want = _storage.wanted(group, optimizer._rule)
+        want = wanted(group, optimizer._rule)
         h = optimizer._settings_of(group)
         for p, name in optimizer._named(number):
             if p in optimizer.state:

@@ -10,20 +10,12 @@ from torch import Tensor
 
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
+from layerwise.storage.forms import scales_of
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import (
-    CODES,
-    MASTER,
-    REMAINDER,
-    REMAINDERS,
-    SCALE,
-    Wanted,
-    is_group,
-    put_in_form,
-    scales_of,
-)
+from layerwise.torch.step._storage import CODES, REMAINDERS, is_group, put_in_form
 from layerwise.torch.step._tensors import FLOATING, alike
 
 State = dict[str, Any]

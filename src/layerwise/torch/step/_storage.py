@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
 from math import prod
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerwise import checks
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Hyper
-from layerwise.rules.asks import Nonnegative
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
+from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, blocks_cut_rows, row_dims, scales_of
 from layerwise.storage.index import Index, index_of, part_of
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.storage.stored import Stored
 from layerwise.torch.checkpoints._forms import without_wrappers
 from layerwise.torch.sharding._cuts import Held, is_dtensor, local
@@ -26,60 +24,12 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import LOW, computing
 
 State = dict[str, Any]
-MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"
 REMAINDERS: dict[Any, torch.dtype] = {"split": torch.int16, "split24": torch.int8}
 CODES = (torch.int8, torch.uint8)
-DTYPES = checks.dtype("float32", "bfloat16", "int8")
-WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of state to these.'
 
 
-class Wanted(NamedTuple):
-    """How a group wants its weights and its state stored."""
-
-    master: bool | str
-    rounding: str | None
-    state: Mapping[str, str]  # by field; None: as they are
-    seed: int
-
-
-def _state_dtype(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: None if one is None else DTYPES.convert(one) for key, one in value.items()}
-    return None if value is None else DTYPES.convert(value)
-
-
-MASTERS = checks.one_of(False, True, *REMAINDERS)
-ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
-STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
-SEED = checks.integer(0, bits=63)
-
-
-def wanted(group: Mapping[str, Any], rule: Any) -> Wanted:
-    """Return what a group wants, or raise if it wants what there is not."""
-    master = MASTERS("master_weights", group["master_weights"], 'Pass True, "split", "split24", or False.')
-    rounding = ROUNDINGS("rounding", group["rounding"], 'Pass "stochastic" or "nearest".')
-    asked = STATE("state_dtype", group["state_dtype"], WAY_OUT)
-    seed = SEED("seed", group["seed"], "Pass an integer, the same on all processes.")
-    fields = rule.State._fields
-    if isinstance(asked, Mapping) and (unknown := asked.keys() - {*fields}):
-        names = f"names among {', '.join(fields)}"
-        raise HyperparameterError(sentence("state_dtype", names, sorted(map(str, unknown)), WAY_OUT))
-    by_field = asked if isinstance(asked, Mapping) else dict.fromkeys(fields, asked)
-    return Wanted(master, rounding, {key: one for key, one in by_field.items() if one is not None}, seed)
-
-
-def check_fits(want: Wanted, h: Hyper, differentiable: bool) -> None:
-    """Raise where storage contradicts another option."""
-    for field, dtype in h.state_dtypes().items():
-        if want.state.get(field, dtype) != dtype:
-            raise HyperparameterError(
-                sentence(
-                    "state_dtype",
-                    f"{dtype!r} for {field!r}, as momentum_dtype has it",
-                    want.state[field],
-                    "Drop one of them.",
-                )
-            )
+def check_followed(want: Wanted, differentiable: bool) -> None:
+    """Raise where autograd is to follow what rounds at random, or in groups."""
     if differentiable and (want.state or want.rounding == "stochastic"):
         name = "state_dtype" if want.state else "rounding"
         raise HyperparameterError(
@@ -90,12 +40,6 @@ def check_fits(want: Wanted, h: Hyper, differentiable: bool) -> None:
 # ---- which format
 
 
-@cache
-def is_signed(rule: Any, field: str) -> bool:
-    """Return whether a field of a rule's state may be negative."""
-    return bool(get_type_hints(rule.State, include_extras=True)[field] != Nonnegative)
-
-
 def is_alike(plan: Plan, key: str) -> bool:
     """Return whether a state extends along all dimensions of its parameter."""
     kept = plan.kept.get(key)
@@ -104,9 +48,9 @@ def is_alike(plan: Plan, key: str) -> bool:
 
 def why_not_grouped(plan: Plan) -> str:
     """Return why the state of a parameter cannot be stored in groups, or an empty string."""
-    shape, parts = tuple(plan.shape), [one.piece.part for one in plan.held]
-    if any(part is not None and part.one is not None and (part.axis > 0 or len(shape) == 1) for part in parts):
-        return "its blocks are stepped one by one and would cut groups of 64 elements"
+    shape = tuple(plan.shape)
+    if blocks_cut_groups(shape, [one.piece.part for one in plan.held]):
+        return CUT_BY_BLOCKS
     cuts: dict[int, int] = {}
     for axis, d in () if plan.cut is None else plan.cut.axes:
         cuts[d] = cuts.get(d, 1) * len(axis.ranks)
@@ -147,12 +91,6 @@ def is_group(x: Any) -> bool:
 def scale_shapes(plan: Plan, p: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape of the scales of a field in groups, of the whole and of what is here."""
     return scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
-
-
-def scales_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) == 1:
-        return (groups.count(shape[0]),)
-    return shape[0], groups.count(prod(shape[1:]))
 
 
 def made(plan: Plan, rule: Any, key: str, p: Tensor, want: Wanted) -> State:
@@ -204,7 +142,7 @@ def put_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted, co
             continue
         if key not in state:
             state.update(made(plan, rule, key, p, want))
-        elif convert and key in want.state:
+        elif convert and (key in want.state or (is_group(state[key]) and why_not_grouped(plan))):
             _convert(state, plan, rule, key, p, want)
     _put_weights_in_form(state, p, want.master)
 
@@ -280,7 +218,7 @@ def storage_of(
     name = without_wrappers(plan.name)
     weights = None
     low = p.dtype in LOW and MASTER not in state
-    drawn = low and want.rounding == "stochastic" and not _is_exact(state)
+    drawn = low and want.draws_weights(_kept(state))
     if low and (REMAINDER in state or drawn):
         rest = local(state[REMAINDER]) if REMAINDER in state else None
         key = key_of(want.seed, name, WEIGHTS) if drawn else None
@@ -290,13 +228,13 @@ def storage_of(
     if all(one is None for one in formats):
         return None
     draws = any(one is not None and one.key is not None for one in formats)
-    part = held.piece.part
-    row_dims = 0 if len(plan.shape) == 1 else 2 if part is not None and not (part.one or part.drop or part.axis) else 1
-    return Storage(formats, held.view(index()) if draws else index_of(held.view(local(p)).shape), row_dims)
+    seen = held.view(index()) if draws else index_of(held.view(local(p)).shape)
+    return Storage(formats, seen, row_dims(len(plan.shape), held.piece.part))
 
 
-def _is_exact(state: Mapping[str, Any]) -> bool:
-    return REMAINDER in state and state[REMAINDER].dtype == torch.int16
+def _kept(state: Mapping[str, Any]) -> int:
+    """Return how many bits are kept beside weights."""
+    return torch.iinfo(state[REMAINDER].dtype).bits if REMAINDER in state else 0
 
 
 def _field(
@@ -306,12 +244,10 @@ def _field(
     if value is None or plan.state_shapes[key] is None:
         return None
     if is_group(value):
-        scale, part = local(state[key + SCALE]), held.piece.part
-        rows = part is not None and not part.drop and part.axis == 0 and len(plan.shape) > 1
+        scale = local(state[key + SCALE])
+        rows = blocks_cut_rows(len(plan.shape), held.piece.part)
         return Format(held.view(scale) if rows else scale, None, is_signed(rule, key))
-    # Near 1, as decay rates are, rounding to nearest would leave the average where it is.
-    by_default = want.rounding is None and want.state.get(key) == "bfloat16"
-    if value.dtype in LOW and is_alike(plan, key) and (want.rounding == "stochastic" or by_default):
+    if value.dtype in LOW and is_alike(plan, key) and want.draws_state(key):
         return Format(None, key_of(want.seed, name, key))
     return None
 

@@ -14,6 +14,7 @@ from layerwise.checks import as_float
 from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
+from layerwise.storage.options import Wanted, wanted
 from layerwise.telemetry import summary
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._cuts import local
@@ -100,8 +101,8 @@ class Turn:
         self._masters = list(alike(*zip(*masters, strict=True)))
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
-        wanted = [_storage.wanted(due.group, rule) for due in dues for _ in due.params]
-        each = zip(self.params, plans, self.states, wanted, strict=True)
+        wants = [wanted(due.group, rule) for due in dues for _ in due.params]
+        each = zip(self.params, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in _jobs(plan, rule, p, state, want)]
         self._jobs, self._prepare = jobs, prepare
         self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
@@ -202,7 +203,7 @@ class Turn:
             yield p, plan.name, summary(found, plan.layout.pieces)
 
 
-def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: _storage.Wanted) -> Iterator[Job]:
+def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
     index = cache(partial(_storage.index_here, plan, p))
     return plan.jobs(rule, p, state, partial(_storage.storage_of, plan, rule, p, state, want, index=index))
 
