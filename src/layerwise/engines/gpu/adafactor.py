@@ -124,7 +124,7 @@ class WithPlanes(Passes):
         tables.kernels[kernel, group.size](
             tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
             group.chunks, tables.clips, *args, call.skip, tables.width, **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
+            SKIPS=call.skips, FORMATS=group.kind.formats, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
 

@@ -12,6 +12,8 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
 from layerwise.engines.gpu.program import Program, functions_for
+from layerwise.engines.gpu.stored import is_grouped, remainders
+from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
@@ -54,7 +56,16 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
-    return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane_of(job)) > MOST else ""
+    if max(plane := plane_of(job)) > MOST:
+        return f"{shape} has more than {MOST} rows, columns or matrices"
+    if is_grouped(job) and _across(plane) % GROUP:
+        return f"groups of {GROUP} elements go beyond the rows of matrices in {shape}, where V is factored"
+    return ""
+
+
+def _across(plane: Plane) -> int:
+    """Return how many elements of a tile follow one another in memory."""
+    return plane.matrices if plane.rows == plane.columns == 1 else plane.columns
 
 
 class Tiling(NamedTuple):
@@ -72,10 +83,11 @@ class Tiling(NamedTuple):
 
 def tiling_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
     """Choose the tiles of a job with these operands."""
+    arrays = [*arrays, *remainders(job)]
     plane, n = plane_of(job), 16 // min(a.element_size() for a in arrays)
-    single = plane.rows == plane.columns == 1
-    even = (plane.matrices if single else plane.columns) % n == 0
-    tile = sizes.single if single else fitting(plane, sizes.wide, sizes.narrow)
+    single, even = plane.rows == plane.columns == 1, _across(plane) % n == 0
+    tiles = (sizes.wide,) if is_grouped(job) else (sizes.wide, sizes.narrow)
+    tile = sizes.single if single else fitting(plane, *tiles)
     return Tiling(tile, n if even and counts(job)[1] and aligned(job, arrays) else 1)
 
 

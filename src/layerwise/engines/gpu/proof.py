@@ -23,10 +23,11 @@ from layerwise.drive import TensorRequest
 from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.layout import kind_of, operands
+from layerwise.engines.gpu.layout import operands
 from layerwise.engines.gpu.planes import tiling_of, traits_of
 from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of
+from layerwise.engines.gpu.stored import formats_of, kind_of
 from layerwise.errors import EngineError, sentence
 from layerwise.rules.asks import Now
 
@@ -134,7 +135,7 @@ def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
     arrays, traits = operands(job, g, states_of(job)), traits_of(job)
     if not traits.factored:
         return kind_of(job, arrays, traits)
-    return tuple(a.dtype for a in arrays), traits, tiling_of(job, arrays, call.tables.sizes)
+    return tuple(a.dtype for a in arrays), traits, tiling_of(job, arrays, call.tables.sizes), formats_of(job)
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:
