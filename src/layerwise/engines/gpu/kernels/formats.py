@@ -313,8 +313,10 @@ def encode(x, mask, SIGNS: tl.constexpr, FULL: tl.constexpr):
     # As integers, because then nan is the largest.
     most = tl.max(size.to(tl.int32, bitcast=True), 1).to(tl.float32, bitcast=True)
     scale = tl.div_rn(bent(most, SIGNS), tl.full((), SIGNED if SIGNS else UNSIGNED, tl.float32))
-    codes = tl.div_rn(bent(size, SIGNS), tl.where(scale > 0, scale, 1.0)[:, None])
-    codes = tl.where((scale < float("inf"))[:, None], codes + ROUNDER - ROUNDER, 0.0)
+    finite = (scale > 0) & (scale < float("inf"))
+    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(finite, scale, 1.0))[:, None]
+    # The choice stands between product and sum, which would otherwise be made together and rounded once.
+    codes = tl.where(finite[:, None], bent(size, SIGNS) * inverse, 0.0) + ROUNDER - ROUNDER
     if SIGNS:
         codes = tl.where(x < 0, -codes, codes)
     return tl.reshape(codes.to(tl.int32), mask.shape), scale
