@@ -12,7 +12,7 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
 from layerwise.engines.gpu.program import Program, functions_for
-from layerwise.engines.gpu.stored import is_grouped, remainders
+from layerwise.engines.gpu.stored import is_grouped, remainders, rows_of
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -58,7 +58,7 @@ def not_planes(job: Job) -> str:
             return f"the state {name} is not contiguous"
     if max(plane := plane_of(job)) > MOST:
         return f"{shape} has more than {MOST} rows, columns or matrices"
-    if is_grouped(job) and _across(plane) % GROUP:
+    if is_grouped(job) and (rows_of(job)[1] if plane.rows == plane.columns == 1 else plane.columns) % GROUP:
         return f"groups of {GROUP} elements go beyond the rows of matrices in {shape}, where V is factored"
     return ""
 

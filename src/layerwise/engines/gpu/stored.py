@@ -115,7 +115,7 @@ def _is_known(one: Stored) -> bool:
 
 def _ungrouped(job: Job) -> str:
     """Return why the groups of a job are not whole where programs begin, or an empty string."""
-    (_, length), (layers, size) = _rows(job), counts(job)
+    (_, length), (layers, size) = rows_of(job), counts(job)
     inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
     if not inside or (length > LONGEST and _pads(job)):
         return f"blocks along dimensions {job.block_dims} of {tuple(job.p.shape)} would cut groups of {GROUP} elements"
@@ -125,7 +125,7 @@ def _ungrouped(job: Job) -> str:
 # ---- rows of groups
 
 
-def _rows(job: Job) -> tuple[int, int]:
+def rows_of(job: Job) -> tuple[int, int]:
     """Return how many rows with groups of their own a job has, and how long each is."""
     shape, dims = job.p.shape, 1 if job.storage is None else job.storage.row_dims
     return prod(shape[:dims]), prod(shape[dims:])
@@ -135,7 +135,7 @@ def _pads(job: Job) -> bool:
     """Return whether rows end within groups, so that elements of groups do not follow one another in memory."""
     if not is_grouped(job):
         return False
-    rows, length = _rows(job)
+    rows, length = rows_of(job)
     return rows > 1 and length % GROUP != 0
 
 
@@ -143,7 +143,7 @@ def walked(job: Job) -> tuple[int, int]:
     """Return how many layers a job has, and how many elements kernels walk through in each, counting padding."""
     layers, size = counts(job)
     if _pads(job):
-        _, length = _rows(job)
+        _, length = rows_of(job)
         size = size // max(1, length) * groups_of(length) * GROUP
     return layers, size
 
@@ -191,7 +191,7 @@ def _fill(row: Any, job: Job, storage: Storage) -> None:
         row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
         if key is not None:
             row[at.KEYS.value + one.number] = np.uint64(key.second << 32 | key.first).astype(np.int64)
-    _, length = _rows(job)
+    _, length = rows_of(job)
     row[at.ROW.value], row[at.PADDED.value] = length, max(1, groups_of(length)) * GROUP
     lengths, strides = zip(*[*(_walk(job) or ()), *[(1, 0)] * WALKED][:WALKED], strict=True)
     row[at.OFFSET.value :] = storage.index.offset, *lengths[:-1], *strides
