@@ -110,7 +110,7 @@ def _pointers(jobs: Sequence[Job], states: States, storage: Tensor | None) -> np
     for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
         rows[j, at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
         rows[j, at.P] = job.p.data_ptr()
-        rows[j, at.S0.value : at.S0.value + len(own)] = [0 if x is None else x.data_ptr() for x in own]
+        rows[j, at.S0.value : at.S0.value + len(own)] = [(job.p if x is None else x).data_ptr() for x in own]
     return rows
 
 

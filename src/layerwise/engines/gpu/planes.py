@@ -27,11 +27,18 @@ class Traits(NamedTuple):
     program: Program
     factored: bool
     clamps: bool  # of a factored second moment
+    flat: bool  # applied element by element, because tiles would cut groups of the momentum
 
 
 def traits_of(job: Job) -> Traits:
     factored = bool(getattr(job.h, "factored", False))
-    return Traits(functions_for(job), factored, factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0)
+    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
+    return Traits(functions_for(job), factored, clamps, factored and _cuts_groups(job))
+
+
+def _cuts_groups(job: Job) -> bool:
+    plane = plane_of(job)
+    return is_grouped(job) and (rows_of(job)[1] if plane.rows == plane.columns == 1 else plane.columns) % GROUP != 0
 
 
 class Plane(NamedTuple):
@@ -56,11 +63,7 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
-    if max(plane := plane_of(job)) > MOST:
-        return f"{shape} has more than {MOST} rows, columns or matrices"
-    if is_grouped(job) and (rows_of(job)[1] if plane.rows == plane.columns == 1 else plane.columns) % GROUP:
-        return f"groups of {GROUP} elements go beyond the rows of matrices in {shape}, where V is factored"
-    return ""
+    return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane_of(job)) > MOST else ""
 
 
 def _across(plane: Plane) -> int:
@@ -86,7 +89,7 @@ def tiling_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
     arrays = [*arrays, *remainders(job)]
     plane, n = plane_of(job), 16 // min(a.element_size() for a in arrays)
     single, even = plane.rows == plane.columns == 1, _across(plane) % n == 0
-    tiles = (sizes.wide,) if is_grouped(job) else (sizes.wide, sizes.narrow)
+    tiles = (sizes.wide,) if is_grouped(job) and not _cuts_groups(job) else (sizes.wide, sizes.narrow)
     tile = sizes.single if single else fitting(plane, *tiles)
     return Tiling(tile, n if even and counts(job)[1] and aligned(job, arrays) else 1)
 

@@ -138,9 +138,8 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
 def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
     """Return what the kernels of a job are compiled for."""
     arrays, traits = operands(job, g, states_of(job)), traits_of(job)
-    if not traits.factored:
-        return kind_of(job, arrays, traits)
-    return tuple(a.dtype for a in arrays), traits, tiling_of(job, arrays, call.tables.sizes), formats_of(job)
+    kind = kind_of(job, arrays, traits)
+    return kind if not traits.factored else (kind, tiling_of(job, arrays, call.tables.sizes))
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:

@@ -26,13 +26,11 @@ RANDOM, SPLIT16, SPLIT8, CODES, WALKS = (number(1 << n) for n in range(5))
 BITS = 5  # of each form
 PADS = number(1 << 25)  # of a job: its rows end within groups
 
-# what a job has besides arrays: what is beside its weights and its states, their keys, how long a row is, with and
-# without what its last group lacks, and its place in the whole tensor
+# what a job has besides arrays: what is beside its weights and its states, their keys, how long a row is, without and
+# with what its last group lacks, where its planes are and the first of its layers, and its place in the whole tensor
 BESIDE, _keys = (number(n) for n in (0, 5))
-KEYS, ROW, PADDED, OFFSET, INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = (
-    _keys,
-    *columns(9, 10),
-)
+KEYS, ROW, PADDED, PLANES, FIRST_LAYER, OFFSET = _keys, *columns(5, 10)
+INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(6, 15)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
 FIRST, SECOND, UPPER = (number(n) for n in (bits.FIRST, bits.SECOND, bits.UPPER))

@@ -143,6 +143,14 @@ def expm1(x):
     return tl.where(tl.abs(x) < 0.01, near, tl.exp(x) - 1)
 
 
+@triton.jit
+def update(g, row, column, least, CLAMP: tl.constexpr):
+    """Return Adafactor's u, of the factors that a matrix has for rows and for columns."""
+    if CLAMP:
+        return g / at_least(row * column, least)
+    return g * row * column
+
+
 # ---- sums
 
 

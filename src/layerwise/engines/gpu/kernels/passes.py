@@ -12,7 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.formats import GROUP, PADS, block_of, keep, recall, rows_at, storage_of, stored
+from layerwise.engines.gpu.kernels.formats import (
+    FIRST_LAYER,
+    GROUP,
+    PADS,
+    PLANES,
+    block_of,
+    keep,
+    recall,
+    rows_at,
+    storage_of,
+    stored,
+)
 from layerwise.engines.gpu.kernels.parts import (
     array,
     at_least,
@@ -24,16 +35,23 @@ from layerwise.engines.gpu.kernels.parts import (
     ready,
     sum_of,
     summed,
+    update,
     wants,
 )
 from layerwise.engines.gpu.kernels.tables import (
     ANSWERED,
     ANSWERS,
+    COLUMN_FACTORS,
+    COLUMNS,
     ENTRIES,
     JOB,
     LAYER,
     OWN,
+    PLANE,
+    PLANE_BASE,
     REPORTED,
+    ROW_FACTORS,
+    ROWS,
     S0,
     SPAN,
     SPAN_COUNT,
@@ -42,6 +60,7 @@ from layerwise.engines.gpu.kernels.tables import (
     VARYING,
     P,
 )
+from layerwise.engines.gpu.printed.adafactor import LEAST
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -189,9 +208,9 @@ def apply(
     step_params, coefficients, pointers, layers, chunks, clips, answers, skip, width,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr,
-    APPLY: tl.constexpr, STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    APPLY: tl.constexpr, STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, FACTORED: tl.constexpr,
+    CLAMP: tl.constexpr, WRITES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr,
+    ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the weights and states, in reverse order, because caches may still hold the last chunks."""
     layer, job, begin, n, _ = chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK)
@@ -199,22 +218,49 @@ def apply(
                      FORMATS, ALIGNED)  # fmt: skip
     wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
     k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
+    plane = ()
+    if FACTORED:
+        plane = plane_of(storage_of(pointers, job, FORMATS), layer, at[3][0], coefficients + job * width, COMPUTE)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            apply_at(at, wanted, k, i, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY,
-                     FORMATS, BLOCK, PADS & FORMATS == 0)  # fmt: skip
+            apply_at(at, plane, wanted, k, i, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, FACTORED, CLAMP,
+                     WRITES, READY, FORMATS, BLOCK, PADS & FORMATS == 0)  # fmt: skip
         if full < n:
-            apply_at(at, wanted, k, full, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY,
-                     FORMATS, BLOCK, False)  # fmt: skip
+            apply_at(at, plane, wanted, k, full, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, FACTORED,
+                     CLAMP, WRITES, READY, FORMATS, BLOCK, False)  # fmt: skip
         count(step_params, width, job, begin)
 
 
 @triton.jit
+def plane_of(storage, layer, begin, own, COMPUTE: tl.constexpr):
+    """Return the factors of a layer whose V is factored, its sizes, and where `begin` is in it."""
+    row = (layer - tl.load(storage + FIRST_LAYER)) * PLANE
+    plane = tl.load(storage + PLANES).to(tl.pointer_type(tl.int64)) + row
+    rows, columns, begin = tl.load(plane + ROWS), tl.load(plane + COLUMNS), begin - tl.load(plane + PLANE_BASE)
+    r, c = begin // columns, (begin % columns).to(tl.int32)
+    of_rows = tl.load(plane + ROW_FACTORS).to(tl.pointer_type(COMPUTE)) + r
+    of_columns = tl.load(plane + COLUMN_FACTORS).to(tl.pointer_type(COMPUTE)) + r // rows * columns
+    least = tl.load(own + OWN + LEAST).to(COMPUTE)
+    return of_rows, of_columns, (r % rows).to(tl.int32), c, rows.to(tl.int32), columns.to(tl.int32), least
+
+
+@triton.jit
+def update_of(plane, g, block, CLAMP: tl.constexpr):
+    """Return Adafactor's u of a block."""
+    of_rows, of_columns, r, c, rows, columns, least = plane
+    e, _, mask, _ = block
+    down = (c + e) // columns
+    across = c + e - down * columns + (r + down) // rows * columns
+    row, column = tl.load(of_rows + down, mask, other=1.0), tl.load(of_columns + across, mask, other=1.0)
+    return update(g, row, column, least, CLAMP)
+
+
+@triton.jit
 def apply_at(
-    at, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, APPLY: tl.constexpr,
-    STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr, READY: tl.constexpr,
-    FORMATS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, plane, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, APPLY: tl.constexpr,
+    STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, FACTORED: tl.constexpr, CLAMP: tl.constexpr,
+    WRITES: tl.constexpr, READY: tl.constexpr, FORMATS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     p_at, g_at, s_at, rows = at
     block = block_of(rows, i, n, FORMATS, BLOCK)
@@ -224,7 +270,10 @@ def apply_at(
     x = ()
     if KEEPS:
         s = KEEP(k, p, g, s)
-    if MEASURED:
+    if FACTORED:  # u stands in the place of V, of which nothing is made here, and of all terms
+        u = update_of(plane, g, block, CLAMP)
+        s, x = (u, s[1]), (u, u)
+    elif MEASURED:
         x = TERMS(k, p, g, s)
     new = APPLY(k, p, g, s, x)
     keep(p_at, new[0], block, 0, FORMATS, FULL, True)

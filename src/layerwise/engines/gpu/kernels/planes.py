@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels.formats import CODES, GROUP, keep, recall, storage_of, stored
-from layerwise.engines.gpu.kernels.parts import at_least, count, element, goes, read, ready, summed, wants
+from layerwise.engines.gpu.kernels.parts import count, element, goes, read, ready, summed, update, wants
 from layerwise.engines.gpu.kernels.tables import (
     ANSWERED,
     ANSWERS,
@@ -159,13 +159,6 @@ def measure(
     tl.store(of_columns[:, None] + c[None, :], tl.sum(by_column, 1), in_m[:, None] & in_c[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp))
-
-
-@triton.jit
-def update(g, row, column, least, CLAMP: tl.constexpr):
-    if CLAMP:
-        return g / at_least(row * column, least)
-    return g * row * column
 
 
 @triton.jit(do_not_specialize=VARYING)
