@@ -141,6 +141,22 @@ def test_random_bits_belong_to_the_place_in_the_whole_tensor(form, layout):
     held(lambda: [stored_job(LAMB, shape, form, index=index, like=like)])
 
 
+@pytest.mark.parametrize(("form", "dim"), [(DRAWN, 0), (DRAWN, 1), (SPLIT24, 0), (FORMS[3], 1)], ids=str)
+def test_parts_have_the_bits_of_the_whole(form, dim):
+    shape, cuts = (6, 130), [slice(0, 2), slice(2, 130)]
+    places = [(slice(None),) * dim + (cut,) for cut in cuts]
+    whole, index = stored_job(LAMB, shape, form, adapt=False), part_of(shape, {})
+    sizes = [index[place].shape for place in places]
+    parts = [stored_job(LAMB, s, form, adapt=False, index=index[at]) for s, at in zip(sizes, places, strict=True)]
+    for part, place in zip(parts, places, strict=True):
+        part.p.copy_(whole.p[place])
+    g = gradient_of(whole, 1)
+    ENGINE.prepare([whole]).step([g], [now_of(whole, 1, 1)])
+    ENGINE.prepare(parts).step([g[place].contiguous() for place in places], [now_of(part, 1, 1) for part in parts])
+    for (name, x), *others in zip(arrays_of(whole), *map(arrays_of, parts), strict=True):
+        assert torch.equal(x, torch.cat([y for _, y in others], dim)), name
+
+
 @pytest.mark.parametrize("shape", [(2, 3, 64), (2, 3, 40)], ids=str)
 def test_blocks(shape):
     held(lambda: [stored_job(LAMB, shape, form, block_dims=(0,), row_dims=2) for form in (SPLIT, SPLIT24)])
