@@ -94,7 +94,7 @@ def scales(shape: tuple[int, ...], row_dims: int) -> tuple[int, ...]:
 
 def numbers(shape: tuple[int, ...], seed: int) -> torch.Tensor:
     draw = np.random.default_rng(seed)
-    return torch.from_numpy(draw.normal(size=shape) * 10.0 ** draw.uniform(-2, 1, shape)).to(DEVICE)
+    return torch.as_tensor(draw.normal(size=shape) * 10.0 ** draw.uniform(-2, 1, shape)).to(DEVICE)
 
 
 def gradient_of(job: engines.Job, t: int) -> torch.Tensor:

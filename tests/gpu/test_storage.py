@@ -195,6 +195,17 @@ def test_a_count_on_the_device_draws_the_same_bits(form, start):
     assert int(count) == t
 
 
+def test_a_step_number_on_the_device_draws_the_same_bits():
+    """Also of an optimizer whose coefficients do not depend on it."""
+    ours, theirs = (stored_job(case_of("Lars"), (4, 70), DRAWN) for _ in range(2))
+    given, usual = ENGINE.prepare([ours]), ENGINE.prepare([theirs])
+    for t in (1, 2):
+        g, step = gradient_of(ours, t), torch.tensor(t, device=DEVICE)
+        given.step([g], [now_of(ours, step, t)])
+        usual.step([g], [now_of(theirs, t, t)])
+        assert bits_of(ours) == bits_of(theirs)
+
+
 def test_a_plain_step_is_what_it_was(monkeypatch):
     """Its kernels have no formats, and its tables no column or row for them."""
     launched, launch = [], Kernels._launch

@@ -91,7 +91,7 @@ class StepParams:
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
-            if isinstance(now.t, Counter):
+            if isinstance(now.t, Counter) or (self._drawing and not is_number(now.t)):
                 unknown.append(j)
             else:
                 seen.setdefault((h, id(now)), []).append(j)

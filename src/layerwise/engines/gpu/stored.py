@@ -41,8 +41,10 @@ class Stored(NamedTuple):
         """The bits of its form, but for how it is walked through."""
         if self.is_coded:
             return int(at.CODES.value)
-        rest, drawn = self.format.beside, self.format.key is not None
-        return int((0 if rest is None else REMAINDERS[rest.dtype]) | (at.RANDOM.value if drawn else 0))
+        rest = self.format.beside
+        split = 0 if rest is None else REMAINDERS[rest.dtype]
+        drawn = self.format.key is not None and split != at.SPLIT16.value  # which lacks nothing
+        return int(split | (at.RANDOM.value if drawn else 0))
 
 
 def arrays_of(job: Job) -> Iterator[Stored]:
