@@ -162,9 +162,9 @@ def test_blocks(shape):
     held(lambda: [stored_job(LAMB, shape, form, block_dims=(0,), row_dims=2) for form in (SPLIT, SPLIT24)])
 
 
-@pytest.mark.parametrize("form", [DRAWN, SPLIT24], ids=str)
-def test_others_change_nothing(form):
-    held(lambda: [stored_job(LAMB, (5, 70), form)], others=Alone())
+@pytest.mark.parametrize(("name", "form"), [("Lamb", DRAWN), ("Lamb", SPLIT24), ("Adafactor", SPLIT24)])
+def test_others_change_nothing(name, form):
+    held(lambda: [stored_job(case_of(name), (5, 70), form)], others=Alone())
 
 
 @cases
