@@ -288,9 +288,9 @@ def test_kernels_that_are_right_pass_their_proof(case, form):
 # ---- PyTorch's front
 
 
-@pytest.mark.parametrize("options", [{"master_weights": "split24", "rounding": "stochastic"}, {"state_dtype": "int8"}])
 @pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in KERNELED])
-def test_the_front(front, options, monkeypatch):
+def test_the_front(front, monkeypatch):
+    options = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}
     table = (engines.Candidate("gpu", ENGINE, insisting=ENGINE), engines.Candidate("rule", _engines.RULE))
     monkeypatch.setattr(_engines, "ENGINES", table)
     found = []
