@@ -125,7 +125,7 @@ def test_several_in_one_step():
     held(make)
 
 
-@pytest.mark.parametrize("form", [DRAWN, FORMS[3]], ids=str)
+@pytest.mark.parametrize("form", [DRAWN, pytest.param(FORMS[3], marks=pytest.mark.slow)], ids=str)
 @pytest.mark.parametrize("layout", ["transposed", "channels last", "columns", "far"])
 def test_random_bits_belong_to_the_place_in_the_whole_tensor(form, layout):
     shape, index, like = (6, 20), None, None
@@ -168,7 +168,7 @@ def test_others_change_nothing(name, form):
 
 
 @cases
-@pytest.mark.parametrize("form", [DRAWN, SPLIT], ids=str)
+@pytest.mark.parametrize("form", [pytest.param(DRAWN, marks=pytest.mark.slow), SPLIT], ids=str)
 def test_a_skipped_step_leaves_everything(case, form):
     job = stored_job(case, (4, 128), form)
     count = torch.zeros((), dtype=torch.int64, device=DEVICE)
@@ -275,7 +275,7 @@ def broken(rows, breaks):
 
 
 @cases
-@pytest.mark.parametrize("form", [DRAWN, SPLIT], ids=str)
+@pytest.mark.parametrize("form", [pytest.param(DRAWN, marks=pytest.mark.slow), SPLIT], ids=str)
 def test_kernels_that_are_right_pass_their_proof(case, form):
     jobs, proof = jobs_of(case, form, [(5, 128), (70,)]), Proof(RULE)
     skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
