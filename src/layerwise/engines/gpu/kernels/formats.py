@@ -289,7 +289,7 @@ def join_f16(p, rest, KEPT: tl.constexpr):
     u = bits_of(p)
     size = u & MAGNITUDE
     # What lies below a power of two is counted in the places that numbers have there.
-    towards_zero = tl.where(u < 0, rest > 0, rest < 0)
+    towards_zero = tl.where((u & SIGN) != 0, rest > 0, rest < 0)
     below = towards_zero & ((size & 0x7FFFFF) == 0) & (size > F16_NORMAL)
     place = float_of((place_f16(size) - tl.where(below, 1, 0)) << 23)
     whole = p + rest.to(tl.float32) * (place * (1.0 / (1 << KEPT)))
