@@ -30,6 +30,12 @@ def _adam_like(state: State, group: Group) -> State:
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
 
 
+def _torchao(state: State, group: Group) -> State:
+    """Return the moments as numbers: torchao's are tensors of a class of their own, of 8 or 4 bits and their scales."""
+    numbers = {k: state[k] for k in ("exp_avg", "exp_avg_sq")}
+    return _adam_like({**state, **{k: x if type(x) is Tensor else x.dequantize() for k, x in numbers.items()}}, group)
+
+
 def _sgd(state: State, group: Group) -> State:
     """Return momentum without lr. SGD counts no steps; all that matters is that the first one is over."""
     buffer = state["momentum_buffer"]
@@ -82,6 +88,7 @@ SOURCES = {
     "timm.Lamb": Source(_adam_like, _of_adam),
     "torch.Adam": Source(_adam_like, _of_adam),
     "timm.Lars": Source(_sgd, _of_sgd, momentum=True),
+    "torchao.AdamW8bit": Source(_torchao, _of_adam),
     "torch.SGD": Source(_sgd, _of_sgd, momentum=True),
     "torch.Adafactor": Source(_torch_adafactor, _of_torch_adafactor),
     "transformers.Adafactor": Source(_transformers_adafactor, _of_transformers_adafactor),
