@@ -70,6 +70,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
     half = 1 << kept >> 1
     p = (whole + half) >> kept
     rest = whole - (p << kept)
+    rest = b.where(p == 2048, rest >> 1, rest)  # rounded up to a power of two, whose last place is twice as large
     found = b.floats(b.bits(b.as_floats(p) * unit) | sign)
     signed = b.where(sign > 0, -rest, rest)
     inside = (size <= F16_MOST) & (x == x)
