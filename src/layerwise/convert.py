@@ -17,11 +17,13 @@ from layerwise.jax import AdafactorState, LambState, LarsState, optimizers
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
+from layerwise.storage.groups import decode
 
 __all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
+OF_WEIGHTS = ("step", "master", "remainder")
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 
 
@@ -119,13 +121,23 @@ def from_torch(
             raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        arrays = {k: v.detach().cpu().double().numpy() for k, v in one.items() if k not in ("step", "master")}
-        found.append(_turned(arrays, back))
+        found.append(_turned(_numbers(one), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
     trees = {name: leaves.like([one.get(part) for one in found]) for part, name in kept.items()}
     return _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
+
+
+def _numbers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a parameter's state of the PyTorch front as numbers; weights are the caller's."""
+    arrays = {key: x.detach().cpu().double().numpy() for key, x in state.items() if key not in OF_WEIGHTS}
+    for key in [key for key in arrays if key + "_scale" in arrays]:
+        codes, scale = arrays[key][..., 0], arrays.pop(key + "_scale")  # the last dimension is of bytes
+        rows = scale.shape[0] if scale.ndim > 1 else 1
+        signed = str(state[key].dtype) == "torch.int8"
+        arrays[key] = decode(np, codes.reshape(rows, -1), scale.reshape(rows, -1), signed).reshape(codes.shape)
+    return arrays
 
 
 # ---- the parts of a state

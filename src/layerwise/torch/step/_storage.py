@@ -1,140 +1,39 @@
-"""The storage of one parameter's weights and state: which format each has, making it, and converting it."""
+"""The storage of one parameter's weights and state: making it, converting it, and handing it to engines."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerwise import checks
-from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Hyper
-from layerwise.rules.asks import Nonnegative
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of, part_of
 from layerwise.storage.stored import Stored
 from layerwise.torch.checkpoints._forms import without_wrappers
-from layerwise.torch.sharding._cuts import Held, is_dtensor, local
+from layerwise.torch.sharding._cuts import Held, like, local
+from layerwise.torch.step._formats import (
+    REMAINDERS,
+    Wanted,
+    check_fits,
+    codes_of,
+    format_of,
+    is_alike,
+    is_signed,
+    wanted,
+)
 from layerwise.torch.step._namespace import BITS
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import LOW, computing
 
+__all__ = ["REMAINDERS", "Wanted", "check_fits", "wanted"]  # and what is here
+
 State = dict[str, Any]
 MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"
-REMAINDERS: dict[Any, torch.dtype] = {"split": torch.int16, "split24": torch.int8}
 CODES = (torch.int8, torch.uint8)
-DTYPES = checks.dtype("float32", "bfloat16", "int8")
-WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of state to these.'
-
-
-class Wanted(NamedTuple):
-    """How a group wants its weights and its state stored."""
-
-    master: bool | str
-    rounding: str | None
-    state: Mapping[str, str]  # by field; None: as they are
-    seed: int
-
-
-def _state_dtype(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: None if one is None else DTYPES.convert(one) for key, one in value.items()}
-    return None if value is None else DTYPES.convert(value)
-
-
-MASTERS = checks.one_of(False, True, *REMAINDERS)
-ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
-STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
-SEED = checks.integer(0, bits=63)
-
-
-def wanted(group: Mapping[str, Any], rule: Any) -> Wanted:
-    """Return what a group wants, or raise if it wants what there is not."""
-    master = MASTERS("master_weights", group["master_weights"], 'Pass True, "split", "split24", or False.')
-    rounding = ROUNDINGS("rounding", group["rounding"], 'Pass "stochastic" or "nearest".')
-    asked = STATE("state_dtype", group["state_dtype"], WAY_OUT)
-    seed = SEED("seed", group["seed"], "Pass an integer, the same on all processes.")
-    fields = rule.State._fields
-    if isinstance(asked, Mapping) and (unknown := asked.keys() - {*fields}):
-        names = f"names among {', '.join(fields)}"
-        raise HyperparameterError(sentence("state_dtype", names, sorted(map(str, unknown)), WAY_OUT))
-    by_field = asked if isinstance(asked, Mapping) else dict.fromkeys(fields, asked)
-    return Wanted(master, rounding, {key: one for key, one in by_field.items() if one is not None}, seed)
-
-
-def check_fits(want: Wanted, h: Hyper, differentiable: bool) -> None:
-    """Raise where storage contradicts another option."""
-    for field, dtype in h.state_dtypes().items():
-        if want.state.get(field, dtype) != dtype:
-            raise HyperparameterError(
-                sentence(
-                    "state_dtype",
-                    f"{dtype!r} for {field!r}, as momentum_dtype has it",
-                    want.state[field],
-                    "Drop one of them.",
-                )
-            )
-    if differentiable and (want.state or want.rounding == "stochastic"):
-        name = "state_dtype" if want.state else "rounding"
-        raise HyperparameterError(
-            sentence(name, "None when differentiable=True", want.state or want.rounding, "Drop one of them.")
-        )
-
-
-# ---- which format
-
-
-@cache
-def is_signed(rule: Any, field: str) -> bool:
-    """Return whether a field of a rule's state may be negative."""
-    return bool(get_type_hints(rule.State, include_extras=True)[field] != Nonnegative)
-
-
-def is_alike(plan: Plan, key: str) -> bool:
-    """Return whether a state extends along all dimensions of its parameter."""
-    kept = plan.kept.get(key)
-    return kept is not None and all(kept)
-
-
-def why_not_grouped(plan: Plan) -> str:
-    """Return why the state of a parameter cannot be stored in groups, or an empty string."""
-    shape, parts = tuple(plan.shape), [one.piece.part for one in plan.held]
-    if any(part is not None and part.one is not None and (part.axis > 0 or len(shape) == 1) for part in parts):
-        return "its blocks are stepped one by one and would cut groups of 64 elements"
-    cuts: dict[int, int] = {}
-    for axis, d in () if plan.cut is None else plan.cut.axes:
-        cuts[d] = cuts.get(d, 1) * len(axis.ranks)
-    scattered = plan.cut is not None and any(hasattr(x, "split_factor") for x in plan.cut.placements)
-    for d, n in cuts.items():
-        rows = d == 0 and len(shape) > 1
-        row = prod(shape[1:]) if len(shape) > 1 else shape[0]
-        even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % groups.GROUP == 0
-        if not rows and not even:
-            return f"its cut along dimension {d} over {n} processes would cut groups of 64 elements"
-    return ""
-
-
-def format_of(plan: Plan, key: str, p: Tensor, want: Wanted, warn: bool = False) -> str:
-    """Return the dtype, by name, in which a field is to be stored."""
-    own = str(computing(p.dtype)).removeprefix("torch.")
-    asked = want.state.get(key) or plan.h.state_dtypes().get(key)
-    if asked is None or not is_alike(plan, key):
-        return own
-    if asked != "int8":
-        return asked
-    if prod(plan.shape) < groups.LEAST:
-        return own
-    if why := why_not_grouped(plan):
-        if warn:
-            warnings.warn(f"{key!r} of {plan.name} is stored in {own} and not in 8 bits: {why}.", stacklevel=2)
-        return own
-    return asked
 
 
 def is_group(x: Any) -> bool:
@@ -144,29 +43,22 @@ def is_group(x: Any) -> bool:
 # ---- making and converting
 
 
-def scale_shapes(plan: Plan, p: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of the scales of a field in groups, of the whole and of what is here."""
-    return scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
-
-
 def scales_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the scales of a tensor's groups: of each row, or of a vector itself."""
     if len(shape) == 1:
         return (groups.count(shape[0]),)
     return shape[0], groups.count(prod(shape[1:]))
 
 
-def made(plan: Plan, rule: Any, key: str, p: Tensor, want: Wanted) -> State:
+def made(plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> State:
     """Return a field as it is at the start, with its scales."""
-    dtype = format_of(plan, key, p, want, warn=True)
     if dtype != "int8":
         return {key: plan.zeros(key, p, getattr(torch, dtype))}
-    whole, here = scale_shapes(plan, p)
+    whole, here = scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
     scale = torch.zeros(here, dtype=torch.float32, device=p.device)
-    codes = plan.zeros(key, p, torch.int8 if is_signed(rule, key) else torch.uint8)
-    return {
-        key: codes,
-        key + SCALE: scale if plan.cut is None else plan.cut.wrapped(scale, whole, (True,) * len(whole)),
-    }
+    if plan.cut is not None:
+        scale = plan.cut.wrapped(scale, whole, tuple(d < len(whole) for d in range(len(plan.shape))))
+    return {key: plan.zeros(key, p, codes_of(rule, key)), key + SCALE: scale}
 
 
 def as_numbers(state: Mapping[str, Any], key: str, signed: bool) -> Tensor:
@@ -174,57 +66,41 @@ def as_numbers(state: Mapping[str, Any], key: str, signed: bool) -> Tensor:
     value: Tensor = state[key]
     if not is_group(value):
         return value
-    found = _whole(local(value), Format(local(state[key + SCALE]), None, signed)).read()
-    return _like(value, found)
+    found: Tensor = like(value, _whole(local(value), Format(local(state[key + SCALE]), None, signed)).read())
+    return found
 
 
 def _whole(array: Tensor, form: Format) -> Stored:
     return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), BITS)
 
 
-def _like(value: Any, here: Tensor) -> Tensor:
-    """Return a local part as `value` is: a tensor, or the DTensor with its placements."""
-    if not is_dtensor(value):
-        return here
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
-    meta = TensorMeta(value.shape, value.stride(), here.dtype)
-    made: Any = DTensor
-    wrapper: Tensor = made(
-        here, DTensorSpec(value.device_mesh, value.placements, tensor_meta=meta), requires_grad=False
-    )
-    return wrapper
-
-
-def put_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted, convert: bool = True) -> None:
+def put_state_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted) -> None:
     """Make what of a parameter's state is not there yet, and convert what is stored in another form than is wanted."""
     for key, shape in plan.state_shapes.items():
         if shape is None:
             continue
         if key not in state:
-            state.update(made(plan, rule, key, p, want))
-        elif convert and key in want.state:
-            _convert(state, plan, rule, key, p, want)
-    _put_weights_in_form(state, p, want.master)
+            state.update(made(plan, rule, key, p, format_of(plan, key, p, want).dtype))
+        elif key in want.state:
+            _convert(state, plan, rule, key, p, format_of(plan, key, p, want).dtype)
 
 
-def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, want: Wanted) -> None:
-    dtype = format_of(plan, key, p, want)
+def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> None:
     before: Tensor = state[key]
-    if dtype == ("int8" if is_group(before) else str(before.dtype).removeprefix("torch.")):
+    if dtype == ("int8" if is_group(before) else _name(before.dtype)):
         return
-    numbers = as_numbers(state, key, is_signed(rule, key))
-    state.pop(key + SCALE, None)
-    state.update(made(plan, rule, key, p, want))
-    here, form = local(state[key]), None
+    numbers = local(as_numbers(state, key, is_signed(rule, key)))
+    found = made(plan, rule, key, p, dtype)
+    here = local(found[key])
     if is_group(here):
-        form = _whole(here, Format(local(state[key + SCALE]), None, is_signed(rule, key)))
-        codes, scale = form.encode(local(numbers), 0)
+        scale = local(found[key + SCALE])
+        codes, scales = _whole(here, Format(scale, None, is_signed(rule, key))).encode(numbers, 0)
         here.copy_(codes)
-        local(state[key + SCALE]).copy_(scale)
+        scale.copy_(scales)
     else:
-        here.copy_(local(numbers))
+        here.copy_(numbers)
+    state.pop(key + SCALE, None)
+    state.update(found)
 
 
 def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
@@ -234,8 +110,8 @@ def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
         return master
     if REMAINDER not in state:
         return p.detach().to(computing(p.dtype), copy=True)
-    found = _whole(local(p.detach()), Format(local(state[REMAINDER]))).read()
-    return _like(p.detach(), found)
+    joined: Tensor = like(p.detach(), _whole(local(p.detach()), Format(local(state[REMAINDER]))).read())
+    return joined
 
 
 def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
@@ -252,7 +128,12 @@ def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
         here.copy_(local(full))
 
 
-def _put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
+def put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
+    """Hold as much of a parameter's weights as is wanted; what was held before is not lost on the way.
+
+    Only where a step is about to be taken: before, the weights of the model may not have been loaded yet, and a
+    remainder says something of these alone.
+    """
     kind: Any = master if p.dtype in LOW else False
     rest = state.get(REMAINDER)
     if (MASTER in state) == (kind is True) and (None if rest is None else rest.dtype) == REMAINDERS.get(kind):
@@ -262,12 +143,68 @@ def _put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
     state.pop(REMAINDER, None)
     if kind is True:
         state[MASTER] = full
-    elif kind:
+        return
+    if kind:
         zeros = torch.zeros_like(local(p), dtype=REMAINDERS[kind], memory_format=torch.preserve_format)
-        state[REMAINDER] = _like(p.detach(), zeros)
-        set_full_weight(p, state, full)
-    elif rest is not None:
-        local(p.detach()).copy_(local(full))
+        state[REMAINDER] = like(p.detach(), zeros)
+    set_full_weight(p, state, full)
+
+
+class Remainders:
+    """The remainders of split weights, some of which belong to weights that have been written to since."""
+
+    def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
+        pairs = [(p, local(one[REMAINDER])) for p, one in zip(heres, states, strict=True) if REMAINDER in one]
+        self._pairs, self._versions = pairs, [-1] * len(pairs)
+
+    def follow(self) -> None:
+        """Let weights that were set to zero be zero.
+
+        Beside any other number a remainder of another one says less than the weight's last place does. Beside zero it
+        would be the weight, and its norm is what a step is measured by.
+        """
+        for (p, rest), version in zip(self._pairs, self._versions, strict=True):
+            if p._version != version:
+                rest.masked_fill_(p == 0, 0)
+
+    def written(self) -> None:
+        """Remember that what has been written so far was written by the step."""
+        self._versions = [p._version for p, _ in self._pairs]
+
+
+def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtypes of a parameter and of its state, by name."""
+    stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
+    return {key or "weights": _name(x.dtype) for key, x in sorted(stored.items())}
+
+
+def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dict[str, Any]:
+    """Return how a parameter and its state are stored, or will be at its first step, and in how many bytes."""
+    kind: Any = want.master if p.dtype in LOW else False
+    beside = dtypes_beside(state) if state else [torch.float32] if kind is True else [REMAINDERS[kind]] if kind else []
+    bytes_, why, formats = prod(plan.shape) * sum(x.itemsize for x in (p.dtype, *beside)), {}, {}
+    for key, shape in plan.state_shapes.items():
+        if shape is None:
+            continue
+        planned = format_of(plan, key, p, want)
+        found = _name(state[key].dtype) if key in state else planned.dtype
+        formats[key] = "int8" if found == "uint8" else found
+        each = torch.int8.itemsize if formats[key] == "int8" else getattr(torch, found).itemsize
+        scales = prod(scales_of(tuple(plan.shape))) * 4 if formats[key] == "int8" else 0
+        bytes_ += prod(shape) * each + scales
+        if planned.why and formats[key] == planned.dtype:
+            why[key] = planned.why
+    shown = "".join(f"+{x.itemsize * 8}" for x in beside)
+    return {"weights": _name(p.dtype) + shown, "state": formats, "bytes": bytes_, "why": why}
+
+
+def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
+    """Return the dtype of what is held beside the weights."""
+    return [state[key].dtype for key in (MASTER, REMAINDER) if key in state]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 # ---- for engines
@@ -310,10 +247,15 @@ def _field(
         rows = part is not None and not part.drop and part.axis == 0 and len(plan.shape) > 1
         return Format(held.view(scale) if rows else scale, None, is_signed(rule, key))
     # Near 1, as decay rates are, rounding to nearest would leave the average where it is.
-    by_default = want.rounding is None and want.state.get(key) == "bfloat16"
+    by_default = want.rounding is None and value.dtype is torch.bfloat16 and not _as_momentum(plan, key, want)
     if value.dtype in LOW and is_alike(plan, key) and (want.rounding == "stochastic" or by_default):
         return Format(None, key_of(want.seed, name, key))
     return None
+
+
+def _as_momentum(plan: Plan, key: str, want: Wanted) -> bool:
+    """Return whether a dtype was asked for by momentum_dtype alone, which rounds to nearest."""
+    return key in plan.h.state_dtypes() and key not in want.state
 
 
 def index_here(plan: Plan, p: Tensor) -> Index:
