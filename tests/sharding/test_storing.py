@@ -9,6 +9,7 @@ import pytest
 from sharding.ranks import RanksFailed
 from sharding.storing import FORMATS, SPLIT
 
+from layerwise.storage import groups
 from layerwise.torch import Lars
 from sharding import storing
 
@@ -121,6 +122,11 @@ def test_others_go_on_with_the_same_numbers(ranks, tmp_path, world, layout, how,
     names = list(storing.SHAPES)
     cut = CUT.get(layout, set())
     same(loaded, before, but=[f"{names.index(name)} exp" for name in cut])
+    for name in cut:
+        for key, signed in ((f"{names.index(name)} exp_avg", True), (f"{names.index(name)} exp_avg_sq", False)):
+            codes, scale = before[key].reshape(len(before[key]), -1), before[f"{key}_scale"]
+            wanted = groups.decode(np, codes, scale, signed).reshape(loaded[key].shape)
+            np.testing.assert_allclose(loaded[key], wanted, rtol=1e-6, err_msg=key)
     for name in names:
         x, y = after[f"{name} in full"], gone_on[f"{name} in full"]
         assert np.abs(x - y).max() < (2e-2 if name in cut else 2e-3) * np.abs(x).max(), name

@@ -125,11 +125,13 @@ def test_a_thousand_steps_are_those_of_masters(front, fused):
 
 
 @engines
+@pytest.mark.parametrize("sliced", [False, True], ids=["stacked", "sliced"])
 @fronts
-def test_the_same_float32_on_large_and_small(front, fused, monkeypatch):
+def test_the_same_float32_on_large_and_small(front, fused, sliced, monkeypatch):
     """However many tensors are stepped as one, and in however many slices a large one is taken."""
-    runs = list(twins(front, fused, {**FEW, "matrix": (70, 65), "wide": (3, 4000)}, blocks=BLOCKS))
-    if fused is False:
+    shapes = {**FEW, "matrix": (70, 65), "wide": (3, 4000), "first": (33, 70), "second": (33, 70)}
+    runs = list(twins(front, fused, shapes, blocks=BLOCKS))
+    if sliced:
         in_slices(monkeypatch, 2000)
     for opt, params in runs:
         walk(opt, params, range(3))

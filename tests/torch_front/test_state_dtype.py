@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from torch.nn import Parameter
-from torch_front.front import bits, busy, everything, fronts, kept_of
+from torch_front.front import bits, busy, everything, fronts, in_slices, kept_of
 from torch_front.storing import engines, give, held, made, same, snapshot, walk
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
@@ -116,6 +116,23 @@ def test_the_path_is_near_that_of_float32(front, fused):
             low = [x for x in opt.state[params[name]].values() if x.dtype in (torch.int8, torch.uint8, torch.bfloat16)]
             assert 0 < error < most if low else error < 1e-6, (name, error)
         assert torch.allclose(paths[0]["bias"], paths[1]["bias"], rtol=1e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("shapes", [{"vector": (8192,)}, {"matrix": (300, 70)}], ids=["large_vector", "large_matrix"])
+@pytest.mark.parametrize("blocks", [None, 128], ids=["whole", "blocks"])
+def test_slices_have_whole_groups(shapes, blocks, monkeypatch):
+    """Of a vector with blocks as well, whose slices are counted in blocks."""
+    name = next(iter(shapes))
+    found = []
+    for size in (1 << 19, 2000):
+        in_slices(monkeypatch, size)
+        params = made(torch.float32, shapes)
+        given = {name: blocks if name == "vector" else 30} if blocks else None
+        opt = Lamb(params.items(), state_dtype="int8", blocks=given, fused=False)
+        walk(opt, params, range(3))
+        found.append(snapshot(opt, params))
+    for key, x in found[0].items():
+        assert torch.allclose(x.double(), found[1][key].double(), rtol=1e-5, atol=1e-9), key
 
 
 # ---- what is refused
