@@ -157,8 +157,10 @@ def _is_stored(plan: Plan, rule: Any, key: str, x: Tensor) -> bool:
 def _stored_as(plan: Plan, rule: Any, key: str) -> str:
     """Return the dtypes in which a part of the state can be stored, in words."""
     if key == REMAINDER:
-        allowed = "an int16 or int8 tensor" if plan.dtype in LOW else f"missing: weights of {plan.dtype} have none"
-        return f"{allowed}, as bfloat16 and float16 weights have"
+        if plan.dtype in LOW:
+            return "an int16 or int8 tensor"
+        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
+        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
     codes = f", or its 8-bit codes in {codes_of(rule, key)}" if is_alike(plan, key) else ""
     return f"a tensor of 16 to 64 bit floats{codes}"
 
