@@ -153,12 +153,9 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow  # two imports of PyTorch; that a checkpoint goes on is tried within a process as well
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(ROUNDED, marks=pytest.mark.slow),
-        {"master_weights": "split24", "state_dtype": "int8", "rounding": "stochastic", "seed": 7},
-    ],
+    "options", [ROUNDED, {"master_weights": "split24", "state_dtype": "int8", "rounding": "stochastic", "seed": 7}]
 )
 def test_a_new_process_goes_on(tmp_path, options):
     params = made(shapes=SHAPES)
