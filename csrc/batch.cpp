@@ -193,7 +193,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
   if (dims.size() == 1 && !f) l.step = CHUNK;
-  if (t.form.formats && l.split + 1 == l.dims) l.step = ceil_div(l.step, GROUP_SIZE) * GROUP_SIZE;
+  if (t.form.formats && t.form.formats->group() && l.split + 1 == l.dims) l.step = ceil_div(l.step, GROUP_SIZE) * GROUP_SIZE;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
   bool rounded = false;
   for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
@@ -204,9 +204,12 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
+// What needs neither is laid out as plain arrays are, and its sums are added up in the same order.
 void Batch::number_elements(Tensor& t) {
   if (!t.form.formats) return;
   const Formats& formats = *t.form.formats;
+  if (formats.draw()) t.arrays[ROLE_INDEX] = {true, F32, formats.stride};
+  if (!formats.group()) return;
   int64_t row = 1;
   std::vector<int64_t> stride(t.shape.size());
   for (size_t d = t.shape.size(); d-- > 0;) {
@@ -214,7 +217,6 @@ void Batch::number_elements(Tensor& t) {
     stride[d] = row, row *= t.shape[d];
   }
   t.arrays[ROLE_GROUP] = {true, F32, stride};
-  t.arrays[ROLE_INDEX] = {true, F32, formats.stride};
 }
 
 void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROLES>& base) {
@@ -224,17 +226,16 @@ void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROL
   storage_.back() = std::make_unique<Storage>();
   Storage& storage = *storage_.back();
   storage.index = formats.index + base[ROLE_INDEX], storage.group = base[ROLE_GROUP];
-  bool grouped = false, in_a_row = storage.group % GROUP_SIZE == 0;
+  bool in_a_row = storage.group % GROUP_SIZE == 0;
   for (int k = 0; k < ARRAYS; k++) {
     const Formats::One& one = formats.of[size_t(k)];
     storage.of[k] = {one.format, one.draws, I16, {one.key[0], one.key[1]}, {}, nullptr};
     if (one.format != GROUPED) continue;
-    grouped = true;
     in_a_row &= l.dims == 0 || l.stride[l.dims - 1][k] == 1 || l.size[l.dims - 1] == 1;
   }
   for (int d = 0; d < l.dims; d++)
     in_a_row &= d + 1 == l.dims ? l.stride[d][GROUP] == 1 || l.size[d] == 1 : l.stride[d][GROUP] % GROUP_SIZE == 0;
-  if (grouped && !in_a_row) throw std::length_error("its groups of 64 elements do not lie in a row");
+  if (formats.group() && !in_a_row) throw std::length_error("its groups of 64 elements do not lie in a row");
 }
 
 int64_t Batch::scratch_of(Layer& l, char* at) {

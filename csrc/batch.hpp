@@ -1,6 +1,7 @@
 // The tensors of one step: cut into layers, chunks and groups once, then stepped again and again.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -42,6 +43,8 @@ struct Formats {
   std::vector<int64_t> stride;  // in elements of the whole tensor
   int row_dims = 1;
 
+  bool draw() const { return std::any_of(of.begin(), of.end(), [](const One& one) { return one.draws; }); }
+  bool group() const { return std::any_of(of.begin(), of.end(), [](const One& one) { return one.format == GROUPED; }); }
   bool operator==(const Formats&) const = default;
 };
 

@@ -340,6 +340,12 @@ class TestTables:
     def test_bytes(self, kind, full, half):
         assert (traffic.bytes_each(kind, "float32"), traffic.bytes_each(kind, "bfloat16")) == (full, half)
 
+    def test_bytes_of_formats(self):
+        found = {peer.label.partition(", ")[2]: traffic.stored_as(peer.label) for peer in rivals.in_formats("Lamb")}
+        assert [traffic.bytes_each("Lamb", "bfloat16", one) for one in found.values()] == [32, 38, 19.375]
+        assert traffic.bytes_each("Lars", "bfloat16", found["split24 and 8 bits"]) == 3 * 3 + 2 * 2 + 2 * 1.0625
+        assert traffic.stored_as("layerwise.torch.Lamb, two groups") == traffic.Stored()
+
     def test_shares_of_the_rate_of_copying(self):
         ours, adamw = timed("layerwise.torch.Lamb", [2e-3, 1e-3, 4e-3]), timed(rivals.ADAMW, [1e-3])
         found, copy = table("Lamb", "a", ours, adamw, timed("none", [])), results().copy

@@ -152,6 +152,7 @@ from layerwise.numpy._optimizer import Optimizer
 @RULES@
 
 V = TypeVar("V")
+StateDtype = Literal["float32", "bfloat16", "int8"]
 ByName = Mapping[str, V] | Callable[[str], V | None]
 Split = Blocks | int | Literal["each"]
 """
@@ -173,6 +174,7 @@ JAX_HEAD = (
     + """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -182,6 +184,8 @@ from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 @RULES@
+
+StateDtype = Literal["float32", "bfloat16", "int8"]
 """
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -17,6 +17,7 @@ from layerwise.cli.bench.measure import in_short
 from layerwise.errors import EngineError
 from on_gpu.options import Variant, variants
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
+from on_gpu.rivals import FORMATS
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (17, 9),
@@ -30,6 +31,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 LARGE: dict[str, tuple[int, ...]] = {"tall": (1030, 70), "wide": (1000, 1003), "long": ((1 << 21) + 3,)}
 STEPS, RUNS = 3, 3
 DOUBLE = 1e-12
+OTHERWISE = 0.02  # of weights in a format may be rounded to others: what was rounded differs a little
 FACTOR = 64  # roundings of the arithmetic's dtype that may come together; a step moves what is 10^4 of them
 LOW = (torch.bfloat16, torch.float16)
 
@@ -62,6 +64,9 @@ def outcomes(place: Place) -> Iterator[Outcome]:
         yield attempt(str(usual), partial(against_rule, place, usual), required=True)
         what = f"{optimizer}: {RUNS} runs of {STEPS} steps"
         yield attempt(what, partial(again, what, place, optimizer), required=True)
+        for stored in FORMATS:
+            what = f"{optimizer}, bfloat16, {stored}: weights as the rule's"
+            yield attempt(what, partial(in_format, what, place, optimizer, FORMATS[stored]), required=True)
         what = f"{optimizer}: a step with found_inf changes nothing"
         yield attempt(what, partial(skipped, what, place, optimizer))
     for side_by_side in zip_longest(*map(variants, OPTIMIZERS)):
@@ -179,6 +184,24 @@ def _share(error: float, limit: float) -> float:
     if isnan(error) or not limit:
         return 0.0 if error == 0 else inf
     return error / limit
+
+
+def in_format(what: str, place: Place, optimizer: str, options: Mapping[str, Any]) -> Outcome:
+    """Compare weights in a storage format with the rule's in the same: few are rounded to others."""
+    shapes = {**shapes_at(place), "groups": (64, 70)}
+    drawn = place.draw(0, shapes.values(), torch.bfloat16)
+    both = [parameters(drawn), parameters(drawn)]
+    given = {**dict(Variant(optimizer).options), **options}
+    opts = [
+        ours(optimizer, zip(shapes, params, strict=True), {**given, "fused": fused})
+        for params, fused in zip(both, (True, False), strict=True)
+    ]
+    for step in (1, 2):
+        for params, opt in zip(both, opts, strict=True):
+            set_gradients(params, place.draw(step, shapes.values(), torch.bfloat16))
+            opt.step()
+    mine, its = (torch.cat([p.detach().reshape(-1) for p in params]) for params in both)
+    return Outcome(what, float((mine != its).double().mean()), OTHERWISE, "part of the weights")
 
 
 # ---- what has to be the same to the bit

@@ -121,7 +121,7 @@ class Run:
         for dtype in (torch.float32, torch.bfloat16):
             work = self.place.work(shapes, dtype)
             for name in OPTIMIZERS:
-                peers = rivals.eager(name) if dtype == torch.float32 else [rivals.ours(name)]
+                peers = rivals.eager(name) if dtype == torch.float32 else [rivals.ours(name), *rivals.in_formats(name)]
                 rounds = self.rounds(ROUNDS[model])
                 self.results.show(self.results.measure("table", name, model, work, peers, rounds))
             del work  # before the next is made

@@ -29,6 +29,22 @@ def ours(name: str, **options: Any) -> Peer:
     return Peer(f"layerwise.torch.{name}", f"layerwise.torch:{name}", {**SCALED[name], "fused": True, **options})
 
 
+# Storage formats of bfloat16 weights, by the labels of their rows.
+FORMATS: dict[str, dict[str, Any]] = {
+    "rounded at random": {"rounding": "stochastic"},
+    "split": {"master_weights": "split"},
+    "split24 and 8 bits": {"master_weights": "split24", "state_dtype": "int8"},
+}
+
+
+def in_formats(name: str) -> list[Peer]:
+    found = []
+    for stored, options in FORMATS.items():
+        peer = ours(name, **options)
+        found.append(Peer(f"{peer.label}, {stored}", peer.target, peer.options))
+    return found
+
+
 class TwoGroups(Peer):
     """With a weight decay of its own for every second tensor, as people give it to biases."""
 

@@ -14,7 +14,7 @@ from layerwise.cli.bench.measure import Measurement, Row, Table
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.tensors import free
 from layerwise.cli.bench.timing import Timing
-from on_gpu.traffic import Copy, bytes_each, kind_of
+from on_gpu.traffic import Copy, bytes_each, kind_of, stored_as
 from rows import Silent
 
 ROOM = 0.9  # of what is free may be taken
@@ -66,7 +66,7 @@ class Results:
 
 def moved(table: Table, row: Row) -> float:
     """The bytes that this step has to move."""
-    return table.parameters * bytes_each(kind_of(row.label, table.optimizer), table.dtype)
+    return table.parameters * bytes_each(kind_of(row.label, table.optimizer), table.dtype, stored_as(row.label))
 
 
 def share(table: Table, row: Row, copy: Copy) -> Timing:
@@ -108,7 +108,7 @@ def legend(copy: Copy, on_gpu: bool) -> list[Text]:
     lines = (
         f"step: {step}; median, in turns in one process. host: {host}.",
         "ratio: to the first of the table, in the same round. peak: beside parameters, gradients and state.",
-        "bytes: what the method has to read and write, with a state of float32, whatever an implementation does.",
+        "bytes: what the method has to read and write, with a state of float32 or in the format that is named.",
         f"at copy's rate: what these bytes take at {copy.rate / 1e9:,.0f} GB/s, which is what copying reached here.",
     )
     return [Text(line, style="dim") for line in lines]

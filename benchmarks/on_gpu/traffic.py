@@ -33,15 +33,33 @@ PASSES = {
 OF_TORCH = {"torch.optim.AdamW": "AdamW", "torch.optim.SGD": "SGD"}
 
 
+class Stored(NamedTuple):
+    """The bytes of numbers in a storage format."""
+
+    beside: float = 0  # of each weight
+    state: float = 4  # of each number of the state
+    late: bool = False  # stored when weights are, for which LAMB reads the gradient again
+
+
+GROUPED = 1 + 4 / 64  # a code, and its part of a scale
+FORMATS = {"split": Stored(2), "split24 and 8 bits": Stored(1, GROUPED, late=True)}
+
+
+def stored_as(label: str) -> Stored:
+    """The format that a label ends with."""
+    return FORMATS.get(label.partition(", ")[2], Stored())
+
+
 def kind_of(label: str, optimizer: str) -> str:
     """Whose bytes are counted: the optimizer's that is compared, or those of what does less."""
     return next((kind for start, kind in OF_TORCH.items() if label.startswith(start)), optimizer)
 
 
-def bytes_each(kind: str, dtype: str, state: int = 4) -> int:
+def bytes_each(kind: str, dtype: str, stored: Stored | None = None) -> float:
     """Bytes for each parameter, whose gradient has its dtype."""
-    passes, size = PASSES[kind], getattr(torch, dtype).itemsize
-    return (passes.p + passes.g) * int(size) + passes.state * state
+    passes, size, stored = PASSES[kind], int(getattr(torch, dtype).itemsize), stored or Stored()
+    g = passes.g + (stored.late and kind == "Lamb")
+    return passes.p * (size + stored.beside) + g * size + passes.state * stored.state
 
 
 @dataclass(frozen=True)

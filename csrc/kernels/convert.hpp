@@ -1,7 +1,7 @@
 // Stored numbers into those of the arithmetic and back, rounding to nearest even, a few hundred at a time.
 // Included once per instruction set, in a namespace without a name: see table.hpp.
 
-inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; four such arrays fit the first cache
+inline constexpr int64_t SCRATCH = 512;  // numbers that are converted at once; four such arrays fit the first cache
 
 // Arrays may lie at any address.
 typedef float __attribute__((aligned(1), may_alias)) f32_at;

@@ -53,11 +53,12 @@ inline uint16_t draw_f16(float x, uint32_t random) {
 template <int KEPT>
 using Rest = std::conditional_t<KEPT == 16, int16_t, int8_t>;
 
+// A remainder that a zero cannot have is ignored. What is added to nan leaves nan.
 template <int KEPT>
-inline float join_bf16(uint16_t p, Rest<KEPT> rest) {
-  const bool stale = (p & 0x7fffu) == 0 && rest < 0;
-  const uint32_t upper = uint32_t(p) << 16, lower = uint32_t(int32_t(stale ? 0 : rest)) << (16 - KEPT);
-  return (p & 0x7fffu) > 0x7f80u ? float_of(upper) : float_of(upper + lower);
+inline float join_bf16(uint32_t p, int32_t rest) {
+  const uint32_t upper = p << 16;
+  const int32_t lower = upper << 1 == 0 && rest < 0 ? 0 : rest;
+  return float_of(upper + (uint32_t(lower) << (16 - KEPT)));
 }
 
 template <int KEPT>
@@ -70,11 +71,14 @@ inline uint16_t split_bf16(float x, uint32_t added, Rest<KEPT>& rest) {
 
 inline float unit_f16(uint32_t size) { return float_of(((size < F16_NORMAL ? F16_NORMAL : size) >> 23 << 23) - (10u << 23)); }
 
+// What lies below a power of two is counted in the places that numbers have there, half of those above.
 template <int KEPT>
 inline float join_f16(uint16_t p, Rest<KEPT> rest) {
   const float x = f16_to_float(p);
-  const uint32_t size = bits_of(x) & MAGNITUDE;
-  return size < 0x7f800000u ? x + float(rest) * (unit_f16(size) * (1.0f / float(1 << KEPT))) : x;
+  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
+  const bool below = (u & SIGN ? rest > 0 : rest < 0) && (size & 0x7fffffu) == 0 && size > F16_NORMAL;
+  const float unit = unit_f16(size) * (below ? 0.5f : 1.0f);
+  return size < 0x7f800000u ? x + float(rest) * (unit * (1.0f / float(1 << KEPT))) : x;
 }
 
 // `at_random` rounds up by the bits, else from one half on.
@@ -171,9 +175,9 @@ template <int KEPT, class T>
 void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n, T* __restrict to) {
   const auto rest = [&](int64_t i) { return *(const Rest<KEPT>*)(beside.at + i * beside.stride); };
   if (dtype == BF16 && stride == 2)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(((const u16_at*)at)[i], ((const Rest<KEPT>*)beside.at)[i]));
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(((const u16_at*)at)[i]), int32_t(((const Rest<KEPT>*)beside.at)[i])));
   else if (dtype == BF16)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
+    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(*(const u16_at*)(at + i * stride)), int32_t(rest(i))));
   else
     for (int64_t i = 0; i < n; i++) to[i] = T(join_f16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
 }

@@ -41,11 +41,6 @@ inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) 
   }
 }
 
-// Fetches what the next run will read. In a short run of few bytes the processor does not find out by itself.
-inline void fetch(const char* at, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
-}
-
 template <class T>
 struct Scratch {
   alignas(64) T of[ARRAYS][SCRATCH];
@@ -65,7 +60,7 @@ struct Run {
   T* read(Operand k) const {
     if (layer.direct[k]) return (T*)place(k);
     if (in_format(k)) load_format(k);
-    else fetch(place(k) + n * stride(k), n * stride(k)), load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+    else load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
     return scratch.of[k];
   }
   void write(Operand k) const {
@@ -113,8 +108,6 @@ template <class T>
 void Run<T>::load_format(Operand k) const {
   const Stored& stored = layer.storage->of[k];
   T* to = scratch.of[k];
-  fetch(place(k) + n * stride(k), n * stride(k));
-  if (stored.format == SPLIT) fetch(beside(k).at + n * beside(k).stride, n * beside(k).stride);
   if (stored.format == PLAIN) load<T>(layer.dtype[k], place(k), stride(k), n, to);
   else if (stored.format == GROUPED && layer.dtype[k] == I8) decode<true>(place(k), scales(k), n, to);
   else if (stored.format == GROUPED) decode<false>(place(k), scales(k), n, to);

@@ -27,14 +27,8 @@ JAX_MASK = (
     "The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that returns one."
 )
 
-TORCH = (
-    Argument(
-        "blocks",
-        "BlocksByName | None",
-        "None",
-        "What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3}; it needs "
-        "named_parameters().",
-    ),
+# How weights and state are stored, the same in all fronts.
+STORAGE = (
     Argument(
         "master_weights",
         'bool | Literal["split", "split24"]',
@@ -47,7 +41,7 @@ TORCH = (
         'Literal["nearest", "stochastic"] | None',
         "None",
         'How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state that '
-        "`state_dtype` stores in bfloat16.",
+        "`state_dtype` or a checkpoint has in bfloat16.",
     ),
     Argument(
         "state_dtype",
@@ -57,6 +51,17 @@ TORCH = (
         "names; None is as the arithmetic has it, or as a checkpoint brought it.",
     ),
     Argument("seed", "int", "0", "The seed of stochastic rounding, the same on all processes."),
+)
+
+TORCH = (
+    Argument(
+        "blocks",
+        "BlocksByName | None",
+        "None",
+        "What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3}; it needs "
+        "named_parameters().",
+    ),
+    *STORAGE,
     Argument("skip_nonfinite", "bool", "False", SKIPS),
     Argument(
         "model_group",
@@ -89,6 +94,7 @@ NUMPY = (
         "blocks", "Split | ByName[Split] | None", "None", "What counts as a layer within an array, the same or by name."
     ),
     Argument("skip_nonfinite", "bool", "False", SKIPS),
+    *STORAGE,
     Argument("shared_count", "bool", "False", "Count steps once for all names instead of once for each."),
     Argument("engine", "str | None", "None", 'Engine to use: "rule" declines kernels, and None takes the fastest.'),
 )
@@ -108,6 +114,12 @@ JAX = (
         only_with="adapt",
     ),
     Argument("blocks", "ByLeaf", "None", "What counts as a layer within a leaf, given as the masks are."),
+    *STORAGE[:-1],
+    STORAGE[-1]._replace(
+        type="int | None",
+        default="None",
+        means="The seed of stochastic rounding, known when a step is traced; None is 0.",
+    ),
     Argument("stats", "bool", "False", "Keep what each step measures in the state, for `layerwise.jax.stats`."),
     Argument(
         "axis_name",

@@ -13,17 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.errors import StateError
-from layerwise.jax import AdafactorState, LambState, LarsState, optimizers
+from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, _forms, optimizers
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
-from layerwise.storage.groups import decode
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 
-__all__ = ["from_optax", "from_torch", "to_optax", "to_torch"]
+__all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
-OF_WEIGHTS = ("step", "master", "remainder")
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 
 
@@ -50,7 +49,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return the state of `transform`, optax's, that goes on where ours left off with `state`."""
-    leaves = parameters(params)
+    leaves, state = parameters(params), _in_numbers(_forms.inner(state))
 
     def fill(one: Any) -> Any:
         kind, count = type(one).__name__, state.count
@@ -85,22 +84,22 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     """
     import torch
 
+    from layerwise.torch.checkpoints._bytes import saved as in_bytes
+
     leaves = parameters(params)
     _check_leaves(leaves, names=names, axes=axes)
     saved = optimizer.state_dict()
     keys = {name: key for group in saved["param_groups"] for name, key in _named(group)}
-    stored = {part: of_state(leaves, name, getattr(state, name)) for part, name in _parts(state).items()}
+    own, held = _forms.inner(state), _forms.held(state, leaves)
+    columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in _parts(own).items()}
     made: dict[Any, Any] = {}
     for i, leaf in enumerate(leaves.names):
         name = _name(leaf, names)
         if name not in keys:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        found = {part: np.asarray(one[i], np.float32) for part, one in stored.items() if one[i] is not None}
-        turned = _turned(found, _axes(leaf, axes))
-        made[keys[name]] = {
-            "step": torch.tensor(int(state.count)),
-            **{part: torch.from_numpy(np.array(value)) for part, value in turned.items()},
-        }
+        turned = _turned_as_stored(own, columns, held, i, _axes(leaf, axes))
+        arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
+        made[keys[name]] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
     return {**saved, "state": made}
 
 
@@ -111,40 +110,68 @@ def from_torch(
 
     `names` and `axes` are as in `to_torch`.
     """
-    ours, leaves = _ours(transform, params), parameters(params)
+    from layerwise.torch.checkpoints._bytes import restored
+
+    whole, leaves = transform.init(params), parameters(params)
+    ours = _ours(transform, params)
     _check_leaves(leaves, names=names, axes=axes)
     keys = {name: key for group in state_dict["param_groups"] for name, key in _named(group)}
     found, counts = [], set()
-    for leaf in leaves.names:
+    for leaf, p in zip(leaves.names, leaves.arrays, strict=True):
         one = state_dict["state"].get(keys.get(_name(leaf, names)))
         if one is None:
             raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        found.append(_turned(_numbers(one), back))
+        found.append(_read_torch(ours, restored(one, _shape_there(p, _axes(leaf, axes))), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
     trees = {name: leaves.like([one.get(part) for one in found]) for part, name in kept.items()}
-    return _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
+    filled = _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
+    return _with_weights(whole, filled, leaves, [one.get(MASTER, one.get(REMAINDER)) for one in found])
 
 
-def _numbers(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a parameter's state of the PyTorch front as numbers; weights are the caller's."""
-    arrays = {key: x.detach().cpu().double().numpy() for key, x in state.items() if key not in OF_WEIGHTS}
-    for key in [key for key in arrays if key + "_scale" in arrays]:
-        codes, scale = arrays[key][..., 0], arrays.pop(key + "_scale")  # the last dimension is of bytes
-        rows = scale.shape[0] if scale.ndim > 1 else 1
-        signed = str(state[key].dtype) == "torch.int8"
-        arrays[key] = decode(np, codes.reshape(rows, -1), scale.reshape(rows, -1), signed).reshape(codes.shape)
-    return arrays
+# ---- forms of storage
+
+
+def stored_as(state: Any, transform: Any, params: Any) -> Any:
+    """Return the state of `transform`, ours, with what `state`, of the same optimizer, holds in other storage formats.
+
+    What has the same format in both is taken over bit by bit. `params` are those that belong to `state`.
+    """
+    whole, leaves, inner = transform.init(params), parameters(params), _forms.inner(state)
+    ours = _ours(transform, params)
+    if type(inner) is not type(ours):
+        raise StateError(f"the state must be a {type(ours).__name__}, but is a {type(inner).__name__}.")
+    kept = {name: getattr(inner, name) for name in _parts(ours).values() if getattr(ours, name) is not None}
+    return _with_weights(whole, _filled(ours, leaves, inner.count, **kept), leaves, _forms.held(state, leaves))
+
+
+def _in_numbers(state: Any) -> Any:
+    """Return a state with numbers in place of their groups."""
+    parts = {name: _numbers_in(getattr(state, name), part, state) for part, name in _parts(state).items()}
+    return state._replace(**parts)
+
+
+def _numbers_in(tree: Any, part: str, state: Any) -> Any:
+    signed = is_signed(_rule(state), part)
+    return jax.tree.map(lambda x: _forms.numbers(x, signed), tree, is_leaf=_forms.is_grouped)
+
+
+def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:
+    """Return the state with what it is to hold beside weights, made of what another holds, or of the weights alone."""
+    if not isinstance(whole, MasterState):
+        return filled
+    rows = zip(leaves.arrays, of_state(leaves, "weights", whole.weights), held, strict=True)
+    return MasterState(filled, leaves.like([_forms.weights_as(*row) for row in rows]))
 
 
 # ---- the parts of a state
 
 
 def _ours(transform: Any, params: Any) -> Any:
-    state = transform.init(params)
+    state = _forms.inner(transform.init(params))
     if type(state) not in RULES:
         raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {type(state).__name__}.")
     return state
@@ -164,27 +191,29 @@ def _parts(state: Any) -> dict[str, str]:
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
     """Return our state with these trees in it, each array of the shape, dtype and place that it is to have."""
-    filled = {part: leaves.like(_fitted(leaves, part, getattr(ours, part), tree)) for part, tree in trees.items()}
+    called, rule = {name: part for part, name in _parts(ours).items()}, _rule(ours)
+    filled = {
+        name: leaves.like(_fitted(leaves, name, getattr(ours, name), tree, is_signed(rule, called[name])))
+        for name, tree in trees.items()
+    }
     return ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
 
 
-def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any) -> list[Any]:
+def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any, signed: bool) -> list[Any]:
     pairs = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
     fitted = []
     for name, ours, theirs in pairs:
-        if ours is not None and (theirs is None or np.shape(theirs) != ours.shape):
-            has = "none" if theirs is None else np.shape(theirs)
-            raise StateError(f"{part} of {name} must have the shape {ours.shape}, but has {has}. Do the options agree?")
-        fitted.append(None if ours is None else _placed(theirs, ours))
+        shape, has = _forms.shape(ours), _forms.shape(theirs)
+        if shape is not None and has != shape:
+            raise StateError(
+                f"{part} of {name} must have the shape {shape}, but has {has or 'none'}. Do the options agree?"
+            )
+        fitted.append(None if ours is None else _forms.in_form(theirs, ours, signed))
     return fitted
 
 
-def _placed(given: Any, like: Any) -> Any:
-    return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
-
-
 def _like(wanted: Any, given: Any) -> Any:
-    return jax.tree.map(lambda a, b: a if b is None else _placed(b, a), wanted, given)
+    return jax.tree.map(lambda a, b: a if b is None else _forms.placed(b, a), wanted, given)
 
 
 # ---- optax
@@ -262,6 +291,48 @@ def _name(leaf: str, names: Names) -> str:
 def _axes(leaf: str, axes: Axes) -> Sequence[int] | None:
     found = None if axes is None else axes(leaf) if callable(axes) else axes.get(leaf)
     return None if found is None else tuple(found)
+
+
+def _shape_there(p: Any, axes: Any) -> Any:
+    """Return the shape that a parameter has in PyTorch."""
+    return tuple(p.shape if axes is None else (p.shape[d] for d in axes))
+
+
+def _turned_as_stored(
+    state: Any, columns: Mapping[str, Sequence[Any]], held: Sequence[Any], i: int, axes: Any
+) -> dict[str, Any]:
+    """Return one parameter's state for PyTorch: as it is stored, or in numbers where its dimensions change places."""
+    found: dict[str, Any] = {}
+    for part, column in columns.items():
+        x = column[i] if axes is None else _forms.numbers(column[i], is_signed(_rule(state), part))
+        if _forms.is_grouped(x):
+            found |= {part: np.asarray(x.codes), part + SCALE: np.asarray(x.scale)}
+        elif x is not None:
+            found[part] = np.asarray(x, np.float32)
+    if held[i] is not None:
+        one = np.asarray(held[i])
+        found[MASTER if one.dtype == np.float32 else REMAINDER] = one
+    return _turned(found, axes)
+
+
+def _read_torch(ours: Any, one: Mapping[str, Any], axes: Any) -> dict[str, Any]:
+    """Return one parameter's state of PyTorch under the rule's names: groups stay groups where dimensions stay."""
+    found: dict[str, Any] = {}
+    for part, x in one.items():
+        if part == "step" or part.endswith(SCALE):
+            continue
+        x = x.detach().cpu()
+        found[part] = x.double().numpy() if x.is_floating_point() else x.numpy()
+        if part + SCALE in one:
+            grouped = Grouped(found[part], one[part + SCALE].detach().cpu().numpy())
+            found[part] = grouped if axes is None else np.asarray(_forms.numbers(grouped, is_signed(_rule(ours), part)))
+    if MASTER in found:
+        found[MASTER] = found[MASTER].astype(np.float32)
+    return _turned(found, axes)
+
+
+def _rule(ours: Any) -> Any:
+    return RULES[type(ours)]
 
 
 def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:

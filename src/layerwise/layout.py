@@ -12,6 +12,7 @@ from layerwise.hyper import Hyper
 from layerwise.names import Name
 
 Shape = tuple[int, ...]
+Kept = tuple[bool, ...]  # of a state: whether it extends along each dimension of the tensor
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,16 @@ def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: fl
     seen = shape if part is None else part.shape(shape)
     fitted = h.fit(seen, () if part is None else part.dims(), machine_eps)
     return Piece(part, seen, fitted, tuple(rule.shapes(fitted, seen)))
+
+
+def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
+    """Return, for each of the rule's states, along which of the tensor's dimensions it extends."""
+    piece = layout.pieces[0]
+    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
+    found: list[Kept | None] = []
+    for shape in rule.shapes(piece.h, grown):
+        kept = None if shape is None else [n == m for n, m in zip(shape, grown, strict=True)]
+        if kept is not None and len(kept) > ndim and piece.part is not None:
+            del kept[piece.part.axis]  # which counts blocks
+        found.append(None if kept is None else tuple(kept))
+    return tuple(found)

@@ -19,6 +19,7 @@ from typing import Any
 import triton
 from cases import KERNELED
 from engines.worlds import WORLDS, Stepping, make_job, mapped
+from gpu.storing import FORMS, gradient_of, now_of, stored_job
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
@@ -52,7 +53,10 @@ class Elsewhere:
         self.get_current_stream = lambda device=None: 0
 
 
-def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
+STORED = [(320, 128), (300, 71), (300,)]
+
+
+def compiled(target: GPUTarget, extent: str) -> dict[Any, Any]:
     driver.set_active(Elsewhere(target))
     found: dict[Any, Any] = {}
     run = jit.JITFunction.run
@@ -65,14 +69,29 @@ def compiled(target: GPUTarget, few: bool) -> dict[Any, Any]:
 
     jit.JITFunction.run = noted
     engine.DEVICES = ("cpu",)
-    torch = WORLDS[1]
     for case in KERNELED:
-        for options in OPTIONS[: 1 if few else None]:
-            for dtypes in DTYPES[: 1 if few else None]:
-                h = case.hyper(**{name: x for name, x in options.items() if name in case.options})
-                jobs = [make_job(case, h, s, b, 0, dtypes) for b, s in BLOCKS]
-                Stepping(engine.GpuEngine(None)).step([mapped(job, torch.array) for job in jobs])
+        if extent == "formats":
+            in_formats(case)
+        else:
+            plain(case, 1 if extent == "few" else None)
     return found
+
+
+def plain(case: Any, few: int | None) -> None:
+    for options in OPTIONS[:few]:
+        for dtypes in DTYPES[:few]:
+            h = case.hyper(**{name: x for name, x in options.items() if name in case.options})
+            jobs = [make_job(case, h, s, b, 0, dtypes) for b, s in BLOCKS]
+            Stepping(engine.GpuEngine(None)).step([mapped(job, WORLDS[1].array) for job in jobs])
+
+
+def in_formats(case: Any) -> None:
+    """Compile steps of tensors in formats: all forms for one optimizer, two for the others."""
+    for form in FORMS if case.name == "Lamb" else FORMS[:2]:
+        jobs = [stored_job(case, shape, form) for shape in STORED]
+        jobs = [job for job in jobs if not engine.declined(job)]
+        grads, nows = [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs]
+        engine.GpuEngine(None).prepare(jobs).step(grads, nows)
 
 
 def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
@@ -106,5 +125,5 @@ def resources(cubin: bytes) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    for line in report(compiled(TARGETS[sys.argv[1]], few=sys.argv[2] == "few")):
+    for line in report(compiled(TARGETS[sys.argv[1]], sys.argv[2])):
         print(json.dumps(line))

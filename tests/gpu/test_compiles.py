@@ -38,9 +38,13 @@ def all_phases(kernels):
     )
 
 
+FORMATS = pytest.param("formats", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("extent", [EXTENT, FORMATS])
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"] if EXTENT == "all" else ["sm_90"])
-def test_for_nvidia(target):
-    kernels = compiled(target, EXTENT)
+def test_for_nvidia(target, extent):
+    kernels = compiled(target, extent)
     assert all_phases(kernels)
     for one in kernels:
         # Where tiles, or sums in float64, take many registers, the assembler puts a few numbers aside.
@@ -53,8 +57,9 @@ def test_for_nvidia(target):
 
 
 @pytest.mark.slow
-def test_for_amd():
-    kernels = compiled("gfx942", EXTENT)
+@pytest.mark.parametrize("extent", [EXTENT, "formats"])
+def test_for_amd(extent):
+    kernels = compiled("gfx942", extent)
     assert all_phases(kernels)
     for one in kernels:
         assert [one[name] for name in ("vgpr_spill_count", "private_segment_fixed_size")] == [0, 0], one

@@ -197,7 +197,8 @@ def test_settings_that_tensors_share_are_computed_once(monkeypatch):
     computed, numbers_of = [], step_params.numbers
     monkeypatch.setattr(step_params, "numbers", lambda *given: (computed.append(1), numbers_of(*given))[1])
     made, tables = [], []
-    job = jobs_of(case_of("Lamb"), [(5,)])[0]
+    own = jobs_of(case_of("Lamb"), [(5,)])[0]
+    job = engines.Job(own.rule, own.h, own.p, own.state)
     for n in (2, 100):
         params = step_params.StepParams([job] * n, torch.device(DEVICE))
         groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)

@@ -38,7 +38,7 @@ KERNELS = {
         "statistics.fold", "statistics.total", "statistics.renew",
     ],
 }  # fmt: skip
-CLIPPING = ["parts.square", "parts.add_up"]
+CLIPPING = ["passes.square", "parts.add_up"]
 
 
 def name_of(kernel):

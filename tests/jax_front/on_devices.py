@@ -18,6 +18,9 @@ from jax.sharding import PartitionSpec as P
 from jax_front.front import FRONTS, NAMES, close, made, taken, tree
 
 from layerwise.errors import ParameterError
+from layerwise.jax._drive import Cut
+from layerwise.jax._storage import Storing
+from layerwise.storage.options import Wanted
 
 SHAPES = {"w": (16, 24), "b": (24,), "stack": (8, 16, 8), "odd": (16, 3)}
 SPECS = {"w": P("x", "y"), "b": P(), "stack": P("x", None, "y"), "odd": P("x")}
@@ -212,7 +215,71 @@ def keeps_its_types(name):
     close(train(params, grads), expected(name, 1, 1, 1, in_blocks=False)[0], 3e-6)
 
 
+STORED = {"w": (64, 128), "stack": (8, 16, 64), "v": (8192,), "b": (7,)}
+CUTS = {"w": P("x", "y"), "stack": P("x"), "v": P("x"), "b": P()}
+STORAGE = {"rounding": "stochastic", "master_weights": "split24", "state_dtype": {"exp_avg": "int8"}, "seed": 5}
+
+
+def low(seed):
+    return tree(seed, STORED, "bfloat16")
+
+
+def stored(name, devices, parts=False):
+    """Codes, scales, remainders and weights are one device's, but for a few where sums round otherwise."""
+    mesh, state_dtype = mesh_of(devices), {"Lars": "momentum_buffer"}.get(name, "exp_avg")
+    more = {**STORAGE, "state_dtype": {state_dtype: "int8"}, **taken(name, {"factored": False})}
+    if parts:
+        opt = made(name, axis_name=("x", "y"), specs=CUTS, **more)
+
+        @jax.jit
+        @partial(jax.shard_map, mesh=mesh, in_specs=(CUTS, CUTS), out_specs=(CUTS, CUTS))
+        def train(params, grads):
+            state = opt.init(params)
+            updates, state = opt.update(grads, state, params)
+            return optax.apply_updates(params, updates), state.weights
+
+        ours = train(placed(mesh, low(0), CUTS), placed(mesh, low(1), CUTS))
+    else:
+        opt, params = made(name, **more), placed(mesh, low(0), CUTS)
+        ours, state = steps(jax.jit(opt.update), params, opt.init(params), [placed(mesh, low(i), CUTS) for i in (1, 2)])
+        ours = ours, state.weights, state.inner
+        for x in jax.tree.leaves(state.inner):
+            assert x.ndim < 2 or x.sharding.spec[0] == "x", (x.shape, x.sharding)
+    plain = made(name, **more)
+    new, state = steps(jax.jit(plain.update), low(0), plain.init(low(0)), [low(i) for i in ((1,) if parts else (1, 2))])
+    wanted = (new, state.weights) if parts else (new, state.weights, state.inner)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+        assert a.dtype == b.dtype
+        a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+        size = np.max(np.abs(b), initial=1e-30)
+        assert np.mean(np.abs(a - b) > 2e-6 * size) < 0.02, (np.mean(a != b), a.shape)
+
+
+def bits_of_parts():
+    """Random bits of a part are those of the whole, whatever cuts it."""
+    for devices in (2, 4, 8):
+        mesh = mesh_of(devices)
+        for name in ("w", "stack", "v"):
+            whole = lars_storing(name, np.zeros(STORED[name], jnp.bfloat16), Cut((), None))
+            wanted = np.asarray(whole._random("", jnp.int32(7)).array)
+
+            def here(p, name=name):
+                dims = tuple(() if a is None else (a,) for a in (*CUTS[name], *[None] * (p.ndim - len(CUTS[name]))))
+                cut = Cut(tuple(a for one in dims for a in one), dims)
+                return lars_storing(name, p, cut)._random("", jnp.int32(7)).array
+
+            part = jax.shard_map(here, mesh=mesh, in_specs=CUTS[name], out_specs=CUTS[name], check_vma=False)
+            np.testing.assert_array_equal(np.asarray(part(jnp.zeros(STORED[name], jnp.bfloat16))), wanted)
+
+
+def lars_storing(name, p, cut):
+    return Storing(None, name, p, cut, Wanted(rounding="stochastic", seed=4), {}, {})
+
+
 CHECKS = {
+    "bits_of_parts": bits_of_parts,
+    **{f"stored-{n}-{d}": partial(stored, n, d) for n in NAMES for d in (2, 4)},
+    **{f"stored_in_parts-{n}-{d}": partial(stored, n, d, parts=True) for n in NAMES for d in (2, 4)},
     **{f"under_jit-{n}-{d}": partial(under_jit, n, d) for n in NAMES for d in MESHES},
     **{f"in_parts-{n}-{d}": partial(in_parts, n, d) for n in NAMES for d in MESHES},
     **{f"in_parts_unchecked-{n}": partial(in_parts, n, 8, check_vma=False) for n in NAMES},

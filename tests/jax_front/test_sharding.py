@@ -19,6 +19,7 @@ MOST = 900  # seconds that all checks together may take: a collective that nobod
 FAST = {
     "under_jit-Adafactor-4", "in_parts-Adafactor-8", "stays_where_it_is-Lars", "gathers_nothing-Lamb",
     "in_the_type-Lars", "keeps_its_types-Lars", "by_what_jax_knows-Lamb", "does_not_guess-Lars",
+    "bits_of_parts", "stored-Lamb-4", "stored_in_parts-Lars-4",
 }  # fmt: skip
 assert CHECKS.keys() >= FAST
 

@@ -12,7 +12,8 @@
 from layerwise.jax import optimizers
 from layerwise.jax._presets import preset
 from layerwise.jax._stats import stats
+from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the optimizers and their states
 
-__all__ = ["preset", "stats"]
+__all__ = ["Grouped", "MasterState", "preset", "stats"]
 __all__ += optimizers.__all__

@@ -15,6 +15,7 @@ from layerwise.drive import MEANS, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, Wanted, completed, first_column, measured
 from layerwise.jax._recompute import Namespace, Running
+from layerwise.jax._unread import Unread
 from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
@@ -57,6 +58,7 @@ class Task:
         return asking
 
     def _read(self, x: Any) -> Any:
+        x = x.read() if isinstance(x, Unread) else x
         # The second moments of complex parameters are real.
         return jnp.asarray(x).astype(self.dtype if jnp.iscomplexobj(x) else jnp.finfo(self.dtype).dtype)
 

@@ -10,12 +10,13 @@ import jax
 import optax
 
 from layerwise.checks import FLAG
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.jax import _optax
 from layerwise.jax._mesh import as_mesh
-from layerwise.jax._options import options
+from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Mask, Transformation
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 
 Rate = float | jax.Array | Callable[[Any], Any]
 Number = float | jax.Array
@@ -29,6 +30,7 @@ def make(
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation that `given`, every argument by its name, asks for."""
     checked = options(h, _optax.options(h, given), _optax.in_messages(h))
+    want = _wanted(rule, checked.h, given)
     ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):
         raise ContradictionError(
@@ -43,12 +45,32 @@ def make(
         ratio_mask=True if ratio_mask is None else ratio_mask,
         blocks=blocks,
         stats=FLAG("stats", given["stats"], "Pass True or False."),
-        mesh=as_mesh(given["axis_name"], given["specs"], _needs_specs(checked.h, blocks)),
+        mesh=as_mesh(given["axis_name"], given["specs"], _needs_specs(checked.h, blocks, want)),
+        want=want,
     ).as_optax()
 
 
-def _needs_specs(h: Any, blocks: Any) -> str | None:
+def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
+    """Return how weights and state are wanted to be stored."""
+    if is_traced(given["seed"]):
+        way_out = "With inject_hyperparams, name it among static_args."
+        raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
+    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    dtype = given["state_dtype"]
+    stored = {"state_dtype": dtype.dtype.name if isinstance(dtype, jax.Array) else dtype, "seed": given["seed"] or 0}
+    want = wanted({name: given[name] for name in OPTIONS} | stored, rule)
+    # float32 is what optax's argument is where nothing was said.
+    if any(dtype != "float32" for dtype in h.state_dtypes().values()):
+        check_fits(want, h, "dtype_momentum")
+    return want
+
+
+def _needs_specs(h: Any, blocks: Any, want: Wanted) -> str | None:
     """Return what cannot be cut without knowing which dimension is cut."""
     if getattr(h, "factored", False) is not False:
         return "factored statistics"
+    if "int8" in want.state.values():
+        return 'state_dtype="int8"'
+    if want.draws_weights() or any(want.draws_state(*one) for one in want.state.items()):
+        return "rounding at random"
     return None if blocks is None else "blocks"

@@ -102,11 +102,14 @@ def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
     return cut._replace(dims=(*cut.dims[: part.axis], (), *cut.dims[part.axis :]))
 
 
-def with_axes(made: Any, p: Any, cut: Cut) -> Any:
-    """Return a part of the state, known to JAX to differ along the axes that cut it, as its parameter is."""
-    if made is None or made.shape == p.shape or cut.dims is None or not varying(p):
+def with_axes(made: Any, p: Any, cut: Cut, every: bool = False) -> Any:
+    """Return a part of the state, known to JAX to differ along the axes that cut it, as its parameter is.
+
+    These are the axes of dimensions that it extends along, or `every` one.
+    """
+    if made is None or (made.shape == p.shape and not every) or cut.dims is None or not varying(p):
         return made
-    axes = tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
+    axes = cut.axes if every else tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
     if not axes:
         return made
     lax: Any = jax.lax

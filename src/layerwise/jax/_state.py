@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from layerwise.errors import StateError, sentence
 
 Shape = tuple[int, ...]
+SCALE = "scale"  # what parts of a state are called here that hold the scales of groups
 REAL = "exp_avg_sq"  # parts of a state that begin so are real where a parameter is complex
 WAY_OUT = "Make the state with init, for the same parameters and options."
 
@@ -41,7 +42,7 @@ def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None) -> Any:
         return None
     own = computing(p.dtype)
     wanted = jnp.dtype(dtype) if dtype is not None else real(own) if part.startswith(REAL) else own
-    sharding = _sharding(p, shape)
+    sharding = _sharding(p, part, shape)
     if sharding is not None:
         return jnp.zeros(shape, wanted, device=sharding)
     if shape == tuple(p.shape):
@@ -49,7 +50,7 @@ def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None) -> Any:
     return jnp.zeros(shape, wanted)
 
 
-def _sharding(p: Any, shape: Shape) -> NamedSharding | None:
+def _sharding(p: Any, part: str, shape: Shape) -> NamedSharding | None:
     """The parameter's sharding, without what cuts dimensions that the state does not have at their length."""
     sharding = p.sharding if isinstance(p, jax.Array) and not isinstance(p, jax.core.Tracer) else None
     if sharding is None:
@@ -59,7 +60,10 @@ def _sharding(p: Any, shape: Shape) -> NamedSharding | None:
     if not isinstance(sharding, NamedSharding):
         return None
     spec = (*sharding.spec, *[None] * len(p.shape))[: len(p.shape)]
-    kept = [cut if _divides(sharding, cut, n, of) else None for cut, n, of in zip(spec, shape, p.shape, strict=True)]
+    if len(shape) != len(p.shape) or part == SCALE:  # rows, each with its groups
+        spec = (spec[0], *[None] * (len(shape) - 1))
+    each = zip(spec, shape, p.shape, strict=False)
+    kept = [cut if _divides(sharding, cut, n, of) else None for cut, n, of in each]
     return NamedSharding(sharding.mesh, PartitionSpec(*kept))
 
 
@@ -85,7 +89,7 @@ def check_count(count: Any) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
-    if _is_known(count) and count < 0:
+    if _is_known(count) and int(count) < 0:
         raise StateError(sentence("count", "≥ 0", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
 
 

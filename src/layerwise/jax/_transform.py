@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,9 +17,19 @@ from layerwise.jax import _mesh, _state, _trees
 from layerwise.jax._drive import Cut, Task, driven
 from layerwise.jax._options import Options
 from layerwise.jax._stats import measured
+from layerwise.jax._storage import (
+    Grouped,
+    MasterState,
+    Storing,
+    check_grouped,
+    check_held,
+    unread,
+    weights_of,
+)
 from layerwise.jax._trees import Leaves
-from layerwise.layout import Layout, lay_out
+from layerwise.layout import Layout, kept_dims, lay_out
 from layerwise.rules.asks import Now, Stepped
+from layerwise.storage.options import Wanted, is_signed
 
 
 class Mask(NamedTuple):
@@ -39,6 +49,7 @@ class Plan:
     decayed: bool
     parts: tuple[_state.Shape | None, ...]  # of the state, as it is stored
     cut: Cut
+    storing: Storing
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +64,7 @@ class Transformation:
     blocks: Any
     stats: bool
     mesh: _mesh.Mesh
+    want: Wanted
 
     def as_optax(self) -> optax.GradientTransformationExtraArgs:
         return optax.GradientTransformationExtraArgs(self.init, self.update)
@@ -62,13 +74,14 @@ class Transformation:
     def init(self, params: Any) -> Any:
         leaves = _trees.parameters(params)
         plans = self._plans(params, leaves)
-        made = [self._fresh(plan, plan.p) for plan in plans]
+        made = [self._fresh(plan) for plan in plans]
         trees = [
             leaves.like([one[i] for one in made]) if self._is_kept(part) else None
             for i, part in enumerate(self.rule.State._fields)
         ]
         stats = leaves.like([self._no_stats(plan) for plan in plans]) if self.stats else None
-        return self.state(jnp.zeros((), jnp.int32), *trees, stats)
+        state = self.state(jnp.zeros((), jnp.int32), *trees, stats)
+        return MasterState(state, leaves.like([plan.storing.held() for plan in plans])) if self.want.master else state
 
     def _is_kept(self, part: str) -> bool:
         """Whether any parameter could have this part of the state: momentum only where it was asked for."""
@@ -83,7 +96,8 @@ class Transformation:
 
     def _measured_at_first(self, plan: Plan) -> dict[str, Any]:
         p = jnp.zeros(plan.p.shape, plan.p.dtype)
-        tasks = list(self._tasks(plan, p, p, self._fresh(plan, p), jnp.zeros((), jnp.int32)))
+        plan = replace(plan, p=p, storing=plan.storing._replace(p=p))
+        tasks = list(self._tasks(plan, None, p, self._fresh(plan), jnp.zeros((), jnp.int32)))
         return self._measured([*driven(tasks)], tasks)
 
     # ---- update
@@ -94,21 +108,41 @@ class Transformation:
             raise ParameterError("the step is measured against the parameters. Call update(updates, state, params).")
         leaves = _trees.parameters(params)
         grads = _trees.gradients(leaves, updates)
+        whole, state = state, self._without_weights(state)
         self._check_state(state)
         plans = self._plans(params, leaves)
-        stored = self._stored(plans, leaves, state)
+        stored, held = self._stored(plans, leaves, state), self._held(plans, leaves, whole)
         stats = _trees.of_state(leaves, "stats", state.stats)
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
-        tasks = {i: list(self._tasks(plans[i], plans[i].p, grads[i], stored[i], state.count)) for i in due}
+        tasks = {i: list(self._tasks(plans[i], held[i], grads[i], stored[i], state.count)) for i in due}
+        t = _state.counted(state.count)
         done = driven([task for each in tasks.values() for task in each])
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
-            moves[i] = _move(plans[i], grads[i], stepped)
-            stored[i] = _remembered(plans[i], stored[i], stepped)
+            moves[i], held[i] = _move(plans[i], grads[i], stepped, held[i], t)
+            stored[i] = _remembered(plans[i], stored[i], stepped, t)
             if self.stats:
                 stats[i] = self._measured(stepped, each)
-        return leaves.of_all(moves), self._next(state, leaves, stored, stats)
+        found = self._next(state, leaves, stored, stats)
+        return leaves.of_all(moves), MasterState(found, leaves.like(held)) if self.want.master else found
+
+    def _without_weights(self, state: Any) -> Any:
+        """Return the optimizer's own state."""
+        if isinstance(state, MasterState) != bool(self.want.master):
+            made = "a" if isinstance(state, MasterState) else "no"
+            raise StateError(
+                f"the state has {made} part for what weights lack, and master_weights is {self.want.master!r}. "
+                "layerwise.convert.stored_as(state, optimizer, params) puts it in the form that the optimizer has."
+            )
+        return state.inner if self.want.master else state
+
+    def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
+        """Return what is held beside the weights of each parameter."""
+        held = _trees.of_state(leaves, "weights", state.weights) if self.want.master else [None] * len(plans)
+        for plan, one in zip(plans, held, strict=True):
+            check_held(plan.name, plan.p, one, self.want.master)
+        return held
 
     def _stored(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[list[Any]]:
         """For each parameter the parts of its state."""
@@ -116,7 +150,11 @@ class Transformation:
         columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _state.parts(state), strict=True)]
         for column, name, i in zip(columns, called, range(len(called)), strict=True):
             for plan, one in zip(plans, column, strict=True):
-                _state.check_part(f"{name} of {plan.name}", one, plan.parts[i])
+                if isinstance(one, Grouped):
+                    signed = is_signed(self.rule, self.rule.State._fields[i])
+                    check_grouped(f"{name} of {plan.name}", one, plan.parts[i], signed)
+                else:
+                    _state.check_part(f"{name} of {plan.name}", one, plan.parts[i])
         return [list(row) for row in zip(*columns, strict=True)]
 
     def _next(self, state: Any, leaves: Leaves, stored: list[list[Any]], stats: list[Any]) -> Any:
@@ -137,15 +175,17 @@ class Transformation:
         if (state.stats is not None) != self.stats:
             raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it again.")
 
-    def _tasks(self, plan: Plan, p: Any, g: Any, state: Sequence[Any], count: Any) -> Iterator[Task]:
-        scalar = _scalar(p)
+    def _tasks(self, plan: Plan, held: Any, g: Any, state: Sequence[Any], count: Any) -> Iterator[Task]:
+        p, scalar = plan.p, _scalar(plan.p)
+        signed = [is_signed(self.rule, field) for field in self.rule.State._fields]
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
         t = _state.counted(count)
         now = Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
         for piece in plan.layout.pieces:
             h: Any = piece.h
-            arrays = tuple(None if x is None else piece.view(x) for x in (p, g, *state))
+            parts = (unread(x, sign, piece.view) for x, sign in zip(state, signed, strict=True))
+            arrays = (weights_of(p, held, piece.view), piece.view(g), *parts)
             cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _state.computing(p.dtype)
             yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
 
@@ -153,12 +193,10 @@ class Transformation:
         blocked = bool(tasks[0].block_dims) or len(tasks) > 1
         return measured([one.stats for one in stepped], tasks, blocked, _state.real(tasks[0].dtype))
 
-    def _fresh(self, plan: Plan, p: Any) -> list[Any]:
+    def _fresh(self, plan: Plan) -> list[Any]:
         """The state of one parameter before its first step."""
-        dtypes = self.options.h.state_dtypes()
         parts = zip(self.rule.State._fields, plan.parts, strict=True)
-        made = [_state.zeros(p, part, shape, dtypes.get(part)) for part, shape in parts]
-        return [_mesh.with_axes(one, p, plan.cut) for one in made]
+        return [plan.storing.fresh(part, shape) for part, shape in parts]
 
     # ---- what is said of each parameter
 
@@ -179,7 +217,10 @@ class Transformation:
         layout = lay_out(name, self.rule, h, _mesh.whole_shape(here, cut), blocks, eps)
         if cut.axes:
             layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
-        return Plan(name, p, layout, decayed, layout.state_shapes(), cut)
+        kept = zip(self.rule.State._fields, kept_dims(self.rule, layout, len(here)), strict=True)
+        alike = {field: one is not None and all(one) for field, one in kept}
+        storing = Storing(self.rule, name, p, cut, self.want, self.options.h.state_dtypes(), alike)
+        return Plan(name, p, layout, decayed, layout.state_shapes(), cut, storing)
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:
@@ -190,17 +231,24 @@ def _scalar(p: Any) -> Any:
     return _state.real(_state.computing(p.dtype))
 
 
-def _move(plan: Plan, g: Any, stepped: Sequence[Stepped]) -> Any:
-    """What is to be added to the parameter, in the dtype that its gradient and it have together."""
+def _move(plan: Plan, g: Any, stepped: Sequence[Stepped], held: Any, t: Any) -> tuple[Any, Any]:
+    """Return what is to be added to the parameter, and what is held beside it.
+
+    It has the dtype of the gradient and the parameter together; float32 where it leads to weights rounded here.
+    """
     sums = [sum(a * x for a, x in one.moves) for one in stepped]
-    return _joined(plan.layout, sums, plan.p.shape).astype(jnp.result_type(plan.p, g))
+    move = _joined(plan.layout, sums, plan.p.shape)
+    if not plan.storing.rounds(held):
+        return move.astype(jnp.result_type(plan.p, g)), None
+    return plan.storing.moved(held, move, t)
 
 
-def _remembered(plan: Plan, before: Sequence[Any], stepped: Sequence[Stepped]) -> list[Any]:
-    return [
-        None if old is None else _joined(plan.layout, [one.state[i] for one in stepped], old.shape).astype(old.dtype)
-        for i, old in enumerate(before)
-    ]
+def _remembered(plan: Plan, before: Sequence[Any], stepped: Sequence[Stepped], t: Any) -> list[Any]:
+    fields, found = plan.storing.rule.State._fields, []
+    for i, (field, old, shape) in enumerate(zip(fields, before, plan.parts, strict=True)):
+        pieces = () if old is None else [one.state[i] for one in stepped]
+        found.append(plan.storing.written(field, old, _joined(plan.layout, pieces, shape), t) if pieces else None)
+    return found
 
 
 def _joined(layout: Layout, pieces: Sequence[Any], shape: Any) -> Any:

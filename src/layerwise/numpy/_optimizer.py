@@ -23,14 +23,16 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
-from layerwise.layout import Piece, lay_out
+from layerwise.layout import Piece, kept_dims, lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._memory import Occupied
 from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
+from layerwise.numpy._storage import Storing
 from layerwise.rules.asks import Now
+from layerwise.storage.options import MASTER, PLAIN
 from layerwise.telemetry import summary
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
@@ -39,6 +41,7 @@ ENGINES = (candidate(), Candidate("rule", RULE))
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
+Together = tuple[tuple[Name, ...], tuple[bool, ...]]  # names that are stepped together, and which jobs are plain
 
 
 class Optimizer(Settable):
@@ -56,7 +59,7 @@ class Optimizer(Settable):
         self._slots: dict[Name, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[Name, tuple[int, ...], Any], Plan] = {}
-        self._layouts: dict[tuple[Name, ...], Any] = {}  # of engines, by the names stepped together, without arrays
+        self._layouts: dict[Together, Any] = {}  # of engines, without arrays
         self._skipped = 0
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._matched = False  # whether all patterns are known to match a name
@@ -131,17 +134,23 @@ class Optimizer(Settable):
             self._skipped += 1
             return
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
-        slots = {name: self._slots.get(name) or self._fresh(plans[name], p) for name, (p, _) in entries.items()}
+        storing = {name: self._storing(name, plans[name], p) for name, (p, _) in entries.items()}
+        slots, converted = self._in_form(storing)
         counts, furthest = self._counted(slots, whole)
         lr, lam = self._scheduled(furthest - 1)
         nows = {name: self._now(plans[name], counts[name], lr, lam) for name in entries}
         pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
-        jobs = [self._job(slots[name], piece, entries[name][0]) for name, piece in pieces]
+        jobs = [self._job(slots[name], piece, storing[name]) for name, piece in pieces]
         apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
-        together = tuple(entries)
+        together = (tuple(entries), tuple(job.storage is None for job in jobs))
         prepared = prepare(choose(self._options.engine, ENGINES), jobs, self._layouts.pop(together, None))
         with np.errstate(all="ignore"):
+            for name, weights in converted.items():
+                entries[name][0][...] = weights
             prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
+            for name, slot in slots.items():
+                if MASTER in slot.beside:
+                    entries[name][0][...] = slot.beside[MASTER]
         measured = iter(prepared.stats())
         for name, slot in slots.items():
             slot.step = counts[name]
@@ -163,7 +172,7 @@ class Optimizer(Settable):
         begins = whole or any(slot.step >= self._furthest for slot in slots.values())
         return dict.fromkeys(slots, self._furthest + begins), self._furthest + begins
 
-    def _remember(self, together: tuple[Name, ...], layouts: Any) -> None:
+    def _remember(self, together: Together, layouts: Any) -> None:
         """Keep what was laid out for the next time, and only so much of it."""
         self._layouts[together] = layouts
         if len(self._layouts) > MOST_LAYOUTS + len(self._slots):
@@ -178,9 +187,13 @@ class Optimizer(Settable):
         scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
         return Now(t, *scaled, beta2=self._options.h.beta2_of(t))
 
-    def _job(self, slot: Slot, piece: Piece, p: Array) -> Job:
+    def _job(self, slot: Slot, piece: Piece, storing: Storing) -> Job:
         state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
-        return Job(self._rule, piece.h, piece.view(np.asarray(p)), state, piece.block_dims)
+        stepped = np.asarray(slot.beside.get(MASTER, storing.p))
+        short = any(s is not None and s.dtype.itemsize == 2 for s in slot.state)
+        plain = self._options.storage == PLAIN and not slot.beside and not short
+        storage = None if plain else storing.storage_of(slot, piece)
+        return Job(self._rule, piece.h, piece.view(stepped), state, piece.block_dims, storage=storage)
 
     def _plan(self, name: Name, p: Array) -> Plan:
         key = name, p.shape, p.dtype
@@ -197,16 +210,26 @@ class Optimizer(Settable):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        return Plan(layout, chosen["lr_scale"], chosen["decay"].factor)
+        kept = zip(self._rule.State._fields, kept_dims(self._rule, layout, len(shape)), strict=True)
+        alike = {field: one is not None and all(one) for field, one in kept}
+        return Plan(layout, chosen["lr_scale"], chosen["decay"].factor, alike)
 
-    def _fresh(self, plan: Plan, p: Array) -> Slot:
-        dtype = _arrays.computing(p.dtype)
-        names = self._rule.State._fields
-        made = {
-            key: None if shape is None else np.zeros(shape, self._options.state_dtypes.get(key, dtype))
-            for key, shape in zip(names, plan.layout.state_shapes(), strict=True)
-        }
-        return Slot(p.shape, self._rule.State(**made))
+    def _storing(self, name: Name, plan: Plan, p: Array) -> Storing:
+        return Storing(name, self._rule, plan, p, self._options.storage, self._options.state_dtypes)
+
+    def _in_form(self, storing: Mapping[Name, Storing]) -> tuple[dict[Name, Slot], dict[Name, Array]]:
+        """Return the slots as they are wanted to be stored, and the weights that become others by it."""
+        slots: dict[Name, Slot] = {}
+        converted: dict[Name, Array] = {}
+        for name, one in storing.items():
+            if name not in self._slots:
+                slots[name] = one.fresh()
+            elif self._options.storage == PLAIN and not self._slots[name].beside:
+                slots[name] = self._slots[name]
+            else:
+                slots[name], weights = one.in_form(self._slots[name])
+                converted |= {} if weights is None else {name: weights}
+        return slots, converted
 
     def _read(self, name: str) -> Any:
         if name in RATES:
@@ -222,8 +245,7 @@ class Optimizer(Settable):
         changed = self._options.changed(options, _check_engine)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
-            for name, state in states.items():
-                self._slots[name].state = state
+            self._slots |= states
             self._layouts.clear()
             self._plans.clear()
             self._matched = False
@@ -271,20 +293,23 @@ class Optimizer(Settable):
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that can change while training, without schedules, and the role of lr."""
+        """Return the settings that can change while training, without schedules, the role of lr, and the seed."""
         h = self._options.h
         values = {name: getattr(h, name) for name in _saved.SETTINGS if hasattr(h, name)}
-        return {name: value for name, value in values.items() if not callable(value)}
+        kept = {name: value for name, value in values.items() if not callable(value)}
+        return {**kept, "seed": self._options.storage.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved state, or raise StateError and stay as it was.
 
-        State keeps the dtype it was saved with. lr and weight_decay are restored where both there and here they are
-        numbers; a schedule given here stays.
+        State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
+        restored; a schedule stays what it is here.
         """
         saved = _saved.parse(self._hyper.optimizer, state)
-        slots = {name: _saved.slot(name, entry, self._shapes_of(name, entry)) for name, entry in saved.entries.items()}
+        entries = saved.entries.items()
+        slots = {name: _saved.slot(name, one, self._shapes_of(name, one), self._rule) for name, one in entries}
         settings: dict[str, Any] = _saved.settings(saved, self._settings())
+        self._options = self._options.seeded(settings.pop("seed", None))
         self._options = replace(self._options, h=replace(self._options.h, **settings))
         self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
         self._seen.clear()
@@ -306,6 +331,7 @@ class Optimizer(Settable):
         changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
         changed += [f"{k}={one.given!r}" for k, one in self._options.by_name.items() if one.given is not None]
         changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
+        changed += [f"{k}={given!r}" for k, given in self._options.stored.items() if given not in (None, False, 0)]
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
 
 

@@ -18,6 +18,9 @@ from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import named_dtype
 from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._slots import Plan, Slot
+from layerwise.numpy._storage import as_numbers
+from layerwise.registry import ENTRIES
+from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, wanted
 
 FLAGS = tuple(one.name for one in NUMPY if one.type == "bool")
 RATES = ("lr", "weight_decay")
@@ -34,6 +37,8 @@ class Options:
     flags: Mapping[str, bool]
     engine: str | None
     state_dtypes: Mapping[str, np.dtype[Any]]
+    stored: Mapping[str, Any]  # the options of storage as they were given
+    storage: Wanted
 
     @classmethod
     def of(cls, hyper: type[Hyper], given: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
@@ -50,7 +55,12 @@ class Options:
         check_engine(given["engine"])
         by_name_checked = settings_by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **by_name})
         dtypes = {key: named_dtype("momentum_dtype", name) for key, name in h.state_dtypes().items()}
-        return cls(h, by_name_checked, flags, given["engine"], dtypes)
+        stored = {name: given[name] for name in OPTIONS}
+        want = wanted(stored, ENTRIES[hyper.optimizer].rule)
+        check_fits(want, h)
+        for name in {*want.state.values()} - {"int8"}:
+            named_dtype("state_dtype", name)
+        return cls(h, by_name_checked, flags, given["engine"], dtypes, stored, want)
 
     def read(self, name: str) -> Any:
         """Return the value of an option. Mappings are read-only: writing to one would change nothing."""
@@ -59,6 +69,8 @@ class Options:
             return MappingProxyType(given) if isinstance(given, Mapping) else given
         if name in self.flags:
             return self.flags[name]
+        if name in self.stored:
+            return self.stored[name]
         return self.engine if name == "engine" else getattr(self.h, name, None)
 
     def changed(self, values: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
@@ -69,7 +81,7 @@ class Options:
         if values.keys() <= {*RATES}:
             return replace(self, h=replace(self.h, **values))
         options = [spec.name for spec in fields(self.h)]
-        known = {name: self.read(name) for name in (*options, *self.by_name, *self.flags, "engine")}
+        known = {name: self.read(name) for name in (*options, *self.by_name, *self.flags, *OPTIONS, "engine")}
         try:
             return Options.of(type(self.h), {**known, **values}, check_engine)
         except ContradictionError as problem:
@@ -77,6 +89,12 @@ class Options:
                 raise
             [name] = values
             raise ContradictionError(f"{problem} Options are set together by set_options({name}=…, …).") from None
+
+    def seeded(self, seed: int | None) -> Options:
+        """Return the same with another seed, if there is one."""
+        if seed is None:
+            return self
+        return replace(self, stored={**self.stored, "seed": seed}, storage=self.storage._replace(seed=seed))
 
     def _keep_schedule(self, name: str, value: Any) -> None:
         type(self.h).check(name, value)
@@ -86,24 +104,29 @@ class Options:
         )
 
 
-def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Any:
-    """Return the state of one name as changed options need it, or raise if the present state does not allow it."""
-    state, made = slot.state, []
-    default = next((s.dtype for s in state if s is not None), np.dtype(np.float32))
+def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
+    """Return the slot of one name as changed options need it, or raise if the present state does not allow it."""
+    state, made, beside = slot.state, [], dict(slot.beside)
+    wide = any(s is not None and s.dtype == np.float64 for s in state)
+    default, rule = np.dtype(np.float64 if wide else np.float32), ENTRIES[type(options.h).optimizer].rule
     alike = before.state_dtypes == options.state_dtypes
     recast = () if alike else {*before.state_dtypes, *options.state_dtypes}
     for part, old, shape in zip(state._fields, state, plan.layout.state_shapes(), strict=True):
         dtype = options.state_dtypes.get(part, default) if old is None or part in recast else old.dtype
         if (None if old is None else old.shape) == shape:
-            made.append(old if old is None or old.dtype == dtype else old.astype(dtype))
+            if old is not None and old.dtype != dtype:
+                old = as_numbers(rule, part, old, beside).astype(dtype)
+                beside.pop(part + SCALE, None)
+            made.append(old)
         elif part in MOMENTUM and (old is None or shape is None):
             made.append(None if shape is None else np.zeros(shape, dtype))
+            beside.pop(part + SCALE, None)
         else:
             raise ContradictionError(
                 f"{part} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
                 f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
             )
-    return type(state)(*made)
+    return replace(slot, state=type(state)(*made), beside=beside)
 
 
 class Settable:
@@ -124,7 +147,7 @@ class Settable:
     @classmethod
     def _names(cls) -> list[str]:
         own = [spec.name for spec in fields(cls._hyper)]
-        return [*own, *(name for name in BY_NAME if name not in own), *FLAGS, "engine"]
+        return [*own, *(name for name in BY_NAME if name not in own), *FLAGS, *OPTIONS, "engine"]
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in self._names():

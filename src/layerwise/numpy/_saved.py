@@ -13,6 +13,9 @@ from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
+from layerwise.numpy._storage import REMAINDERS, code_dtype, is_group
+from layerwise.storage.forms import scales_of
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
@@ -45,6 +48,7 @@ def dump(
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
         kept = slot.state._asdict().items()
         state.update({f"{name}/{key}": array.copy() for key, array in kept if array is not None})
+        state.update({f"{name}/{key}": array.copy() for key, array in slot.beside.items()})
     return state
 
 
@@ -107,10 +111,15 @@ def _role(key: str, header: Mapping[str, Array]) -> Any:
     return _held(key, header, ROLE)
 
 
+def _seed(key: str, header: Mapping[str, Array]) -> Any:
+    return _held(key, header, SEED)
+
+
 SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
     "lr": _rate,
     "weight_decay": _rate,
     "relative_step": _role,
+    "seed": _seed,
 }
 
 
@@ -139,31 +148,44 @@ def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
     return tuple(int(n) for n in saved)
 
 
-def slot(name: Name, entry: Mapping[str, Array], expected: Any) -> Slot:
+def slot(name: Name, entry: Mapping[str, Array], expected: Any, rule: Any) -> Slot:
     """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
     shapes = {field: s for field, s in expected._asdict().items() if s is not None}
-    unknown = entry.keys() - shapes.keys() - {"step", "shape"}
-    missing = {"step", *shapes} - entry.keys()
+    scales = {field + SCALE for field in shapes if is_group(entry.get(field))}
+    unknown = entry.keys() - shapes.keys() - scales - {"step", "shape", MASTER, REMAINDER}
+    missing = {"step", *shapes, *scales} - entry.keys()
     if unknown or missing:
         raise StateError(
             f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
             f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
         )
-    arrays = {field: _array(f"{name}/{field}", entry[field], wanted) for field, wanted in shapes.items()}
+    codes = {field: code_dtype(rule, field) for field in shapes if is_group(entry[field])}
+    arrays = {key: _array(f"{name}/{key}", entry[key], wanted, codes.get(key)) for key, wanted in shapes.items()}
     state = type(expected)(*(arrays.get(field) for field in expected._fields))
-    return Slot(shape(name, entry), state, step=_held("step", entry, COUNT, f"{name}/"))
+    whole, others = shape(name, entry), [key for key in (*scales, MASTER, REMAINDER) if key in entry]
+    beside = {key: _beside(name, key, entry[key], whole) for key in others}
+    return Slot(whole, state, step=_held("step", entry, COUNT, f"{name}/"), beside=beside)
+
+
+def _beside(name: Name, key: str, array: Array, whole: tuple[int, ...]) -> Array:
+    if key != REMAINDER:
+        return _array(f"{name}/{key}", array, whole if key == MASTER else scales_of(whole), np.dtype(np.float32))
+    return _array(f"{name}/{key}", array, whole, *REMAINDERS.values())
 
 
 def _keys(name: Name, fields: set[str]) -> str:
     return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
 
 
-def _array(key: str, array: Array, wanted: tuple[int, ...]) -> Array:
+def _array(key: str, array: Array, wanted: tuple[int, ...], *dtypes: np.dtype[Any] | None) -> Array:
+    """Return an array of this shape and of one of these dtypes, by default a floating one."""
     if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
         try:
             array = np.asarray(array.view(named_dtype(key, "bfloat16")))
         except HyperparameterError as problem:
             raise StateError(str(problem)) from None
-    if array.shape != wanted or not is_floating(array.dtype):
-        raise StateError(f"{key!r} must be floating point of shape {wanted}, but is {array.dtype} of {array.shape}.")
+    allowed = [dtype.name for dtype in dtypes if dtype is not None]
+    if array.shape != wanted or not (array.dtype.name in allowed if allowed else is_floating(array.dtype)):
+        kind = " or ".join(allowed) or "floating point"
+        raise StateError(f"{key!r} must be {kind} of shape {wanted}, but is {array.dtype} of {array.shape}.")
     return np.array(array)

@@ -16,6 +16,7 @@ class Plan:
     layout: Layout
     lr_scale: float
     decay_factor: float
+    alike: Mapping[str, bool]  # whether a field extends along all dimensions of the tensor
 
 
 @dataclass
@@ -27,3 +28,4 @@ class Slot:
     step: int = 0
     measured: list[Mapping[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
     layout: Layout | None = None  # of that step
+    beside: dict[str, Any] = field(default_factory=dict)  # scales of groups, and what weights lack, as in saved states

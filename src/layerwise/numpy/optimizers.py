@@ -18,6 +18,7 @@ from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 
 V = TypeVar("V")
+StateDtype = Literal["float32", "bfloat16", "int8"]
 ByName = Mapping[str, V] | Callable[[str], V | None]
 Split = Blocks | int | Literal["each"]
 
@@ -69,6 +70,13 @@ class Adafactor(Optimizer):
         decay: Switch weight_decay on or off by name, or multiply it by a number.
         blocks: What counts as a layer within an array, the same or by name.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         shared_count: Count steps once for all names instead of once for each.
         engine: Engine to use: "rule" declines kernels, and None takes the fastest.
     """
@@ -106,6 +114,10 @@ class Adafactor(Optimizer):
         decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
@@ -145,6 +157,13 @@ class Lamb(Optimizer):
         lr_scale: Factor on lr, the same for all names or by name.
         blocks: What counts as a layer within an array, the same or by name.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         shared_count: Count steps once for all names instead of once for each.
         engine: Engine to use: "rule" declines kernels, and None takes the fastest.
     """
@@ -177,6 +196,10 @@ class Lamb(Optimizer):
         lr_scale: float | ByName[float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
@@ -207,6 +230,13 @@ class Lans(Optimizer):
         decay: Switch weight_decay on or off by name, or multiply it by a number.
         blocks: What counts as a layer within an array, the same or by name.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         shared_count: Count steps once for all names instead of once for each.
         engine: Engine to use: "rule" declines kernels, and None takes the fastest.
     """
@@ -233,6 +263,10 @@ class Lans(Optimizer):
         decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         shared_count: bool = False,
         engine: str | None = None,
     ) -> None:
@@ -270,6 +304,13 @@ class Lars(Optimizer):
         decay: Switch weight_decay on or off by name, or multiply it by a number.
         blocks: What counts as a layer within an array, the same or by name.
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
         shared_count: Count steps once for all names instead of once for each.
         engine: Engine to use: "rule" declines kernels, and None takes the fastest.
     """
@@ -302,6 +343,10 @@ class Lars(Optimizer):
         decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
         shared_count: bool = False,
         engine: str | None = None,
     ) -> None:

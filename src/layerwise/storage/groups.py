@@ -33,7 +33,9 @@ def encode(xp: Any, x: Any, signed: bool) -> tuple[Any, Any]:
     grouped = _padded(xp, x, groups * GROUP - length).reshape(rows, groups, GROUP)
     size = abs(grouped)
     root = xp.sqrt(size) if signed else xp.sqrt(xp.sqrt(size))
-    scale = xp.amax(root, 2) / (SIGNED if signed else UNSIGNED)
+    largest = xp.amax(root, 2)
+    # Divided by an array: PyTorch on CUDA and XLA would multiply by the reciprocal of a number.
+    scale = largest / xp.full_like(largest, SIGNED if signed else UNSIGNED)
     finite = (scale > 0) & (scale < float("inf"))  # else all are 0, or the scale says that there are nan or inf
     inverse = xp.where(finite, 1.0 / xp.where(finite, scale, 1.0), 0.0)[:, :, None]
     codes = xp.round(xp.where(finite[:, :, None], root, 0.0) * inverse)

@@ -70,7 +70,6 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
     half = 1 << kept >> 1
     p = (whole + half) >> kept
     rest = whole - (p << kept)
-    rest = b.where(p == 2048, rest >> 1, rest)  # rounded up to a power of two, whose last place is twice as large
     found = b.floats(b.bits(b.as_floats(p) * unit) | sign)
     signed = b.where(sign > 0, -rest, rest)
     inside = (size <= F16_MOST) & (x == x)
@@ -78,9 +77,14 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
 
 
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts."""
-    size = b.bits(p) & MAGNITUDE
-    sum_ = p + b.as_floats(rest) * (_unit_f16(b, size) * 2.0**-kept)
+    """Return the float32 of which these are the parts.
+
+    What lies below a power of two is counted in the places that numbers have there, half of those above.
+    """
+    u = b.bits(p)
+    size, unit = u & MAGNITUDE, _unit_f16(b, u & MAGNITUDE)
+    below = b.where((u & SIGN) > 0, rest > 0, rest < 0) & ((size & 0x7FFFFF) == 0) & (size > F16_NORMAL)
+    sum_ = p + b.as_floats(rest) * (b.where(below, unit * 0.5, unit) * 2.0**-kept)
     return b.where((p == p) & (size < INFINITE), sum_, p)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError
 from layerwise.hyper import Hyper
+from layerwise.storage.options import wanted
 from layerwise.torch.sharding._agreeing import Agreeing
-from layerwise.torch.step._formats import format_of, wanted
+from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import proportional_rates
 from layerwise.torch.step._storage import report

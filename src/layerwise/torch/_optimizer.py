@@ -18,6 +18,7 @@ from layerwise.engines.distributor import prepare
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
+from layerwise.storage.options import wanted
 from layerwise.torch._answering import Answering
 from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
@@ -27,7 +28,6 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
 from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
-from layerwise.torch.step._formats import wanted
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture

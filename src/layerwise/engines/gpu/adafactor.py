@@ -11,6 +11,8 @@ from layerwise.drive import Others
 from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
 from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import planes, statistics
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.kernels.formats import BITS, FIRST_LAYER, PLANES
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.passes import Passes, Total
 from layerwise.engines.gpu.planes import Tiling
@@ -18,6 +20,8 @@ from layerwise.engines.gpu.program import Program
 from layerwise.engines.gpu.requests import Statistics
 
 WARPS = 8  # for kernels that hold a tile
+OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
+OF_MOMENTUM = 2  # the bit of the second state
 
 
 class WithPlanes(Passes):
@@ -32,6 +36,8 @@ class WithPlanes(Passes):
         self.factored = Factored(tables, arrays)
         starts = self.factored.starts
         self.tiled = self.spans_of([*self.factored.by_job], starts, self.factored.tiled)
+        self.flat = [group for group in tables.layers.groups if group.kind.traits.flat]
+        tell_planes(tables, self.factored)
         self._statistics: Statistics | None = None
 
     def is_apart(self, job: int) -> bool:
@@ -45,12 +51,14 @@ class WithPlanes(Passes):
         if number == 0:
             for group, tiling in self.factored.groups:
                 scales = _of_update(group.kind.traits.program) > 0
-                self._each_tile(call, planes.measure, group, tiling, tiled, SCALES=scales)
+                self._each_tile(
+                    call, planes.measure, group, tiling, tiled, SCALES=scales, FORMATS=group.kind.formats & OF_WEIGHTS
+                )
             self._add_statistics()
         if number == 1:
             self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
             for group, tiling in self.factored.groups:
-                self._each_tile(call, planes.squares, group, tiling, tiled, CLAMP=group.kind.traits.clamps)
+                self._each_tile(call, planes.squares, group, tiling, tiled, CLAMP=group.kind.traits.clamps, FORMATS=0)
 
     def _add_statistics(self) -> None:
         factored = self.factored
@@ -109,10 +117,13 @@ class WithPlanes(Passes):
         super().apply(call)
         for group, tiling in self.factored.groups:
             program = group.kind.traits.program
-            self._each_tile(
-                call, planes.apply, group, tiling, self.tables.answers, VALUES=program.values, APPLY=program.apply,
-                MOMENTUM=len(program.states) > 1, CLAMP=group.kind.traits.clamps,
-            )  # fmt: skip
+            if not group.kind.traits.flat:
+                self._each_tile(
+                    call, planes.apply, group, tiling, self.tables.answers, VALUES=program.values, APPLY=program.apply,
+                    MOMENTUM=len(program.states) > 1, CLAMP=group.kind.traits.clamps, FORMATS=group.kind.formats,
+                )  # fmt: skip
+        for group in self.flat:
+            self.apply_each(call, group, FACTORED=True, CLAMP=group.kind.traits.clamps, WRITES=OF_MOMENTUM)
         if self._statistics is not None and call.others is not None:
             self._statistics.put_back()  # over the factors, which are no longer needed
             self._renew(call, STORE=True, MAKE_FACTORS=False)
@@ -127,6 +138,16 @@ class WithPlanes(Passes):
             SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
             DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
         )  # fmt: skip
+
+
+def tell_planes(tables: Tables, factored: Factored) -> None:
+    """Write where the planes of jobs are that are applied element by element."""
+    size, first = factored.planes.element_size() * at.PLANE.value, factored.planes.data_ptr()
+    for j, laid in factored.by_job.items():
+        if tables.storage is not None:
+            tables.storage[j, PLANES.value] = first
+            tables.storage[j, FIRST_LAYER.value] = tables.layers.of(j).start
+        first += laid.layers * size
 
 
 def _of_update(program: Program) -> int:

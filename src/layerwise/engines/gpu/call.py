@@ -14,12 +14,13 @@ from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest, dims_of
 from layerwise.engines import Job
-from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Kind, Layers
 from layerwise.engines.gpu.program import STATES, functions_for
 from layerwise.engines.gpu.step_params import StepParams
+from layerwise.engines.gpu.stored import formats_of, table_of
 from layerwise.rules.asks import ModelSum, Squares
 
 OF_TORCH = {
@@ -28,6 +29,7 @@ OF_TORCH = {
     torch.bfloat16: tl.bfloat16,
     torch.float16: tl.float16,
 }
+STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 STATE_DTYPES = tuple(f"STATE{i}" for i in range(STATES))
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
 
@@ -77,7 +79,8 @@ class Tables:
         self.jobs, self.layers, self.sizes = jobs, layers, sizes
         self.step_params, self.coefficients, self.width = step_params.table, step_params.coefficients, step_params.width
         self.shared = Shared(layers.n, device) if shared is None else shared
-        self.pointers = torch.from_numpy(_pointers(jobs, states)).to(device)
+        self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
+        self.pointers = torch.from_numpy(_pointers(jobs, states, self.storage)).to(device)
         self.programs = [functions_for(job) for job in jobs]
         sums = [len(program.totals) for program in self.programs]
         real: Any = {"dtype": torch.float64, "device": device}
@@ -102,11 +105,12 @@ class Tables:
         return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
 
 
-def _pointers(jobs: Sequence[Job], states: States) -> np.ndarray:
+def _pointers(jobs: Sequence[Job], states: States, storage: Tensor | None) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
     for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
+        rows[j, at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
         rows[j, at.P] = job.p.data_ptr()
-        rows[j, at.S0.value : at.S0.value + len(own)] = [0 if x is None else x.data_ptr() for x in own]
+        rows[j, at.S0.value : at.S0.value + len(own)] = [(job.p if x is None else x).data_ptr() for x in own]
     return rows
 
 
@@ -128,13 +132,13 @@ class Call:
             tables.kernels[kernel, group.size](
                 tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
                 tables.clips, *args, self.skip, tables.width, **self.dtypes(group.kind),
-                READY=self.ready, SKIPS=self.skips, ALIGNED=group.kind.aligned,
+                READY=self.ready, SKIPS=self.skips, FORMATS=group.kind.formats, ALIGNED=group.kind.aligned,
                 CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
             )  # fmt: skip
 
     def dtypes(self, kind: Kind) -> dict[str, Any]:
         named = zip(("PARAM", "GRAD", *STATE_DTYPES, "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
-        return {name: OF_TORCH[dtype] for name, dtype in named}
+        return {name: STORED[dtype] for name, dtype in named}
 
     def places(self, job: int, total: int) -> np.ndarray:
         """Return where a total of a job's layers lies among the sums."""
@@ -168,7 +172,7 @@ class Call:
         tables = self.tables
         if not tables.bounded:
             return
-        self.each(parts.square, tables.layers.groups, tables.partials)
+        self.each(passes.square, tables.layers.groups, tables.partials)
         add_up = tables.kernels[parts.add_up, tables.layers.n]
         add_up(tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)

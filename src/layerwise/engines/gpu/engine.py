@@ -16,6 +16,7 @@ from layerwise.engines.gpu.planes import not_planes
 from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
+from layerwise.engines.gpu.stored import arrays_of, unstorable
 from layerwise.engines.programs import missing
 
 INTERPRETED = not isinstance(parts.add_up, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
@@ -50,15 +51,16 @@ def declined(job: Job) -> str:
     """Return the reason why the kernels do not take this job, or an empty string."""
     if why := missing(job):
         return why
-    if job.storage is not None:
-        return "its weights or its state are stored in a form for which there are no kernels"
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if type(x) not in BY_ADDRESS:
             return f"{type(x).__name__} is a subclass of torch.Tensor, whose memory need not hold its numbers"
     if job.p.device.type not in DEVICES:
         return f"the parameter is on {job.p.device}, where there is no Triton"
+    coded = [id(one.array) for one in arrays_of(job) if one.is_coded]
     for x in stored:
-        if x.dtype not in OF_TORCH:
+        if x.dtype not in OF_TORCH and id(x) not in coded:
             return f"there are no kernels for {x.dtype}"
-    return misplaced(job, states_of(job)) or (not_planes(job) if getattr(job.h, "factored", False) else "")
+    if why := misplaced(job, states_of(job)) or unstorable(job):
+        return why
+    return not_planes(job) if getattr(job.h, "factored", False) else ""

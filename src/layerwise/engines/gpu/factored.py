@@ -16,6 +16,7 @@ from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
 from layerwise.engines.gpu.layout import Group, Kind, Layers, full_shape, numbered
 from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of, traits_of
+from layerwise.engines.gpu.stored import formats_of
 
 FOLDED = 64  # sums whose strips one program adds up
 CODES = {
@@ -130,7 +131,8 @@ class Factored:
         """Yield the layers of each kind that have the same tiles."""
         kinds: dict[int, tuple[Kind, Tiling]] = {}
         for j, laid in self.by_job.items():
-            kind = Kind(tuple(a.dtype for a in arrays[j]), laid.tiling.vector > 1, traits_of(jobs[j]))
+            dtypes = tuple(a.dtype for a in arrays[j])
+            kind = Kind(dtypes, laid.tiling.vector > 1, traits_of(jobs[j]), formats_of(jobs[j]))
             kinds[j] = kind, laid.tiling
         for kind, tiling in dict.fromkeys(kinds.values()):
             own = np.array([j for j in kinds if kinds[j] == (kind, tiling)])

@@ -85,14 +85,11 @@ class Kind:
     dtypes: tuple[torch.dtype, ...]  # of the operands
     aligned: bool
     traits: Any = ()  # what else the rule's kernels are compiled for
+    formats: int = 0  # of what is stored
 
     @property
     def compute(self) -> torch.dtype:
         return torch.float64 if self.dtypes[0] is torch.float64 else torch.float32
-
-
-def kind_of(job: Job, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
-    return Kind(tuple(a.dtype for a in arrays), aligned(job, arrays), traits)
 
 
 def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
@@ -125,8 +122,16 @@ class Group(NamedTuple):
 class Layers:
     """The layers of all jobs, cut into chunks."""
 
-    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], chunk: int, device: torch.device) -> None:
-        numbers, sizes = np.array([counts(job) for job in jobs], np.int64).T
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        kinds: Sequence[Kind],
+        walked: Sequence[tuple[int, int]],
+        chunk: int,
+        device: torch.device,
+    ) -> None:
+        """`walked` are how many layers each job has, and how many elements kernels walk through in each."""
+        numbers, sizes = np.array(walked, np.int64).T
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         rows = np.zeros((self.n, at.LAYER.value), np.int64)
         of = np.repeat(np.arange(len(jobs)), numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -144,14 +144,19 @@ class Passes:
 
     def apply(self, call: Call) -> None:
         for group in self.groups:
-            program, late = group.kind.traits.program, is_late(group, call)
-            keeps = late and program.keep is not None
-            call.each(
-                passes.apply, [group], self.tables.answers, VALUES=program.values, KEEP=program.keep,
-                TERMS=program.terms[-1] if program.rounds else None, APPLY=program.apply, STATES=len(program.states),
-                MEASURED=bool(program.rounds), KEEPS=keeps,
-                WRITES=program.apply_writes | (program.keep_writes if keeps else 0),
-            )  # fmt: skip
+            program = group.kind.traits.program
+            keeps = program.keep is not None and is_late(group, call)
+            writes = program.apply_writes | (program.keep_writes if keeps else 0)
+            self.apply_each(call, group, FACTORED=False, CLAMP=False, KEEPS=keeps, WRITES=writes)
+
+    def apply_each(self, call: Call, group: Group, *, KEEPS: bool = False, **flags: Any) -> None:
+        """Launch `apply` on the elements of a group, one after the other as they lie in memory."""
+        program = group.kind.traits.program
+        call.each(
+            passes.apply, [group], self.tables.answers, VALUES=program.values, KEEP=program.keep,
+            TERMS=program.terms[-1] if program.rounds else None, APPLY=program.apply, STATES=len(program.states),
+            MEASURED=bool(program.rounds), KEEPS=KEEPS, **flags,
+        )  # fmt: skip
 
 
 def is_late(group: Group, call: Call) -> bool:

@@ -12,6 +12,8 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
 from layerwise.engines.gpu.program import Program, functions_for
+from layerwise.engines.gpu.stored import is_grouped, remainders, rows_of
+from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
@@ -25,11 +27,18 @@ class Traits(NamedTuple):
     program: Program
     factored: bool
     clamps: bool  # of a factored second moment
+    flat: bool  # applied element by element, because tiles would cut groups of the momentum
 
 
 def traits_of(job: Job) -> Traits:
     factored = bool(getattr(job.h, "factored", False))
-    return Traits(functions_for(job), factored, factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0)
+    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
+    return Traits(functions_for(job), factored, clamps, factored and _cuts_groups(job))
+
+
+def _cuts_groups(job: Job) -> bool:
+    plane = plane_of(job)
+    return is_grouped(job) and (rows_of(job)[1] if plane.rows == plane.columns == 1 else plane.columns) % GROUP != 0
 
 
 class Plane(NamedTuple):
@@ -57,6 +66,11 @@ def not_planes(job: Job) -> str:
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane_of(job)) > MOST else ""
 
 
+def _across(plane: Plane) -> int:
+    """Return how many elements of a tile follow one another in memory."""
+    return plane.matrices if plane.rows == plane.columns == 1 else plane.columns
+
+
 class Tiling(NamedTuple):
     """The division of a plane into tiles."""
 
@@ -72,10 +86,11 @@ class Tiling(NamedTuple):
 
 def tiling_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
     """Choose the tiles of a job with these operands."""
+    arrays = [*arrays, *remainders(job)]
     plane, n = plane_of(job), 16 // min(a.element_size() for a in arrays)
-    single = plane.rows == plane.columns == 1
-    even = (plane.matrices if single else plane.columns) % n == 0
-    tile = sizes.single if single else fitting(plane, sizes.wide, sizes.narrow)
+    single, even = plane.rows == plane.columns == 1, _across(plane) % n == 0
+    tiles = (sizes.wide,) if is_grouped(job) and not _cuts_groups(job) else (sizes.wide, sizes.narrow)
+    tile = sizes.single if single else fitting(plane, *tiles)
     return Tiling(tile, n if even and counts(job)[1] and aligned(job, arrays) else 1)
 
 

@@ -17,12 +17,13 @@ from layerwise.engines import Counter, Engine, Job, Stats
 from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
-from layerwise.engines.gpu.layout import Layers, in_place_of, kind_of, lies_like, operands
+from layerwise.engines.gpu.layout import Layers, in_place_of, lies_like, operands
 from layerwise.engines.gpu.passes import Passes
 from layerwise.engines.gpu.planes import traits_of
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
+from layerwise.engines.gpu.stored import kind_of, walked
 from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.engines.places import Watched
 from layerwise.engines.programs import program_for
@@ -158,7 +159,7 @@ class PreparedOnGpu:
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
         kinds = [kind_of(job, own, traits_of(job)) for own, job in zip(arrays, jobs, strict=True)]
-        layers = Layers(jobs, kinds, self._sizes.chunk, self._device)
+        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes.chunk, self._device)
         self._shared = self._shared or Shared(layers.n, self._device)
         tables = Tables(jobs, self._states, layers, self._step_params, self._sizes, self._shared)
         self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -23,19 +24,22 @@ from layerwise.drive import TensorRequest
 from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.layout import kind_of, operands
+from layerwise.engines.gpu.differences import difference, stored
+from layerwise.engines.gpu.layout import operands
 from layerwise.engines.gpu.planes import tiling_of, traits_of
 from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of
+from layerwise.engines.gpu.stored import formats_of, is_grouped, kind_of
 from layerwise.errors import EngineError, sentence
 from layerwise.rules.asks import Now
+from layerwise.storage import Storage
+from layerwise.storage.groups import GROUP, count
+from layerwise.storage.index import Index
 
 LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: more than one program takes of either
+ALIGNED = 16  # elements, of which vectors may be made
 WEIGHT_DECAY = 0.1
 STEPS = 2
-# Two roundings of stored numbers, and the difference that two ways to the same sum may make.
-STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
-COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
 
 
 class Family(NamedTuple):
@@ -43,10 +47,11 @@ class Family(NamedTuple):
 
     optimizer: str
     dtypes: tuple[torch.dtype, ...]  # of the parameter, the gradient, and the states of their shape
+    formats: int  # in which they are stored
 
     def __str__(self) -> str:
-        named = (str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(self.dtypes))
-        return f"{self.optimizer} ({', '.join(named)})"
+        named = [str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(self.dtypes)]
+        return f"{self.optimizer} ({', '.join(named + ['in storage formats'] * bool(self.formats))})"
 
 
 class Proof:
@@ -126,15 +131,15 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
         some = sorted(some, key=lambda each: each[0].p.numel())
         job, g = some[-1]
         dtypes = tuple(a.dtype for a in operands(job, g, states_of(job)))
-        yield Kind(Family(type(job.h).__name__, dtypes), like, some if len(some) < 2 else [some[0], some[-1]])
+        family = Family(type(job.h).__name__, dtypes, formats_of(job))
+        yield Kind(family, like, some if len(some) < 2 else [some[0], some[-1]])
 
 
 def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
     """Return what the kernels of a job are compiled for."""
     arrays, traits = operands(job, g, states_of(job)), traits_of(job)
-    if not traits.factored:
-        return kind_of(job, arrays, traits)
-    return tuple(a.dtype for a in arrays), traits, tiling_of(job, arrays, call.tables.sizes)
+    kind = kind_of(job, arrays, traits)
+    return kind if not traits.factored else (kind, tiling_of(job, arrays, call.tables.sizes))
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:
@@ -157,19 +162,23 @@ class Trial:
         self._kernels = PreparedOnGpu(self._ours, None, call.tables.sizes, None)
         self._rule = rule.prepare(self._theirs)
         self._counts = [torch.zeros((), dtype=torch.int64, device=g.device) for g in self._grads]
-        self._rates = [_rates(job, call) for job in self._ours]
+        scale = 2.0 if call.ready else 1.0
+        self._rates = [
+            (_pace(rule, job, _filled(g, 1)), WEIGHT_DECAY, scale)
+            for job, g in zip(self._ours, self._grads, strict=True)
+        ]
         self._skip = torch.zeros((), dtype=torch.bool, device=self._grads[0].device) if call.skips else None
         self._others = None if call.others is None else Alone()
 
     def step(self, t: int) -> str:
         """Return what differs after a step of both; the next step begins with the kernels' results."""
-        before = [[x.clone() for x in _stored(job)] for job in self._ours]
+        before = [[x.clone() for x in stored(job)] for job in self._ours]
         for g in self._grads:
             _filled(g, t)
         self._by_kernels(t, self._skip)
         self._rule.step(self._grads, self._nows(t, [t] * len(self._ours)))
         for own, other, old in zip(self._ours, self._theirs, before, strict=True):
-            if differing := _difference(own, other, old):
+            if differing := difference(own, other, old):
                 return differing
         for x, y in self._pairs():
             y.copy_(x)
@@ -190,25 +199,16 @@ class Trial:
 
     def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         for own, other in zip(self._ours, self._theirs, strict=True):
-            yield from zip(_stored(own), _stored(other), strict=True)
+            yield from zip(stored(own), stored(other), strict=True)
 
 
-def _rates(job: Job, call: Call) -> tuple[float, float, float]:
-    return _pace(job.h), WEIGHT_DECAY, 2.0 if call.ready else 1.0
-
-
-def _pace(h: Any) -> float:
-    """Return a learning rate with which a step moves weights by about a quarter of their size."""
-    if getattr(h, "adapt", True) is not False:
-        return 0.25 / getattr(h, "trust_coefficient", 1.0) / _relative(h)
-    return 0.25
-
-
-def _relative(h: Any) -> float:
-    """Return what a step that follows t multiplies the learning rate with."""
-    if not getattr(h, "relative_step", False):
-        return 1.0
-    return 1e-6 if h.warmup_init else min(h.lr_cap, 1.0)
+def _pace(rule: Engine, job: Job, g: Tensor) -> float:
+    """Return a learning rate with which a step moves weights by about a quarter of their size: see how far 1 does."""
+    state = type(job.state)(*(None if s is None else s.double() for s in job.state))
+    wide = job._replace(p=job.p.double(), state=state, storage=None)
+    rule.prepare([wide]).step([g.double()], [Now(1, 1.0, 0.0, beta2=job.h.beta2_of(1))])
+    moved = float((wide.p - job.p.double()).norm() / job.p.double().norm())
+    return 0.25 / moved if 0 < moved < inf else 0.25
 
 
 class Alone:
@@ -226,22 +226,45 @@ class Alone:
 
 def _small(job: Job, g: Tensor, call: Call) -> tuple[Job, Tensor]:
     """Return a small job like this one, and a gradient, with numbers that are the same on every rank."""
-    shape, h = smaller(tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape), job.h
+    h, period = job.h, GROUP if is_grouped(job) else ALIGNED
+    shape = smaller(tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape, period)
     if call.tables.bounded:
         h = h.settled(max_grad_norm_per_tensor=getattr(h, "max_grad_norm_per_tensor", None) or 1.0)
     p = _filled(_lying_like(job.p, shape), 0)
     state = type(job.state)(*(None if s is None else _lying_like(s, _state_shape(s, job.p, shape)) for s in job.state))
     whole = None if job.shape is None else shape
-    return Job(job.rule, h, p, state, job.block_dims, whole), _lying_like(g, shape)
+    storage = None if job.storage is None else _small_storage(job.storage, shape)
+    return Job(job.rule, h, p, state, job.block_dims, whole, storage=storage), _lying_like(g, shape)
 
 
-def smaller(shape: Sequence[int]) -> tuple[int, ...]:
-    """Cut long sides until the shape is small. Their remainders by sixteen stay, for the sake of alignment."""
-    sides = [n if n < LONGEST + 16 else LONGEST + n % 16 for n in shape]
+def _small_storage(storage: Storage, shape: tuple[int, ...]) -> Storage:
+    dims = storage.row_dims
+    groups = *shape[:dims], count(prod(shape[dims:]))
+
+    def beside(x: Any) -> Any:
+        return x if x is None else _lying_like(x, groups if x.is_floating_point() else shape)
+
+    formats = (one and one._replace(beside=beside(one.beside)) for one in storage.formats)
+    return Storage(tuple(formats), _small_index(storage.index, shape), dims)
+
+
+def _small_index(index: Index, shape: tuple[int, ...]) -> Index:
+    """Return an index whose dimensions follow one another wherever they did."""
+    strides, ours, own = [], 1, 1
+    for n, size, stride in zip(shape[::-1], index.shape[::-1], index.strides[::-1], strict=True):
+        strides.append(ours := ours if stride == own else 2 * ours)
+        ours, own = ours * n, stride * size
+    return Index(shape, tuple(strides[::-1]), index.offset)
+
+
+def smaller(shape: Sequence[int], period: int = ALIGNED) -> tuple[int, ...]:
+    """Cut long sides until the shape is small. Their remainders by the period stay, for alignment and for groups."""
+    longest = LONGEST // period * period
+    sides = [n if n < longest + period else longest + n % period for n in shape]
     while prod(sides) > LARGEST:
         d = max(range(len(sides)), key=sides.__getitem__)
         n = sides[d]
-        sides[d] = n // 32 * 16 + n % 16 if n > 32 else -(-n // 2)
+        sides[d] = n // (2 * period) * period + n % period if n > 2 * period else -(-n // 2)
     return tuple(sides)
 
 
@@ -267,22 +290,11 @@ def _filled(x: Tensor, seed: int) -> Tensor:
 
 
 def _copy(job: Job) -> Job:
-    return job._replace(p=job.p.clone(), state=type(job.state)(*(None if s is None else s.clone() for s in job.state)))
-
-
-def _stored(job: Job) -> list[Tensor]:
-    return [job.p, *(x for x in job.state if x is not None)]
-
-
-def _difference(own: Job, other: Job, before: Sequence[Tensor]) -> str:
-    """Return how the kernels' job differs from the rule's, or an empty string."""
-    names = ["the weights", *(name for name, x in zip(own.state._fields, own.state, strict=True) if x is not None)]
-    computed = COMPUTED[torch.float64 if own.p.dtype is torch.float64 else torch.float32]
-    for name, x, y, old in zip(names, _stored(own), _stored(other), before, strict=True):
-        a, b = x.double(), y.double()
-        room = STORED[x.dtype] * (old.double().abs() + b.abs()) + computed * (b.abs().max() if b.numel() else 0)
-        right = ((a - b).abs() <= room) | (a == b) | (a.isnan() & b.isnan())
-        if not bool(right.all()):
-            worst = ((a - b).abs() / b.abs().max())[~right].max()
-            return f"{name} of {tuple(x.shape)} differ from the rule's by {float(worst):.1e} of the largest"
-    return ""
+    state = type(job.state)(*(None if s is None else s.clone() for s in job.state))
+    storage = job.storage
+    if storage is not None:
+        formats = (
+            one and one._replace(beside=None if one.beside is None else one.beside.clone()) for one in storage.formats
+        )
+        storage = replace(storage, formats=tuple(formats))
+    return job._replace(p=job.p.clone(), state=state, storage=storage)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise.engines import Counter, Job
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.stored import draws
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -40,7 +41,9 @@ class StepParams:
         known: dict[Any, Any] = {}
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
         self._h_ids = list(map(id, self._hs))
-        self.width = at.NUMBERS.value + max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
+        self._drawing = [j for j, job in enumerate(jobs) if draws(job)]  # whose last number is the step
+        own = max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
+        self.width = at.NUMBERS.value + own + bool(self._drawing)
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
         self.coefficients = self.table.view(torch.float64)[:, at.NUMBERS.value :]
         self.scaled = False  # whether gradients have a scale
@@ -88,7 +91,7 @@ class StepParams:
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
-            if isinstance(now.t, Counter):
+            if isinstance(now.t, Counter) or (self._drawing and not is_number(now.t)):
                 unknown.append(j)
             else:
                 seen.setdefault((h, id(now)), []).append(j)
@@ -100,6 +103,8 @@ class StepParams:
                 self._note(jobs, found)
         self._written[:, at.COUNTER.value] = 0
         self._written[unknown, at.COUNTER.value] = [_address(nows[j].t) for j in unknown]
+        for j in self._drawing:
+            self._written[j, -1] = nows[j].t if is_number(nows[j].t) else 0
         self._on_device = self._alike(unknown, nows)
         self._computed = [self._values(one) for one in self._on_device]
         for one, of_both in zip(self._on_device, self._computed, strict=True):
@@ -156,6 +161,10 @@ class StepParams:
         if arrays:
             each = [x.to(torch.float64).expand(len(alike.jobs)) for x in arrays.values()]
             self.coefficients.index_put_(self._places_of(alike.jobs, tuple(arrays)), torch.stack(each, 1))
+        if self._drawing and not is_number(alike.nows[0].t):
+            steps = self._together([now.t for now in alike.nows]).to(torch.int64).reshape(-1, 1)
+            places = self._places_of(alike.jobs, (self.width - 1,))
+            self.table.index_put_(places, steps.expand(len(alike.jobs), 1))
 
     def _places_of(self, jobs: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return rows and columns of the table, which are sent before a recording."""

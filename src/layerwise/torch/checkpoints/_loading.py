@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
+from layerwise.storage.options import SCALE, wanted
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state, _storage
@@ -160,7 +161,7 @@ def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any]
     """Put LARS's momentum in the form in which this optimizer keeps it: with lr in it, or without."""
     buffer = state.get("momentum_buffer")
     if buffer is not None and saved.get(CONVERTED, h.lr_in_momentum) != h.lr_in_momentum:
-        scale = "momentum_buffer" + _storage.SCALE
+        scale = "momentum_buffer" + SCALE
         # Of a number in 8 bits the root is stored, in units of its scale.
         key, root = ("momentum_buffer", 1.0) if scale not in state else (scale, 0.5)
         lr = _state.checked_lr(name, saved.get("lr", 0), h.lr_in_momentum) ** root
@@ -180,7 +181,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
             device = optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
     for number, group in enumerate(optimizer.param_groups):
-        want = _storage.wanted(group, optimizer._rule)
+        want = wanted(group, optimizer._rule)
         h = optimizer._settings_of(group)
         for p, name in optimizer._named(number):
             if p in optimizer.state:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, StateError, sentence
+from layerwise.storage.options import MASTER, REMAINDER, wanted
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.step import _state
-from layerwise.torch.step._formats import wanted
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import MASTER, REMAINDER, full_weight, put_weights_in_form, set_full_weight
+from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_full_weight
 from layerwise.torch.step._tensors import FLOATING, LOW
 
 Optimizers = Optimizer | Iterable[Optimizer]

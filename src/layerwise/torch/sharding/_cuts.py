@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import GradientError, ParameterError
-from layerwise.layout import Layout, Piece
+from layerwise.layout import Kept, Layout, Piece
 
 Shape = tuple[int, ...]
-Kept = tuple[bool, ...]  # of a statistic: whether it extends along each dimension of the tensor
 
 
 def is_dtensor(x: Any) -> bool:
@@ -230,19 +229,6 @@ def _held(piece: Piece, cut: Cut) -> Held:
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
     return Held(piece, axes, piece.shape, cut.parts, along, blocks)
-
-
-def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
-    """Return, for each of the rule's states, along which of the tensor's dimensions it extends."""
-    piece = layout.pieces[0]
-    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
-    found: list[Kept | None] = []
-    for shape in rule.shapes(piece.h, grown):
-        kept = None if shape is None else [n == m for n, m in zip(shape, grown, strict=True)]
-        if kept is not None and len(kept) > ndim and piece.part is not None:
-            del kept[piece.part.axis]  # which counts blocks
-        found.append(None if kept is None else tuple(kept))
-    return tuple(found)
 
 
 def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:

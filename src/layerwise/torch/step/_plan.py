@@ -13,9 +13,9 @@ from layerwise.blocks import Blocks
 from layerwise.engines import Job
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
-from layerwise.layout import Layout, lay_out
+from layerwise.layout import Kept, Layout, kept_dims, lay_out
 from layerwise.storage import Storage
-from layerwise.torch.sharding._cuts import Cut, Held, Kept, check_alike, cut_of, held, is_dtensor, kept_dims, local
+from layerwise.torch.sharding._cuts import Cut, Held, check_alike, cut_of, held, is_dtensor, local
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]

@@ -16,7 +16,8 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
-from layerwise.torch.step._formats import as_plain, check_fits, wanted
+from layerwise.storage.options import check_fits, wanted
+from layerwise.torch.step._formats import as_plain, check_followed
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -69,7 +70,9 @@ class Groups:
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
-        check_fits(wanted(group, self._rule), h, self.differentiable)
+        want = wanted(group, self._rule)
+        check_fits(want, h)
+        check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
             if group["differentiable"] and group[name]:
                 raise ContradictionError(

@@ -10,23 +10,15 @@ from torch import Tensor
 
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
+from layerwise.storage.forms import scales_of
 from layerwise.storage.groups import GROUP
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._cuts import is_dtensor, local
-from layerwise.torch.step._formats import REMAINDERS, Wanted, codes_of, is_alike, is_signed, why_not_grouped
+from layerwise.torch.step._formats import REMAINDERS, codes_of, is_alike, why_not_grouped
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import (
-    CODES,
-    MASTER,
-    REMAINDER,
-    SCALE,
-    as_numbers,
-    is_group,
-    put_state_in_form,
-    put_weights_in_form,
-    scales_of,
-)
+from layerwise.torch.step._storage import CODES, as_numbers, is_group, put_state_in_form, put_weights_in_form
 from layerwise.torch.step._tensors import FLOATING, LOW, alike
 
 State = dict[str, Any]

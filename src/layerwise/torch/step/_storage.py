@@ -9,30 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.storage import WEIGHTS, Format, Storage, groups
+from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import key_of
+from layerwise.storage.forms import blocks_cut_rows, row_dims, scales_of
 from layerwise.storage.index import Index, index_of, part_of
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.storage.stored import Stored
 from layerwise.torch.checkpoints._forms import without_wrappers
 from layerwise.torch.sharding._cuts import Held, like, local
-from layerwise.torch.step._formats import (
-    REMAINDERS,
-    Wanted,
-    check_fits,
-    codes_of,
-    format_of,
-    is_alike,
-    is_signed,
-    wanted,
-)
+from layerwise.torch.step._formats import REMAINDERS, codes_of, format_of, is_alike, named
 from layerwise.torch.step._namespace import BITS
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import LOW, computing
 
-__all__ = ["REMAINDERS", "Wanted", "check_fits", "wanted"]  # and what is here
-
 State = dict[str, Any]
-MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"
 CODES = (torch.int8, torch.uint8)
 
 
@@ -41,13 +31,6 @@ def is_group(x: Any) -> bool:
 
 
 # ---- making and converting
-
-
-def scales_of(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the scales of a tensor's groups: of each row, or of a vector itself."""
-    if len(shape) == 1:
-        return (groups.count(shape[0]),)
-    return shape[0], groups.count(prod(shape[1:]))
 
 
 def made(plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> State:
@@ -87,7 +70,7 @@ def put_state_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Want
 
 def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> None:
     before: Tensor = state[key]
-    if dtype == ("int8" if is_group(before) else _name(before.dtype)):
+    if dtype == ("int8" if is_group(before) else named(before.dtype)):
         return
     numbers = local(as_numbers(state, key, is_signed(rule, key)))
     found = made(plan, rule, key, p, dtype)
@@ -175,7 +158,7 @@ class Remainders:
 def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
     """Return the dtypes of a parameter and of its state, by name."""
     stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
-    return {key or "weights": _name(x.dtype) for key, x in sorted(stored.items())}
+    return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
 
 
 def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dict[str, Any]:
@@ -187,7 +170,7 @@ def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dic
         if shape is None:
             continue
         planned = format_of(plan, key, p, want)
-        found = _name(state[key].dtype) if key in state else planned.dtype
+        found = named(state[key].dtype) if key in state else planned.dtype
         formats[key] = "int8" if found == "uint8" else found
         each = torch.int8.itemsize if formats[key] == "int8" else getattr(torch, found).itemsize
         scales = prod(scales_of(tuple(plan.shape))) * 4 if formats[key] == "int8" else 0
@@ -195,16 +178,12 @@ def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dic
         if planned.why and formats[key] == planned.dtype:
             why[key] = planned.why
     shown = "".join(f"+{x.itemsize * 8}" for x in beside)
-    return {"weights": _name(p.dtype) + shown, "state": formats, "bytes": bytes_, "why": why}
+    return {"weights": named(p.dtype) + shown, "state": formats, "bytes": bytes_, "why": why}
 
 
 def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
     """Return the dtype of what is held beside the weights."""
     return [state[key].dtype for key in (MASTER, REMAINDER) if key in state]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 # ---- for engines
@@ -217,7 +196,7 @@ def storage_of(
     name = without_wrappers(plan.name)
     weights = None
     low = p.dtype in LOW and MASTER not in state
-    drawn = low and want.rounding == "stochastic" and not _is_exact(state)
+    drawn = low and want.draws_weights(_kept(state))
     if low and (REMAINDER in state or drawn):
         rest = local(state[REMAINDER]) if REMAINDER in state else None
         key = key_of(want.seed, name, WEIGHTS) if drawn else None
@@ -227,13 +206,13 @@ def storage_of(
     if all(one is None for one in formats):
         return None
     draws = any(one is not None and one.key is not None for one in formats)
-    part = held.piece.part
-    row_dims = 0 if len(plan.shape) == 1 else 2 if part is not None and not (part.one or part.drop or part.axis) else 1
-    return Storage(formats, held.view(index()) if draws else index_of(held.view(local(p)).shape), row_dims)
+    seen = held.view(index()) if draws else index_of(held.view(local(p)).shape)
+    return Storage(formats, seen, row_dims(len(plan.shape), held.piece.part))
 
 
-def _is_exact(state: Mapping[str, Any]) -> bool:
-    return REMAINDER in state and state[REMAINDER].dtype == torch.int16
+def _kept(state: Mapping[str, Any]) -> int:
+    """Return how many bits are kept beside weights."""
+    return torch.iinfo(state[REMAINDER].dtype).bits if REMAINDER in state else 0
 
 
 def _field(
@@ -243,19 +222,13 @@ def _field(
     if value is None or plan.state_shapes[key] is None:
         return None
     if is_group(value):
-        scale, part = local(state[key + SCALE]), held.piece.part
-        rows = part is not None and not part.drop and part.axis == 0 and len(plan.shape) > 1
+        scale = local(state[key + SCALE])
+        rows = blocks_cut_rows(len(plan.shape), held.piece.part)
         return Format(held.view(scale) if rows else scale, None, is_signed(rule, key))
-    # Near 1, as decay rates are, rounding to nearest would leave the average where it is.
-    by_default = want.rounding is None and value.dtype is torch.bfloat16 and not _as_momentum(plan, key, want)
-    if value.dtype in LOW and is_alike(plan, key) and (want.rounding == "stochastic" or by_default):
+    draws = want.draws_state(key, named(value.dtype), plan.h.state_dtypes().get(key))
+    if value.dtype in LOW and is_alike(plan, key) and draws:
         return Format(None, key_of(want.seed, name, key))
     return None
-
-
-def _as_momentum(plan: Plan, key: str, want: Wanted) -> bool:
-    """Return whether a dtype was asked for by momentum_dtype alone, which rounds to nearest."""
-    return key in plan.h.state_dtypes() and key not in want.state
 
 
 def index_here(plan: Plan, p: Tensor) -> Index:

@@ -14,6 +14,7 @@ from layerwise.checks import as_float
 from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
+from layerwise.storage.options import Wanted
 from layerwise.telemetry import summary
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._cuts import local
@@ -33,7 +34,7 @@ class Due(NamedTuple):
     number: int
     group: dict[str, Any]
     h: Hyper
-    want: _storage.Wanted
+    want: Wanted
     params: list[Tensor]
     grads: list[Tensor]
 
@@ -101,8 +102,8 @@ class Turn:
         self._remainders = _storage.Remainders(self._here, self.states)
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
-        wanted = [due.want for due in dues for _ in due.params]
-        each = zip(self.params, plans, self.states, wanted, strict=True)
+        wants = [due.want for due in dues for _ in due.params]
+        each = zip(self.params, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in _jobs(plan, rule, p, state, want)]
         self._jobs, self._prepare = jobs, prepare
         self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
@@ -206,7 +207,7 @@ class Turn:
             yield p, plan.name, summary(found, plan.layout.pieces)
 
 
-def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: _storage.Wanted) -> Iterator[Job]:
+def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
     index = cache(partial(_storage.index_here, plan, p))
     return plan.jobs(rule, p, state, partial(_storage.storage_of, plan, rule, p, state, want, index=index))
 

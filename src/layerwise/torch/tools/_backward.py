@@ -14,9 +14,9 @@ from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
+from layerwise.storage.options import wanted
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.step._formats import wanted
 from layerwise.torch.step._turn import Due
 
 

@@ -66,7 +66,7 @@ def read(at, mask, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr
 
 @triton.jit
 def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
-    if at.dtype.scalar.element_ty.primitive_bitwidth == 16:
+    if at.dtype.scalar.element_ty.primitive_bitwidth == 16 and at.dtype.scalar.element_ty.is_floating():
         x = x.to(tl.float32)  # float32 can be converted to every dtype of 16 bits
     x = x.to(at.dtype.scalar.element_ty)
     if FULL:
@@ -143,6 +143,14 @@ def expm1(x):
     return tl.where(tl.abs(x) < 0.01, near, tl.exp(x) - 1)
 
 
+@triton.jit
+def update(g, row, column, least, CLAMP: tl.constexpr):
+    """Return Adafactor's u, of the factors that a matrix has for rows and for columns."""
+    if CLAMP:
+        return g / at_least(row * column, least)
+    return g * row * column
+
+
 # ---- sums
 
 
@@ -178,32 +186,3 @@ def add_up(layers, partials, sums, LANES: tl.constexpr):
     """Add up the partial sums of each layer."""
     layer = tl.program_id(0)
     tl.store(sums + layer, sum_of_layer(layers + layer.to(tl.int64) * LAYER, partials, LANES))
-
-
-@triton.jit(do_not_specialize=VARYING)
-def square(
-    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, width,
-    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
-    STATE3: tl.constexpr, COMPUTE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Compute Σg² of each chunk, with g ready but for the division by its norm."""
-    _, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
-    wanted = wants(coefficients + job * width, tl.full((), 1.0, tl.float64), COMPUTE)
-    gg = tl.zeros((BLOCK,), tl.float64)
-    full = n // BLOCK * BLOCK
-    for i in range(0, full, BLOCK):
-        gg += square_at(at, wanted, i, n, COMPUTE, BLOCK, True)
-    if full < n:
-        gg += square_at(at, wanted, full, n, COMPUTE, BLOCK, False)
-    tl.store(partials + place, tl.sum(gg, 0))
-
-
-@triton.jit
-def square_at(
-    at, wanted, i, n,
-    COMPUTE: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
-):  # fmt: skip
-    e = i + tl.arange(0, BLOCK)
-    return summed(ready(read(at + e, e < n, COMPUTE, FULL), wanted, True), e < n, False, FULL)

@@ -12,6 +12,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels.formats import (
+    FIRST_LAYER,
+    GROUP,
+    PADS,
+    PLANES,
+    block_of,
+    keep,
+    recall,
+    rows_at,
+    storage_of,
+    stored,
+)
 from layerwise.engines.gpu.kernels.parts import (
     array,
     at_least,
@@ -23,21 +35,24 @@ from layerwise.engines.gpu.kernels.parts import (
     ready,
     sum_of,
     summed,
+    update,
     wants,
-    write,
 )
 from layerwise.engines.gpu.kernels.tables import (
     ANSWERED,
     ANSWERS,
+    COLUMN_FACTORS,
+    COLUMNS,
     ENTRIES,
     JOB,
     LAYER,
     OWN,
+    PLANE,
+    PLANE_BASE,
     REPORTED,
+    ROW_FACTORS,
+    ROWS,
     S0,
-    S1,
-    S2,
-    S3,
     SPAN,
     SPAN_COUNT,
     SPAN_FIRST,
@@ -45,43 +60,79 @@ from layerwise.engines.gpu.kernels.tables import (
     VARYING,
     P,
 )
+from layerwise.engines.gpu.printed.adafactor import LEAST
 
 
-@triton.jit
-def states_at(
-    pointers, job, begin, STATES: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
-    STATE3: tl.constexpr, ALIGNED: tl.constexpr,
+@triton.jit(do_not_specialize=VARYING)
+def square(
+    step_params, coefficients, pointers, layers, chunks, clips, partials, skip, width,
+    PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
+    STATE3: tl.constexpr, COMPUTE: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr,
+    ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return where the states of a chunk begin."""
-    found = ()
-    if STATES > 0:
-        found += (array(pointers, job, begin, S0, STATE0, ALIGNED),)
-    if STATES > 1:
-        found += (array(pointers, job, begin, S1, STATE1, ALIGNED),)
-    if STATES > 2:
-        found += (array(pointers, job, begin, S2, STATE2, ALIGNED),)
-    if STATES > 3:
-        found += (array(pointers, job, begin, S3, STATE3, ALIGNED),)
-    return found
+    """Compute Σg² of each chunk, with g ready but for the division by its norm."""
+    _, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
+    rows = rows_at(storage_of(pointers, job, FORMATS), begin, FORMATS)
+    at = gradient(step_params, job, width, rows[0], GRAD, ALIGNED)
+    wanted = wants(coefficients + job * width, tl.full((), 1.0, tl.float64), COMPUTE)
+    gg = tl.zeros((BLOCK,), tl.float64)
+    full = n // BLOCK * BLOCK
+    for i in range(0, full, BLOCK):
+        gg += square_at(at, rows, wanted, i, n, COMPUTE, FORMATS, BLOCK, PADS & FORMATS == 0)
+    if full < n:
+        gg += square_at(at, rows, wanted, full, n, COMPUTE, FORMATS, BLOCK, False)
+    tl.store(partials + place, tl.sum(gg, 0))
 
 
 @triton.jit
-def read_states(at, e, mask, STATES: tl.constexpr, COMPUTE: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr):
+def square_at(
+    at, rows, wanted, i, n,
+    COMPUTE: tl.constexpr, FORMATS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    e, _, mask, _ = block_of(rows, i, n, FORMATS, BLOCK)
+    return summed(ready(read(at + e, mask, COMPUTE, FULL), wanted, True), mask, False, FULL)
+
+
+@triton.jit
+def operands_of(
+    step_params, pointers, job, width, begin, PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr,
+    STATE1: tl.constexpr, STATE2: tl.constexpr, STATE3: tl.constexpr, STATES: tl.constexpr, FORMATS: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """Return where p, g and the states of a chunk begin, and its rows."""
+    storage, group = storage_of(pointers, job, FORMATS), begin // GROUP
+    rows = rows_at(storage, begin, FORMATS)
+    begin = rows[0]
+    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
+    p_at = stored(p_at, storage, step_params, job, width, begin, group, 0, FORMATS, ALIGNED)
+    g_at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
     found = ()
     for i in tl.static_range(STATES):
-        found += (read(at[i] + e, mask, COMPUTE, FULL, LAST, 1.0),)
+        at = array(pointers, job, begin, S0 + i, (STATE0, STATE1, STATE2, STATE3)[i], ALIGNED)
+        found += (stored(at, storage, step_params, job, width, begin, group, 1 + i, FORMATS, ALIGNED),)
+    return p_at, g_at, found, rows
+
+
+@triton.jit
+def recall_states(
+    at, block, STATES: tl.constexpr, FORMATS: tl.constexpr, COMPUTE: tl.constexpr, FULL: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip
+    found = ()
+    for i in tl.static_range(STATES):
+        found += (recall(at[i], block, 1 + i, FORMATS, COMPUTE, FULL, LAST, 1.0),)
     return found
 
 
 @triton.jit
-def write_states(
-    at, e, new, mask, FROM: tl.constexpr, STATES: tl.constexpr, WRITES: tl.constexpr, FULL: tl.constexpr,
-    LAST: tl.constexpr,
+def keep_states(
+    at, block, new, FROM: tl.constexpr, STATES: tl.constexpr, WRITES: tl.constexpr, FORMATS: tl.constexpr,
+    FULL: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
     """Store the states whose bits are among WRITES. They begin at FROM among what is new."""
     for i in tl.static_range(STATES):
         if WRITES >> i & 1:
-            write(at[i] + e, new[FROM + i], mask, FULL, LAST)
+            keep(at[i], new[FROM + i], block, 1 + i, FORMATS, FULL, LAST)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -90,14 +141,13 @@ def measure(
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr,
     STATES: tl.constexpr, SUMS: tl.constexpr, PLAIN: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr,
-    LAST: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
+    LAST: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute a round's sums of each chunk, up to four, and the state before them where this KEEPS it."""
     layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
-    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
-    g_at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
-    at = p_at, g_at, states_at(pointers, job, begin, STATES, STATE0, STATE1, STATE2, STATE3, ALIGNED)
+    at = operands_of(step_params, pointers, job, width, begin, PARAM, GRAD, STATE0, STATE1, STATE2, STATE3, STATES,
+                     FORMATS, ALIGNED)  # fmt: skip
     wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
     k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
     sums = zeros(SUMS, BLOCK)
@@ -105,11 +155,11 @@ def measure(
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
             x = measure_at(at, wanted, k, i, n, COMPUTE, KEEP, TERMS, STATES, SUMS, PLAIN, KEEPS, WRITES, LAST, READY,
-                           BLOCK, True)  # fmt: skip
+                           FORMATS, BLOCK, PADS & FORMATS == 0)  # fmt: skip
             sums = plus(sums, x, SUMS)
         if full < n:
             x = measure_at(at, wanted, k, full, n, COMPUTE, KEEP, TERMS, STATES, SUMS, PLAIN, KEEPS, WRITES, LAST,
-                           READY, BLOCK, False)  # fmt: skip
+                           READY, FORMATS, BLOCK, False)  # fmt: skip
             sums = plus(sums, x, SUMS)
     for i in tl.static_range(SUMS):
         tl.store(partials + i * sums_stride + place, tl.sum(sums[i], 0))
@@ -135,22 +185,21 @@ def plus(x, y, SUMS: tl.constexpr):
 def measure_at(
     at, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, STATES: tl.constexpr,
     SUMS: tl.constexpr, PLAIN: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr, LAST: tl.constexpr,
-    READY: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
+    READY: tl.constexpr, FORMATS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
     """Return the terms of a block as they are added up. Past the end all numbers are 1, so that nothing is 0/0."""
-    e = i + tl.arange(0, BLOCK)
-    mask = e < n
-    p_at, g_at, s_at = at
-    p = read(p_at + e, mask, COMPUTE, FULL, False, 1.0)
-    g = ready(read(g_at + e, mask, COMPUTE, FULL, LAST, 1.0), wanted, READY)
-    s = read_states(s_at, e, mask, STATES, COMPUTE, FULL, False)
+    p_at, g_at, s_at, rows = at
+    block = block_of(rows, i, n, FORMATS, BLOCK)
+    p = recall(p_at, block, 0, FORMATS, COMPUTE, FULL, False, 1.0)
+    g = ready(read(g_at + block[0], block[2], COMPUTE, FULL, LAST, 1.0), wanted, READY)
+    s = recall_states(s_at, block, STATES, FORMATS, COMPUTE, FULL, False)
     if KEEPS:
         s = KEEP(k, p, g, s)
-        write_states(s_at, e, s, mask, 0, STATES, WRITES, FULL, False)
+        keep_states(s_at, block, s, 0, STATES, WRITES, FORMATS, FULL, False)
     x = TERMS(k, p, g, s)
     found = ()
     for j in tl.static_range(SUMS):
-        found += (summed(x[j], mask, PLAIN >> j & 1, FULL),)
+        found += (summed(x[j], block[2], PLAIN >> j & 1, FULL),)
     return found
 
 
@@ -159,48 +208,76 @@ def apply(
     step_params, coefficients, pointers, layers, chunks, clips, answers, skip, width,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr, VALUES: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr,
-    APPLY: tl.constexpr, STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, ALIGNED: tl.constexpr,
-    CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    APPLY: tl.constexpr, STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, FACTORED: tl.constexpr,
+    CLAMP: tl.constexpr, WRITES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr,
+    ALIGNED: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the weights and states, in reverse order, because caches may still hold the last chunks."""
     layer, job, begin, n, _ = chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), CHUNK)
-    p_at = array(pointers, job, begin, P, PARAM, ALIGNED)
-    g_at = gradient(step_params, job, width, begin, GRAD, ALIGNED)
-    at = p_at, g_at, states_at(pointers, job, begin, STATES, STATE0, STATE1, STATE2, STATE3, ALIGNED)
+    at = operands_of(step_params, pointers, job, width, begin, PARAM, GRAD, STATE0, STATE1, STATE2, STATE3, STATES,
+                     FORMATS, ALIGNED)  # fmt: skip
     wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
     k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
+    plane = ()
+    if FACTORED:
+        plane = plane_of(storage_of(pointers, job, FORMATS), layer, at[3][0], coefficients + job * width, COMPUTE)
     if goes(skip, SKIPS):
         full = n // BLOCK * BLOCK
         for i in range(0, full, BLOCK):
-            apply_at(at, wanted, k, i, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY, BLOCK,
-                     True)  # fmt: skip
+            apply_at(at, plane, wanted, k, i, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, FACTORED, CLAMP,
+                     WRITES, READY, FORMATS, BLOCK, PADS & FORMATS == 0)  # fmt: skip
         if full < n:
-            apply_at(at, wanted, k, full, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, WRITES, READY,
-                     BLOCK, False)  # fmt: skip
+            apply_at(at, plane, wanted, k, full, n, COMPUTE, KEEP, TERMS, APPLY, STATES, MEASURED, KEEPS, FACTORED,
+                     CLAMP, WRITES, READY, FORMATS, BLOCK, False)  # fmt: skip
         count(step_params, width, job, begin)
 
 
 @triton.jit
+def plane_of(storage, layer, begin, own, COMPUTE: tl.constexpr):
+    """Return the factors of a layer whose V is factored, its sizes, and where `begin` is in it."""
+    row = (layer - tl.load(storage + FIRST_LAYER)) * PLANE
+    plane = tl.load(storage + PLANES).to(tl.pointer_type(tl.int64)) + row
+    rows, columns, begin = tl.load(plane + ROWS), tl.load(plane + COLUMNS), begin - tl.load(plane + PLANE_BASE)
+    r, c = begin // columns, (begin % columns).to(tl.int32)
+    of_rows = tl.load(plane + ROW_FACTORS).to(tl.pointer_type(COMPUTE)) + r
+    of_columns = tl.load(plane + COLUMN_FACTORS).to(tl.pointer_type(COMPUTE)) + r // rows * columns
+    least = tl.load(own + OWN + LEAST).to(COMPUTE)
+    return of_rows, of_columns, (r % rows).to(tl.int32), c, rows.to(tl.int32), columns.to(tl.int32), least
+
+
+@triton.jit
+def update_of(plane, g, block, CLAMP: tl.constexpr):
+    """Return Adafactor's u of a block."""
+    of_rows, of_columns, r, c, rows, columns, least = plane
+    e, _, mask, _ = block
+    down = (c + e) // columns
+    across = c + e - down * columns + (r + down) // rows * columns
+    row, column = tl.load(of_rows + down, mask, other=1.0), tl.load(of_columns + across, mask, other=1.0)
+    return update(g, row, column, least, CLAMP)
+
+
+@triton.jit
 def apply_at(
-    at, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, APPLY: tl.constexpr,
-    STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, WRITES: tl.constexpr, READY: tl.constexpr,
-    BLOCK: tl.constexpr, FULL: tl.constexpr,
+    at, plane, wanted, k, i, n, COMPUTE: tl.constexpr, KEEP: tl.constexpr, TERMS: tl.constexpr, APPLY: tl.constexpr,
+    STATES: tl.constexpr, MEASURED: tl.constexpr, KEEPS: tl.constexpr, FACTORED: tl.constexpr, CLAMP: tl.constexpr,
+    WRITES: tl.constexpr, READY: tl.constexpr, FORMATS: tl.constexpr, BLOCK: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    e = i + tl.arange(0, BLOCK)
-    mask = e < n
-    p_at, g_at, s_at = at
-    p = read(p_at + e, mask, COMPUTE, FULL, True, 1.0)
-    g = ready(read(g_at + e, mask, COMPUTE, FULL, True, 1.0), wanted, READY)
-    s = read_states(s_at, e, mask, STATES, COMPUTE, FULL, True)
+    p_at, g_at, s_at, rows = at
+    block = block_of(rows, i, n, FORMATS, BLOCK)
+    p = recall(p_at, block, 0, FORMATS, COMPUTE, FULL, True, 1.0)
+    g = ready(read(g_at + block[0], block[2], COMPUTE, FULL, True, 1.0), wanted, READY)
+    s = recall_states(s_at, block, STATES, FORMATS, COMPUTE, FULL, True)
     x = ()
     if KEEPS:
         s = KEEP(k, p, g, s)
-    if MEASURED:
+    if FACTORED:  # u stands in the place of V, of which nothing is made here, and of all terms
+        u = update_of(plane, g, block, CLAMP)
+        s, x = (u, s[1]), (u, u)
+    elif MEASURED:
         x = TERMS(k, p, g, s)
     new = APPLY(k, p, g, s, x)
-    write(p_at + e, new[0], mask, FULL, True)
-    write_states(s_at, e, new, mask, 1, STATES, WRITES, FULL, True)
+    keep(p_at, new[0], block, 0, FORMATS, FULL, True)
+    keep_states(s_at, block, new, 1, STATES, WRITES, FORMATS, FULL, True)
 
 
 @triton.jit(do_not_specialize=VARYING)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, count, goes, read, ready, summed, wants, write
+from layerwise.engines.gpu.kernels.formats import CODES, GROUP, keep, recall, storage_of, stored
+from layerwise.engines.gpu.kernels.parts import count, element, goes, read, ready, summed, update, wants
 from layerwise.engines.gpu.kernels.tables import (
     ANSWERED,
     ANSWERS,
@@ -80,6 +81,32 @@ def corner(plane, address, m, c, sizes, DTYPE: tl.constexpr, VECTOR: tl.constexp
 
 
 @triton.jit
+def operand(
+    step_params, pointers, job, width, plane, m, c, sizes, COLUMN: tl.constexpr, WHICH: tl.constexpr,
+    DTYPE: tl.constexpr, FORMATS: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Return an array as `corner` does, or from the plane's first element on in the format that it has."""
+    address = tl.load(pointers + job * OPERANDS + COLUMN)
+    begin, storage = tl.load(plane + PLANE_BASE), storage_of(pointers, job, FORMATS)
+    at = element(address, begin, DTYPE, VECTOR > 1) if FORMATS else corner(plane, address, m, c, sizes, DTYPE, VECTOR)
+    return stored(at, storage, step_params, job, width, begin, begin // GROUP, WHICH, FORMATS, VECTOR > 1)
+
+
+@triton.jit
+def tile_at(m, r, c, sizes, mask, FORMATS: tl.constexpr):
+    """Return the offsets of a tile's elements and groups from where operands are, and which of them there are."""
+    at = rows_of(r, sizes)
+    j, there = at, mask
+    if FORMATS:
+        _, rows, columns = sizes
+        at = (m.to(tl.int64) * rows * columns)[:, None, None] + at + c[None, None, :]
+    if CODES << 10 & FORMATS:
+        j = tl.min(tl.reshape(at, (at.numel // GROUP, GROUP)), 1) // GROUP
+        there = tl.max(tl.reshape(mask.to(tl.int32), (at.numel // GROUP, GROUP)), 1) > 0
+    return at, j, mask, there
+
+
+@triton.jit
 def rows_of(r, sizes):
     """Return the offsets of these rows."""
     _, _, columns = sizes
@@ -101,7 +128,7 @@ def measure(
     step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, width,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr,
-    SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    SCALES: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Compute each tile's strips of the sums of g² by rows and by columns, and its Σp²."""
@@ -109,7 +136,7 @@ def measure(
     matrices, rows, columns = sizes
     job = tl.load(plane + PLANE_JOB)
     wanted = wants(coefficients + job * width, tl.load(clips + tl.load(plane + PLANE_LAYER)), COMPUTE)
-    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
+    p_at = operand(step_params, pointers, job, width, plane, m, c, sizes, P, 0, PARAM, FORMATS, VECTOR)
     g_at = corner(plane, tl.load(step_params + job * width + GRADIENT), m, c, sizes, GRAD, VECTOR)
     strip = tl.load(plane + ROW_SUMS).to(tl.pointer_type(COMPUTE))
     of_rows = strip + (over * matrices.to(tl.int64) + m) * rows
@@ -127,18 +154,11 @@ def measure(
         tl.store(of_rows[:, None] + r[None, :], tl.sum(gg, 2), in_rows)
         by_column += gg
         if SCALES:
-            p = read(p_at + rows_of(r, sizes), mask, COMPUTE, False)
+            p = recall(p_at, tile_at(m, r, c, sizes, mask, FORMATS), 0, FORMATS, COMPUTE, False, False, 0.0)
             pp += summed(p, mask, False, True)
     tl.store(of_columns[:, None] + c[None, :], tl.sum(by_column, 1), in_m[:, None] & in_c[None, :])
     if SCALES:
         tl.store(tiled + tl.load(plane + TILES_FIRST) + number, tl.sum(pp))
-
-
-@triton.jit
-def update(g, row, column, least, CLAMP: tl.constexpr):
-    if CLAMP:
-        return g / at_least(row * column, least)
-    return g * row * column
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -146,7 +166,7 @@ def squares(
     step_params, coefficients, pointers, layers, planes, tiles, clips, tiled, skip, width,
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr,
-    CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    CLAMP: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Compute Σu² of each tile, in reverse order, because caches may still hold the last tiles."""
@@ -177,7 +197,7 @@ def apply(
     PARAM: tl.constexpr, GRAD: tl.constexpr, STATE0: tl.constexpr, STATE1: tl.constexpr, STATE2: tl.constexpr,
     STATE3: tl.constexpr, COMPUTE: tl.constexpr,
     VALUES: tl.constexpr, APPLY: tl.constexpr, MOMENTUM: tl.constexpr, CLAMP: tl.constexpr,
-    READY: tl.constexpr, SKIPS: tl.constexpr, VECTOR: tl.constexpr,
+    READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, VECTOR: tl.constexpr,
     BM: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip
     """Write p and e."""
@@ -187,9 +207,9 @@ def apply(
     wanted = wants(coefficients + job * width, tl.load(clips + layer), COMPUTE)
     least = tl.load(coefficients + job * width + OWN + LEAST).to(COMPUTE)
     k = VALUES(coefficients + job * width + OWN, answers + layer * ANSWERS + ANSWERED, COMPUTE)
-    p_at = corner(plane, tl.load(pointers + job * OPERANDS + P), m, c, sizes, PARAM, VECTOR)
+    p_at = operand(step_params, pointers, job, width, plane, m, c, sizes, P, 0, PARAM, FORMATS, VECTOR)
     g_at = corner(plane, tl.load(step_params + job * width + GRADIENT), m, c, sizes, GRAD, VECTOR)
-    e_at = corner(plane, tl.load(pointers + job * OPERANDS + S1), m, c, sizes, STATE1, VECTOR)
+    e_at = operand(step_params, pointers, job, width, plane, m, c, sizes, S1, 2, STATE1, FORMATS, VECTOR)
     in_m, in_c = m < matrices, c < columns
     column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], COLUMN_FACTORS, COMPUTE)[:, None, :]
     first = under * BR * DEPTH
@@ -198,17 +218,17 @@ def apply(
             r = i + tl.arange(0, BR)
             in_rows = in_m[:, None] & (r < rows)[None, :]
             mask = in_rows[:, :, None] & in_c[None, None, :]
-            at = rows_of(r, sizes)
-            g = ready(read(g_at + at, mask, COMPUTE, False, True), wanted, READY)
+            tile = tile_at(m, r, c, sizes, mask, FORMATS)
+            g = ready(read(g_at + rows_of(r, sizes), mask, COMPUTE, False, True), wanted, READY)
             row = factors_of(plane, m, r, rows, in_rows, ROW_FACTORS, COMPUTE)[:, :, None]
-            u, p = update(g, row, column, least, CLAMP), read(p_at + at, mask, COMPUTE, False, True)
+            u = update(g, row, column, least, CLAMP)
+            p = recall(p_at, tile, 0, FORMATS, COMPUTE, False, True, 0.0)
             # Something stands in the place of V, of which nothing is made here.
             if MOMENTUM:
-                e = read(e_at + at, mask, COMPUTE, False, True)
+                e = recall(e_at, tile, 2, FORMATS, COMPUTE, False, True, 0.0)
                 new = APPLY(k, p, g, (u, e), (u, u))
+                keep(e_at, new[2], tile, 2, FORMATS, False, True)
             else:
                 new = APPLY(k, p, g, (u,), (u, u))
-            if MOMENTUM:
-                write(e_at + at, new[2], mask, False, True)
-            write(p_at + at, new[0], mask, False, True)
+            keep(p_at, new[0], tile, 0, FORMATS, False, True)
         count(step_params, width, job, tl.load(plane + PLANE_BASE) + number)

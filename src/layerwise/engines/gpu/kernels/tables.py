@@ -1,12 +1,13 @@
 """The tables that kernels read: the names of their columns.
 
 `step_params` are the step parameters, a row for each job, of int64: the addresses of the gradient and of the step's
-count, if that is on the device, then the coefficients.
+count, if that is on the device, then the coefficients, and the step where numbers are rounded at random.
 `coefficients` are the same rows from the first coefficient on, of float64: the gradient's, then those that the rule
 computes of settings and `now`.
 `layers` are int64, a row for each layer. A layer is what has norms of its own: a tensor, or a block of it, which is a
 stretch of its memory.
-`pointers` are the addresses of a job's arrays: int64, a row for each job. All of its operands are P, G and S0 to S3.
+`pointers` are the addresses of a job's arrays: int64, a row for each job: P, S0 to S3, and STORAGE, where its row of
+what formats need (formats.py) is, or 0.
 `planes` are int64, a row for each layer whose second moment is factored: a stack of matrices.
 `sides` are the statistics by rows and by columns: int64, two rows for each plane.
 `chunks`, `tiles` and `programs` are the parts that programs of a launch take: int32, a row for each program.
@@ -48,7 +49,7 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, LAYER = columns(7)
 
 # pointers; the gradient's address is among the step parameters
-P, G, S0, S1, S2, S3, OPERANDS = columns(7)
+P, STORAGE, S0, S1, S2, S3, OPERANDS = columns(7)
 
 # answers: what is reported, and then what arrays are computed with
 REPORTED, ANSWERED, ANSWERS = (number(n) for n in (0, 8, 16))

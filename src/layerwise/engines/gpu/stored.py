@@ -1,0 +1,199 @@
+"""Storage formats for the GPU engine: the constants that kernels are compiled for, and the tables that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.kernels import formats as at
+from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
+from layerwise.engines.gpu.program import functions_for, states_of
+from layerwise.storage import Format, Storage
+from layerwise.storage.groups import GROUP
+from layerwise.storage.groups import count as groups_of
+
+REMAINDERS = {torch.int16: at.SPLIT16.value, torch.int8: at.SPLIT8.value}
+SIGNS = {torch.int8: True, torch.uint8: False}  # the dtypes of codes, and whether they have signs
+LOW = (torch.bfloat16, torch.float16)
+WALKED = 3  # dimensions that kernels walk through
+LONGEST = 1 << 30  # row that ends within a group
+
+
+class Stored(NamedTuple):
+    """An array of a job in its format, and the number that it has among the operands with formats."""
+
+    number: int
+    array: Tensor
+    format: Format
+
+    @property
+    def is_coded(self) -> bool:
+        return self.array.dtype in SIGNS and self.format.signed == SIGNS[self.array.dtype] and self.number > 0
+
+    @property
+    def form(self) -> int:
+        """The bits of its form, but for how it is walked through."""
+        if self.is_coded:
+            return int(at.CODES.value)
+        rest = self.format.beside
+        split = 0 if rest is None else REMAINDERS[rest.dtype]
+        drawn = self.format.key is not None and split != at.SPLIT16.value  # which lacks nothing
+        return int(split | (at.RANDOM.value if drawn else 0))
+
+
+def arrays_of(job: Job) -> Iterator[Stored]:
+    """Yield the weights and the states of a job that have a format."""
+    if job.storage is not None:
+        names = functions_for(job).states
+        formats = dict(zip(("", *job.state._fields), job.storage.formats, strict=True))
+        arrays = [("", job.p), *zip(names, states_of(job), strict=False)]
+        for i, (name, array) in enumerate(arrays):
+            one = formats[name]
+            if one is not None and array is not None:
+                yield Stored(i, array, one)
+
+
+def formats_of(job: Job) -> int:
+    """Return the forms of a job's operands as kernels are compiled for them: 0 where all are plain."""
+    found = at.PADS.value if _pads(job) else 0
+    for one in arrays_of(job):
+        walks = at.WALKS.value if one.form & at.RANDOM.value and not _in_a_row(_walk(job)) else 0
+        found |= (one.form | walks) << one.number * at.BITS
+    return int(found)
+
+
+def kind_of(job: Job, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
+    """Return what the kernels of a job are compiled for; `arrays` are its operands."""
+    together = aligned(job, [*arrays, *remainders(job)]) and not _pads(job)
+    return Kind(tuple(a.dtype for a in arrays), together, traits, formats_of(job))
+
+
+def draws(job: Job) -> bool:
+    """Return whether numbers of a job are rounded at random, which needs the step."""
+    return job.storage is not None and any(one is not None and one.key is not None for one in job.storage.formats)
+
+
+def is_grouped(job: Job) -> bool:
+    return any(one.is_coded for one in arrays_of(job))
+
+
+def remainders(job: Job) -> list[Tensor]:
+    """Return what is stored beside a job's arrays, element by element."""
+    return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
+
+
+# ---- what kernels cannot do
+
+
+def unstorable(job: Job) -> str:
+    """Return why kernels cannot take a job as it is stored, or an empty string."""
+    given = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
+    known = list(arrays_of(job))
+    if len(given) != len(known):
+        return "a state of another shape than the parameter's is stored in a form for which there are no kernels"
+    for one in known:
+        if not one.is_coded and not _is_known(one):
+            return f"there are no kernels for {one.array.dtype} in such a form"
+        rest = one.format.beside
+        if one.is_coded and not (rest.is_contiguous() and one.array.is_contiguous()):
+            return "a state in groups, or its scales, is not contiguous"
+        if not one.is_coded and rest is not None and not lies_like(rest, job.p):
+            return f"a remainder has strides {rest.stride()}, and the parameter {job.p.stride()}"
+    if draws(job) and _walk(job) is None:
+        return "its elements lie scattered in the whole tensor"
+    return _ungrouped(job) if is_grouped(job) else ""
+
+
+def _is_known(one: Stored) -> bool:
+    rest = one.format.beside
+    return one.array.dtype in LOW and (rest is None or (one.number == 0 and rest.dtype in REMAINDERS))
+
+
+def _ungrouped(job: Job) -> str:
+    """Return why the groups of a job are not whole where programs begin, or an empty string."""
+    (_, length), (layers, size) = rows_of(job), counts(job)
+    inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
+    if not inside or (length > LONGEST and _pads(job)):
+        return f"blocks along dimensions {job.block_dims} of {tuple(job.p.shape)} would cut groups of {GROUP} elements"
+    return ""
+
+
+# ---- rows of groups
+
+
+def rows_of(job: Job) -> tuple[int, int]:
+    """Return how many rows with groups of their own a job has, and how long each is."""
+    shape, dims = job.p.shape, 1 if job.storage is None else job.storage.row_dims
+    return prod(shape[:dims]), prod(shape[dims:])
+
+
+def _pads(job: Job) -> bool:
+    """Return whether rows end within groups, so that elements of groups do not follow one another in memory."""
+    if not is_grouped(job):
+        return False
+    rows, length = rows_of(job)
+    return rows > 1 and length % GROUP != 0
+
+
+def walked(job: Job) -> tuple[int, int]:
+    """Return how many layers a job has, and how many elements kernels walk through in each, counting padding."""
+    layers, size = counts(job)
+    if _pads(job):
+        _, length = rows_of(job)
+        size = size // max(1, length) * groups_of(length) * GROUP
+    return layers, size
+
+
+# ---- places in the whole tensor
+
+
+def _walk(job: Job) -> list[tuple[int, int]] | None:
+    """Return the lengths and strides, in the whole tensor, of dimensions as they lie in memory, the innermost first.
+
+    There are as few as can be, and None where they are more than kernels know, or are no strides.
+    """
+    storage = job.storage
+    if storage is None or storage.index.scattered:
+        return None
+    found: list[tuple[int, int]] = []
+    dims = zip(job.p.stride(), job.p.shape, storage.index.strides, strict=True)
+    for _, n, stride in sorted((own, n, stride) for own, n, stride in dims if n > 1):
+        if found and stride == found[-1][0] * found[-1][1]:
+            found[-1] = found[-1][0] * n, found[-1][1]
+        else:
+            found.append((n, stride))
+    return found if len(found) <= WALKED else None
+
+
+def _in_a_row(walk: Sequence[tuple[int, int]] | None) -> bool:
+    return walk is not None and (not walk or (len(walk) == 1 and walk[0][1] == 1))
+
+
+# ---- the table
+
+
+def table_of(jobs: Sequence[Job], device: torch.device) -> Tensor:
+    """Return what formats need, a row for each job."""
+    rows = np.zeros((len(jobs), at.JOB_STORAGE.value), np.int64)
+    for row, job in zip(rows, jobs, strict=True):
+        if job.storage is not None:
+            _fill(row, job, job.storage)
+    return torch.from_numpy(rows).to(device)
+
+
+def _fill(row: Any, job: Job, storage: Storage) -> None:
+    for one in arrays_of(job):
+        rest, key = one.format.beside, one.format.key
+        row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
+        if key is not None:
+            row[at.KEYS.value + one.number] = np.uint64(key.second << 32 | key.first).astype(np.int64)
+    _, length = rows_of(job)
+    row[at.ROW.value], row[at.PADDED.value] = length, max(1, groups_of(length)) * GROUP
+    lengths, strides = zip(*[*(_walk(job) or ()), *[(1, 0)] * WALKED][:WALKED], strict=True)
+    row[at.OFFSET.value :] = storage.index.offset, *lengths[:-1], *strides

@@ -1,0 +1,145 @@
+"""JAX's view of the bits of numbers: integers of 32 bits, because others exist only where they are switched on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from layerwise.storage.bits import WORD
+from layerwise.storage.index import Index
+
+
+class Words:
+    """Arrays of uint32 with the operators of integers, modulo 2^32; JAX takes no integer of Python beyond int32."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __neg__(self) -> Words:
+        return Words(-self.array)
+
+    def __hash__(self) -> int:
+        raise TypeError("arrays have no hash")
+
+
+def _plain(x: Any) -> Any:
+    """Return an operand as uint32; integers of Python are taken modulo 2^32, and signed ones keep their bits."""
+    if isinstance(x, Words):
+        return x.array
+    return np.uint32(x & WORD) if isinstance(x, int) else _unsigned(x)
+
+
+def _unsigned(x: Any) -> Any:
+    return x.astype(jnp.uint32) if x.dtype != jnp.int32 else jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+
+def _operator(name: str, compares: bool) -> Any:
+    def operator(self: Words, other: Any) -> Any:
+        found = getattr(jnp.asarray(self.array), name)(_plain(other))
+        return found if compares else Words(found)
+
+    return operator
+
+
+for _name in ("and", "or", "xor", "add", "sub", "mul", "lshift", "rshift"):
+    for _side in ("", "r"):
+        setattr(Words, f"__{_side}{_name}__", _operator(f"__{_side}{_name}__", compares=False))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Words, f"__{_name}__", _operator(f"__{_name}__", compares=True))
+
+
+class Namespace:
+    """jax.numpy, except for a number to divide by: XLA would multiply by its reciprocal, which rounds otherwise."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jnp, name)
+
+    @staticmethod
+    def concat(arrays: Any, axis: int) -> Any:
+        return jnp.concatenate(arrays, axis=axis)
+
+    @staticmethod
+    def full_like(x: Any, value: float) -> Any:
+        return jax.lax.optimization_barrier(jnp.full_like(x, value))
+
+
+def _integers(x: Any) -> Any:
+    """Return floating numbers, none of which is negative, cut to integers; integers in 32 bits."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return Words(x.astype(jnp.uint32))
+    return x.astype(jnp.int32)
+
+
+def _as_floats(x: Any) -> Any:
+    """Return numbers in float32. XLA would take subnormal ones of bfloat16 for 0, so these are moved bit by bit."""
+    if isinstance(x, Words):
+        return x.array.astype(jnp.float32)
+    if x.dtype == jnp.bfloat16:
+        upper = jax.lax.bitcast_convert_type(x, jnp.uint16).astype(jnp.uint32)
+        return jax.lax.bitcast_convert_type(upper << np.uint32(16), jnp.float32)
+    return x.astype(jnp.float32)
+
+
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    if isinstance(x, (Words, int)) and isinstance(y, (Words, int)):
+        return Words(jnp.where(condition, _plain(x), _plain(y)))
+    return jnp.where(condition, *(one.array if isinstance(one, Words) else one for one in (x, y)))
+
+
+def _shifted(x: Any, by: int) -> Words:
+    return Words(_plain(x) << np.uint32(by))
+
+
+def _step(t: Any) -> tuple[Any, Any]:
+    upper = t >> 32 if t.dtype.itemsize > 4 else jnp.zeros_like(t)
+    return Words(t.astype(jnp.uint32)), Words(upper.astype(jnp.uint32))
+
+
+class Places:
+    """The numbers of the elements of a part of a tensor, which begins along each dimension at some entry.
+
+    They are below 2^32; where a part begins may be known on the device alone.
+    """
+
+    def __init__(self, index: Index, starts: tuple[Any, ...]) -> None:
+        self.index, self.starts = index, starts
+
+    def numbers(self) -> Any:
+        """Return them as `Words`; nothing is stored of it where they are used at once."""
+        found: Any = Words(jnp.full(self.index.shape, 0, jnp.uint32))
+        for d, (stride, start) in enumerate(zip(self.index.strides, self.starts, strict=True)):
+            along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, self.index.shape, d))
+            found = found + (along + start) * stride
+        return found
+
+
+def rounded(x: Any, dtype: Any) -> Any:
+    """Return numbers of float32 in another dtype: in bfloat16 to nearest, also what XLA takes for 0."""
+    if isinstance(x, Words):
+        return jax.lax.bitcast_convert_type(x.array, jnp.int32).astype(dtype)
+    if dtype != jnp.bfloat16:
+        return x.astype(dtype)
+    u = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    even = (u >> np.uint32(16)) & np.uint32(1)
+    upper = ((u + (np.uint32(0x7FFF) + even)) >> np.uint32(16)).astype(jnp.uint16)
+    return jax.lax.bitcast_convert_type(jnp.where(x == x, upper, np.uint16(0x7FC0)), jnp.bfloat16)
+
+
+KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "codes", "uint8": "codes"}
+BITS: Any = SimpleNamespace(
+    xp=Namespace(),
+    word=lambda x: x & WORD if isinstance(x, int) else x,
+    integers=_integers,
+    as_floats=_as_floats,
+    bits=lambda x: Words(jax.lax.bitcast_convert_type(x, jnp.uint32)),
+    floats=lambda u: jax.lax.bitcast_convert_type(_plain(u), jnp.float32),
+    shifted=_shifted,
+    where=_where,
+    kind=lambda array: KINDS.get(array.dtype.name, ""),
+    indices=lambda places, like: (places.numbers(), 0),
+    step=_step,
+)

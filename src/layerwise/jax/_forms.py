@@ -1,0 +1,71 @@
+"""Parts of a state in one storage format made of those in another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from layerwise.jax._bits import rounded
+from layerwise.jax._storage import Grouped, MasterState
+from layerwise.jax._trees import Leaves, of_state
+from layerwise.jax._unread import stored
+from layerwise.storage import Format
+
+
+def inner(state: Any) -> Any:
+    return state.inner if isinstance(state, MasterState) else state
+
+
+def held(state: Any, leaves: Leaves) -> list[Any]:
+    """Return what a state holds beside the weights of each parameter."""
+    is_held = isinstance(state, MasterState)
+    return of_state(leaves, "weights", state.weights) if is_held else [None] * len(leaves.arrays)
+
+
+def is_grouped(x: Any) -> bool:
+    return isinstance(x, Grouped)
+
+
+def numbers(x: Any, signed: bool) -> Any:
+    return stored(jnp.asarray(x.codes), Format(jnp.asarray(x.scale), None, signed)).read() if is_grouped(x) else x
+
+
+def in_groups(numbers: Any, like: Grouped, signed: bool) -> Grouped:
+    codes, scale = stored(like.codes, Format(like.scale, None, signed)).encode(jnp.asarray(numbers, jnp.float32), 0)
+    return Grouped(codes.astype(like.codes.dtype), scale)
+
+
+def weights_as(p: Any, wanted: Any, held: Any) -> Any:
+    """Return what is held beside weights in the form that is wanted."""
+    if wanted is None or held is None:
+        return wanted
+    held = jnp.asarray(held)
+    if held.dtype == wanted.dtype:
+        return placed(held, wanted)
+    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, Format(held)).read()
+    if jnp.issubdtype(wanted.dtype, jnp.floating):
+        return placed(full, wanted)
+    # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
+    most = jnp.iinfo(wanted.dtype).max
+    other, rest = stored(p, Format(wanted)).encode(full, 0)
+    half = jnp.where((jnp.abs(full) > jnp.abs(p.astype(full.dtype))) | (p.dtype == jnp.bfloat16), most, -most)
+    return placed(jnp.where(other == p.astype(other.dtype), rounded(rest, wanted.dtype), half), wanted)
+
+
+def shape(x: Any) -> Any:
+    return None if x is None else tuple(np.shape(x.codes if is_grouped(x) else x))
+
+
+def in_form(given: Any, like: Any, signed: bool) -> Any:
+    """Return an array, or codes with their scales, as `like` is."""
+    if not is_grouped(like):
+        return placed(numbers(given, signed), like)
+    given = given if is_grouped(given) else in_groups(given, like, signed)
+    return Grouped(*(placed(one, other) for one, other in zip(given, like, strict=True)))
+
+
+def placed(given: Any, like: Any) -> Any:
+    return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)

@@ -1,0 +1,36 @@
+"""Stored arrays that a rule has yet to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+
+from layerwise.jax._bits import BITS
+from layerwise.storage import Format
+from layerwise.storage.index import index_of
+from layerwise.storage.stored import Stored
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("array", "beside"), meta_fields=("signed", "view"))
+@dataclass(frozen=True)
+class Unread:
+    """A stored array, and the piece of it that a rule sees. Every run of the rule reads it, so none keeps numbers."""
+
+    array: Any
+    beside: Any
+    signed: bool
+    view: Callable[[Any], Any]
+
+    def read(self) -> Any:
+        """Return the numbers in float32."""
+        return self.view(stored(self.array, Format(self.beside, None, self.signed)).read())
+
+
+def stored(array: Any, form: Format) -> Stored:
+    """Return an array in its format; no random bits are drawn for it."""
+    shape = tuple(array.shape)
+    return Stored(array, form, index_of(shape), min(1, len(shape) - 1), BITS)

@@ -1,0 +1,71 @@
+"""The forms of one tensor's state: the dtype of each field, the shape of its scales, and how blocks see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import NamedTuple
+
+from layerwise.blocks import Part
+from layerwise.storage import groups
+from layerwise.storage.options import Wanted
+
+Shape = tuple[int, ...]
+CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {groups.GROUP} elements"
+
+
+class Field(NamedTuple):
+    """What is known of a field of a tensor's state before it is stored."""
+
+    name: str
+    own: str  # the dtype of the arithmetic
+    settled: str | None  # the dtype that another option gives it
+    is_alike: bool  # it extends along all dimensions of the tensor
+    tensor: Shape
+
+
+class Chosen(NamedTuple):
+    """The dtype, by name, in which a field is stored, and why that is not the one asked for."""
+
+    dtype: str
+    why: str = ""
+    by_layout: bool = False  # the reason is how the parameter lies
+
+
+def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Chosen:
+    """Return in which dtype a field is to be stored."""
+    asked = want.state.get(field.name, field.settled or field.own)
+    if asked in (field.settled, field.own):
+        return Chosen(asked)
+    if not field.is_alike:
+        return Chosen(field.own, "it has a number for each row or column")
+    if asked == "float32":
+        return Chosen(asked)
+    if prod(field.tensor) < groups.LEAST:
+        return Chosen(field.own, f"the parameter has fewer than {groups.LEAST} elements")
+    why = why_not_grouped() if asked == "int8" else ""
+    return Chosen(field.own, why, True) if why else Chosen(asked)
+
+
+def scales_of(shape: Shape) -> Shape:
+    """Return the shape of the scales of a tensor in groups: of a vector one row, else as many as it has."""
+    if len(shape) == 1:
+        return (groups.count(shape[0]),)
+    return shape[0], groups.count(prod(shape[1:]))
+
+
+def blocks_cut_groups(shape: Shape, parts: Iterable[Part | None]) -> bool:
+    """Return whether pieces of a tensor may end within a group."""
+    return any(part is not None and part.one is not None and (part.axis > 0 or len(shape) == 1) for part in parts)
+
+
+def blocks_cut_rows(ndim: int, part: Part | None) -> bool:
+    """Return whether a piece has its part of the rows, and so of their scales."""
+    return part is not None and not part.drop and part.axis == 0 and ndim > 1
+
+
+def row_dims(ndim: int, part: Part | None) -> int:
+    """Return how many leading dimensions of a piece count rows."""
+    if ndim == 1:
+        return 0
+    return 2 if part is not None and not (part.one or part.drop or part.axis) else 1

@@ -1,0 +1,307 @@
+"""Weights and state in storage formats: steps of the GPU engine against those of the rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELED, case_of
+from gpu.front import had_by
+from gpu.storing import (
+    BF16,
+    F32,
+    FORMS,
+    I8,
+    RULE,
+    SIZES,
+    Form,
+    arrays_of,
+    bits_of,
+    gradient_of,
+    now_of,
+    stored_job,
+)
+from gpu.world import DEVICE
+from torch_front.front import BUSY, FRONT_OF
+
+from layerwise import engines
+from layerwise.engines.gpu import stored
+from layerwise.engines.gpu.engine import GpuEngine, declined
+from layerwise.engines.gpu.kernels import formats
+from layerwise.engines.gpu.launch import Kernels
+from layerwise.engines.gpu.proof import Alone, Proof
+from layerwise.errors import EngineError
+from layerwise.storage.index import Index, part_of
+from layerwise.storage.stored import Stored
+from layerwise.torch.step import _engines
+from layerwise.torch.step._namespace import BITS
+
+LAMB = case_of("Lamb")
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
+DRAWN, SPLIT, SPLIT24 = FORMS[:3]
+SHAPES = [(6, 128), (300,), (5, 70)]
+ENGINE = GpuEngine(None, SIZES)
+
+
+def agree(ours, theirs):
+    """Compare two jobs: random bits are equal, and what is rounded differs where arithmetic does."""
+    for (name, x), (_, y), form in zip(plain(ours), plain(theirs), ours.storage.formats, strict=True):
+        if x is None:
+            continue
+        apart = (x.double() - y.double()).abs()
+        if form is None:
+            assert apart.max() <= 4e-6 * y.double().abs().max(), name
+        elif x.dtype in (I8, torch.uint8):
+            assert apart.max() <= 1, name
+        else:
+            assert (apart > 0).double().mean() <= 0.01, name
+            room = (2.0**-16 if form.beside is not None and form.beside.dtype == I8 else 0) + 2e-6
+            a, b = (full(job) if name == "p" else x.double() for job in (ours, theirs))
+            assert form.beside is None or (a - b).abs().max() <= room * b.abs().max(), name
+
+
+def plain(job):
+    return zip(("p", *job.state._fields), (job.p, *job.state), strict=True)
+
+
+def full(job):
+    form = job.storage.formats[0]
+    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).read().double()
+
+
+def held(make, steps=2, **given):
+    """Step jobs that `make` returns by both engines, and compare them after each step."""
+    ours, theirs = make(), make()
+    assert not any(map(declined, ours))
+    kernels, rule = ENGINE.prepare(ours), RULE.prepare(theirs)
+    for t in range(1, steps + 1):
+        grads, nows = [gradient_of(job, t) for job in ours], [now_of(job, t, t) for job in ours]
+        kernels.step(grads, nows, **given)
+        rule.step(grads, nows)
+        for one, other in zip(ours, theirs, strict=True):
+            agree(one, other)
+            for (_, x), (_, y) in zip(arrays_of(one), arrays_of(other), strict=True):
+                y.copy_(x)
+    return ours
+
+
+def jobs_of(case, form, shapes=SHAPES):
+    return [job for shape in shapes if not declined(job := stored_job(case, shape, form, name=str(shape)))]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_form(form):
+    held(lambda: jobs_of(LAMB, form))
+
+
+@pytest.mark.parametrize("case", [case for case in KERNELED if case is not LAMB], ids=lambda case: case.name)
+@pytest.mark.parametrize("form", [DRAWN, SPLIT, pytest.param(SPLIT24, marks=pytest.mark.slow)], ids=str)
+def test_a_form_of(case, form):
+    assert held(lambda: jobs_of(case, form))
+
+
+@pytest.mark.slow
+@cases
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_more_shapes(case, form):
+    held(lambda: jobs_of(case, form, [(3, 64, 3, 3), (40, 1, 1, 1), (1, 77), (2, 3, 192), (128, 64, 1, 1), (9, 129)]))
+
+
+@pytest.mark.parametrize("factored", [True, False])
+def test_adafactor_whatever_is_factored(factored):
+    case = case_of("Adafactor")
+    options = {} if factored else {"factored": False}
+    shapes = [(4, 128), (5, 70), (2, 3, 3, 5)]  # of tiles with whole groups, and others
+    held(lambda: [stored_job(case, shape, form, **options) for form in (SPLIT24, DRAWN) for shape in shapes])
+
+
+def test_several_in_one_step():
+    """Forms, a plain tensor, and a bound on the norm of all gradients."""
+
+    def make():
+        bound = {"max_grad_norm": 0.5}
+        return [stored_job(LAMB, (5, 70), form, name=str(i), **bound) for i, form in enumerate((SPLIT, DRAWN, SPLIT24))]
+
+    held(make)
+
+
+@pytest.mark.parametrize("form", [DRAWN, pytest.param(FORMS[3], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("layout", ["transposed", "channels last", "columns", "far"])
+def test_random_bits_belong_to_the_place_in_the_whole_tensor(form, layout):
+    shape, index, like = (6, 20), None, None
+    if layout == "transposed":
+        like = torch.zeros(20, 6, device=DEVICE).mT
+    if layout == "channels last":
+        like = torch.zeros(2, 3, 5, 4, device=DEVICE).to(memory_format=torch.channels_last)
+        shape = tuple(like.shape)
+    if layout == "columns":
+        index = part_of((9, 50), {0: range(2, 8), 1: range(25, 45)})
+    if layout == "far":
+        index = Index(shape, (1 << 33, 3), (1 << 40) + 5)
+    held(lambda: [stored_job(LAMB, shape, form, index=index, like=like)])
+
+
+@pytest.mark.parametrize(("form", "dim"), [(DRAWN, 0), (DRAWN, 1), (SPLIT24, 0), (FORMS[3], 1)], ids=str)
+def test_parts_have_the_bits_of_the_whole(form, dim):
+    shape, cuts = (6, 130), [slice(0, 2), slice(2, 130)]
+    places = [(slice(None),) * dim + (cut,) for cut in cuts]
+    whole, index = stored_job(LAMB, shape, form, adapt=False), part_of(shape, {})
+    sizes = [index[place].shape for place in places]
+    parts = [stored_job(LAMB, s, form, adapt=False, index=index[at]) for s, at in zip(sizes, places, strict=True)]
+    for part, place in zip(parts, places, strict=True):
+        part.p.copy_(whole.p[place])
+    g = gradient_of(whole, 1)
+    ENGINE.prepare([whole]).step([g], [now_of(whole, 1, 1)])
+    ENGINE.prepare(parts).step([g[place].contiguous() for place in places], [now_of(part, 1, 1) for part in parts])
+    for (name, x), *others in zip(arrays_of(whole), *map(arrays_of, parts), strict=True):
+        assert torch.equal(x, torch.cat([y for _, y in others], dim)), name
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 64), (2, 3, 40)], ids=str)
+def test_blocks(shape):
+    held(lambda: [stored_job(LAMB, shape, form, block_dims=(0,), row_dims=2) for form in (SPLIT, SPLIT24)])
+
+
+@pytest.mark.parametrize(("name", "form"), [("Lamb", DRAWN), ("Lamb", SPLIT24), ("Adafactor", SPLIT24)])
+def test_others_change_nothing(name, form):
+    held(lambda: [stored_job(case_of(name), (5, 70), form)], others=Alone())
+
+
+@cases
+@pytest.mark.parametrize("form", [pytest.param(DRAWN, marks=pytest.mark.slow), SPLIT], ids=str)
+def test_a_skipped_step_leaves_everything(case, form):
+    job = stored_job(case, (4, 128), form)
+    count = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    prepared, g = ENGINE.prepare([job]), gradient_of(job, 1)
+    skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    prepared.step([g], [now_of(job, engines.Counter(count), 1)], skip)
+    before = bits_of(job)
+    prepared.step([g], [now_of(job, engines.Counter(count), 2)], ~skip)
+    assert bits_of(job) == before
+    assert int(count) == 1
+
+
+@pytest.mark.parametrize("form", [DRAWN, FORMS[3]], ids=str)
+@pytest.mark.parametrize("start", [0, 2**32 + 1])
+def test_a_count_on_the_device_draws_the_same_bits(form, start):
+    ours, theirs = (stored_job(LAMB, (4, 70), form, betas=(0.9, 0.99)) for _ in range(2))
+    count = torch.full((), start, dtype=torch.int64, device=DEVICE)
+    captured, usual = ENGINE.prepare([ours]), ENGINE.prepare([theirs])
+    for t in (start + 1, start + 2):
+        g = gradient_of(ours, t % 7)
+        captured.step([g], [now_of(ours, engines.Counter(count), t)])
+        usual.step([g], [now_of(theirs, t, t)])
+        assert bits_of(ours) == bits_of(theirs)
+    assert int(count) == t
+
+
+def test_a_step_number_on_the_device_draws_the_same_bits():
+    """Also of an optimizer whose coefficients do not depend on it."""
+    ours, theirs = (stored_job(case_of("Lars"), (4, 70), DRAWN) for _ in range(2))
+    given, usual = ENGINE.prepare([ours]), ENGINE.prepare([theirs])
+    for t in (1, 2):
+        g, step = gradient_of(ours, t), torch.tensor(t, device=DEVICE)
+        given.step([g], [now_of(ours, step, t)])
+        usual.step([g], [now_of(theirs, t, t)])
+        assert bits_of(ours) == bits_of(theirs)
+
+
+def test_a_plain_step_is_what_it_was(monkeypatch):
+    """Its kernels have no formats, and its tables no column or row for them."""
+    launched, launch = [], Kernels._launch
+
+    def noted(self, *args, **flags):
+        launched.append(flags)
+        return launch(self, *args, **flags)
+
+    monkeypatch.setattr(Kernels, "_launch", noted)
+    drawn = stored_job(LAMB, (5, 64), DRAWN)
+    job = drawn._replace(storage=None)
+    alone, mixed = ENGINE.prepare([job]), ENGINE.prepare([job, drawn])
+    alone.step([gradient_of(job, 1)], [now_of(job, 1, 1)])
+    assert [flags["FORMATS"] for flags in launched if "FORMATS" in flags] == [0, 0]
+    assert alone._laid.tables.storage is None
+    assert alone._step_params.width + 1 == mixed._step_params.width
+    launched.clear()
+    mixed.step([gradient_of(job, 1)] * 2, [now_of(job, 1, 1)] * 2)
+    assert len([flags for flags in launched if "FORMATS" in flags]) == 4
+
+
+# ---- what is left to the rule
+
+
+def test_what_kernels_do_not_know_is_declined():
+    scattered = part_of((12, 64), {0: [0, 3, 4, 5, 8, 9]})
+    cut = stored_job(LAMB, (2, 48), SPLIT, block_dims=(0,), row_dims=0)
+    assert "scattered" in declined(stored_job(LAMB, (6, 64), DRAWN, index=scattered))
+    assert "would cut groups of 64" in declined(cut)
+    assert "no kernels for torch.float32 in such a form" in declined(stored_job(LAMB, (5, 70), Form(F32, "drawn", F32)))
+    job = stored_job(LAMB, (5, 64), SPLIT)
+    beside = torch.zeros(64, 5, dtype=torch.int16, device=DEVICE).mT
+    weights = job.storage.formats[0]._replace(beside=beside)
+    storage = stored.Storage((weights, *job.storage.formats[1:]), job.storage.index)
+    assert "a remainder has strides" in declined(job._replace(storage=storage))
+    assert "no kernels for torch.int8" in declined(job._replace(storage=None))
+
+
+# ---- the proof
+
+
+def wrong_keys(rows):
+    rows[:, formats.KEYS.value : formats.ROW.value] ^= 1
+
+
+def others_scales(rows):
+    rows[:, formats.BESIDE.value + 1 : formats.BESIDE.value + 3] = rows[
+        :, [formats.BESIDE.value + 2, formats.BESIDE.value + 1]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "breaks", "why"),
+    [(DRAWN, wrong_keys, "other random bits"), (SPLIT, others_scales, "is beside exp_avg")],
+    ids=["keys", "scales"],
+)
+def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkeypatch):
+    job, table_of = stored_job(LAMB, (5, 64), form), stored.table_of
+    monkeypatch.setattr("layerwise.engines.gpu.call.table_of", lambda *args: broken(table_of(*args), breaks))
+    with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*fail their proof.*{why}"):
+        GpuEngine(None, SIZES, Proof(RULE)).prepare([job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
+
+
+def broken(rows, breaks):
+    breaks(rows)
+    return rows
+
+
+@cases
+@pytest.mark.parametrize("form", [pytest.param(DRAWN, marks=pytest.mark.slow), SPLIT], ids=str)
+def test_kernels_that_are_right_pass_their_proof(case, form):
+    jobs, proof = jobs_of(case, form, [(5, 128), (70,)]), Proof(RULE)
+    skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    GpuEngine(None, SIZES, proof).prepare(jobs).step(
+        [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs], skip
+    )
+    assert proof._passed
+
+
+# ---- PyTorch's front
+
+
+@pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in KERNELED])
+def test_the_front(front, monkeypatch):
+    options = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}
+    table = (engines.Candidate("gpu", ENGINE, insisting=ENGINE), engines.Candidate("rule", _engines.RULE))
+    monkeypatch.setattr(_engines, "ENGINES", table)
+    found = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(shape, dtype=BF16, device=DEVICE)) for shape in [(64, 64), (7,)]]
+        opt = front(params, fused=fused, seed=5, **had_by(front, {**BUSY[front], **options}))
+        for _ in range(2):
+            for p in params:
+                p.grad = torch.randn_like(p)
+            opt.step()
+        found.append([p.detach().float() for p in params])
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours != theirs).double().mean() <= 0.05

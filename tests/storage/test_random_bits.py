@@ -1,0 +1,104 @@
+"""The random bits pass for random, and rounding by them is unbiased. Bounds are of five standard deviations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from storage.worlds import floats
+
+from layerwise.numpy._arrays import BITS
+from layerwise.storage import weights
+from layerwise.storage.bits import at_step, key_of, random
+
+N = 10**6
+LOW = np.arange(N, dtype=np.int64)
+
+
+def drawn(seed=0, name="w", field="", step=1, low=LOW, high=0):
+    return random(at_step(key_of(seed, name, field), (step, 0)), low, high).astype(np.uint32)
+
+
+def correlation(a, b):
+    """Return the correlation of two streams, in its standard deviations under independence."""
+    centred = (one.astype(np.float64) - (2**32 - 1) / 2 for one in (a, b))
+    return float(np.mean(np.multiply(*centred)) / (2.0**64 / 12) * np.sqrt(len(a)))
+
+
+STREAMS = {
+    "weights": {},
+    "state": {"field": "exp_avg_sq"},
+    "later": {"step": 12345},
+    "seeded": {"seed": 2**62 + 1},
+    "far": {"high": 3},
+}
+
+
+@pytest.mark.parametrize("which", STREAMS)
+def test_every_bit_is_set_half_of_the_time(which):
+    bits = drawn(**STREAMS[which])
+    for place in range(32):
+        ones = int(np.count_nonzero(bits & np.uint32(1 << place)))
+        assert abs(ones - N / 2) < 5 * np.sqrt(N) / 2, place
+    assert abs(bits.mean() - (2**32 - 1) / 2) < 5 * 2**32 / np.sqrt(12 * N)
+    counts = np.bincount(bits >> np.uint32(24), minlength=256)
+    chi2 = float(((counts - N / 256) ** 2 / (N / 256)).sum())
+    assert abs(chi2 - 255) < 5 * np.sqrt(2 * 255)
+
+
+def test_neighbours_are_not_correlated():
+    bits = drawn()
+    for lag in (1, 2, 3, 64, 768):
+        assert abs(correlation(bits[:-lag], bits[lag:])) < 5, lag
+    # Two multiplications leave a trace here: correlations up to 0.01, of which rounding notices nothing.
+    for lag in (1024, 4096, 16384):
+        assert abs(correlation(bits[:-lag], bits[lag:])) < 0.02 * np.sqrt(N), lag
+
+
+@pytest.mark.parametrize("other", [{"step": 2}, {"seed": 1}, {"field": "exp_avg"}, {"name": "v"}, {"high": 1}], ids=str)
+def test_streams_are_not_correlated(other):
+    one, two = drawn(), drawn(**other)
+    assert abs(correlation(one, two)) < 5
+    # Of streams that were permutations of each other, these would be equal.
+    for place in (16, 20, 24, 28, 31):  # formats use the upper half
+        differ = int(np.count_nonzero((one ^ two) & np.uint32(1 << place)))
+        assert abs(differ - N / 2) < 5 * np.sqrt(N) / 2, place
+    assert not np.array_equal(np.sort(one), np.sort(two))
+
+
+def test_no_bit_of_a_stream_follows_one_bit_of_its_index():
+    bits = drawn(low=LOW[: 1 << 16])
+    for flipped in range(16):
+        changed = bits ^ drawn(low=LOW[: 1 << 16] ^ (1 << flipped))
+        for place in range(16, 32):  # those that formats use
+            ones = int(np.count_nonzero(changed & np.uint32(1 << place)))
+            # A pair of indices counts twice, so the deviation is √2 larger.
+            assert abs(ones - 2**15) < 5 * np.sqrt(2.0**16 / 2), (flipped, place)
+
+
+ROUND = {"bfloat16": (weights.round_bf16, 8), "float16": (weights.round_f16, 11)}
+
+
+@pytest.mark.parametrize("x", [1.001, -0.3, 3.14159, 1e-3, 2.0**-20 * 1.2345])
+@pytest.mark.parametrize("dtype", ROUND)
+def test_rounding_at_random_is_unbiased(dtype, x):
+    """x lies at a fraction f of the way between its neighbours; it goes up n·f times, ± √(n·f·(1 − f))."""
+    x, (rounding, digits) = float(np.float32(x)), ROUND[dtype]
+    exponent = max(int(np.floor(np.log2(abs(x)))), -14 if dtype == "float16" else -126)
+    unit = 2.0 ** (exponent - digits + 1)
+    below = np.floor(x / unit) * unit
+    f = (x - below) / unit
+    found = rounding(BITS, np.full(N, x, np.float32), drawn().astype(np.int64)).astype(np.float64)
+    assert set(np.unique(found)) <= {below, below + unit}
+    ups = int(np.count_nonzero(found > below))
+    # 13 or 16 random bits are drawn: they say f to 2^-13 at worst.
+    assert abs(ups - N * f) < 5 * np.sqrt(N * f * (1 - f)) + N * 2.0**-13 * (digits == 11 and exponent < -14)
+
+
+@pytest.mark.parametrize("dtype", ROUND)
+def test_numbers_that_fit_stay(dtype):
+    fits = np.arange(2**16, dtype=np.uint32)
+    x = floats(fits << 16) if dtype == "bfloat16" else fits.astype(np.uint16).view(np.float16).astype(np.float32)
+    x = x[np.isfinite(x)]
+    random_bits = drawn(low=np.arange(len(x))).astype(np.int64)
+    for r in (random_bits, np.full(len(x), 2**32 - 1), np.zeros(len(x), np.int64)):
+        np.testing.assert_array_equal(ROUND[dtype][0](BITS, x, r).view(np.uint32), x.view(np.uint32))
