@@ -102,7 +102,7 @@ def test_ranks_that_store_otherwise_are_found(ranks, option, ours, theirs):
     ("world", "layout", "how", "form"),
     [
         (2, "fsdp", "dcp", "split24 and int8"),
-        (1, "whole", "dcp", "split"),
+        pytest.param(1, "whole", "dcp", "split", marks=pytest.mark.slow),
         (2, "columns", "full", "split24 and int8"),
         pytest.param(1, "fsdp", "dcp", "split", marks=pytest.mark.slow),
         pytest.param(3, "rows", "dcp", "stochastic and bfloat16", marks=pytest.mark.slow),

@@ -86,7 +86,7 @@ def _file(value):
     return file
 
 
-@pytest.mark.parametrize("rounding", [None, "nearest", "stochastic"])
+@pytest.mark.parametrize("rounding", [None, "nearest", pytest.param("stochastic", marks=pytest.mark.slow)])
 def test_where_decay_is_near_one_nearest_stalls(rounding):
     """v of constant gradients comes to their square; in bfloat16 to nearest it stops where a step is half a place."""
     p = Parameter(torch.zeros(64, 64))
