@@ -158,10 +158,8 @@ def test_small_steps_are_not_lost():
 
 @pytest.mark.parametrize("stored", ["bfloat16", "int8"])
 def test_small_state_stays_float32(stored):
-    opt = Lamb(state_dtype=stored)
-    trained(opt, 1)
-    kinds = {name: field(opt, name, "exp_avg").dtype.name for name in SHAPES}
-    assert kinds == {"w": stored, "v": stored, "b": "float32"}
+    trained(opt := Lamb(state_dtype=stored), 1)
+    assert [field(opt, name, "exp_avg").dtype.name for name in SHAPES] == [stored, stored, "float32"]
 
 
 def after_loading(state, steps, make, **options):
@@ -307,9 +305,8 @@ def test_bad_options(options, sentence):
 
 def test_formats_that_contradict_each_other():
     given = {"beta1": 0.9, "momentum_dtype": "bfloat16", "state_dtype": "int8"}
-    with pytest.raises(HyperparameterError, match="as momentum_dtype has it"):
+    with pytest.raises(ContradictionError, match="as momentum_dtype has it"):
         Adafactor(lr=0.01, relative_step=False, **given)
-    assert issubclass(ContradictionError, HyperparameterError)
 
 
 @pytest.mark.parametrize(
