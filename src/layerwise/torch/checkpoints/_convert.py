@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
-from layerwise.torch.step._state import with_lr
+from layerwise.torch.step._state import checked_lr
 
 State = dict[str, Any]
 Group = Mapping[str, Any]
@@ -134,5 +134,5 @@ def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
     for group in made["param_groups"]:
         group["lr_in_momentum"] = True
         for one in (made["state"][key] for key in group["params"] if key in made["state"]):
-            one["momentum_buffer"] = with_lr("the checkpoint", one["momentum_buffer"], group["lr"], True)
+            one["momentum_buffer"] = one["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
     return made
