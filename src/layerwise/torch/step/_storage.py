@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -23,6 +23,7 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import LOW, computing
 
 State = dict[str, Any]
+PIECE = 1 << 18  # elements that are put in another form at once
 CODES = (torch.int8, torch.uint8)
 
 
@@ -93,8 +94,18 @@ def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
         return master
     if REMAINDER not in state:
         return p.detach().to(computing(p.dtype), copy=True)
-    joined: Tensor = like(p.detach(), _whole(local(p.detach()), Format(local(state[REMAINDER]))).read())
+    here, rest = local(p.detach()), local(state[REMAINDER])
+    full = torch.empty_like(here, dtype=torch.float32)
+    for part, lacks, numbers in _pieces(here, rest, full):
+        numbers.copy_(_whole(part, Format(lacks)).read())
+    joined: Tensor = like(p.detach(), full)
     return joined
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the tensors' rows, some at a time: integers on the way take many times the room of what is stored."""
+    most = max(1, PIECE // max(1, tensors[0][:1].numel())) if tensors[0].ndim else 1
+    return zip(*(torch.split(x, most) if x.ndim else (x,) for x in tensors), strict=True)
 
 
 def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
@@ -104,9 +115,10 @@ def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
         local(state[MASTER]).copy_(local(full))
     if REMAINDER in state:
         rest = local(state[REMAINDER])
-        weights, lacking = _whole(here, Format(rest)).encode(local(full), 0)
-        here.copy_(weights)
-        rest.copy_(lacking)
+        for part, lacks, numbers in _pieces(here, rest, local(full)):
+            weights, lacking = _whole(part, Format(lacks)).encode(numbers, 0)
+            part.copy_(weights)
+            lacks.copy_(lacking)
     else:
         here.copy_(local(full))
 
@@ -121,7 +133,7 @@ def put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
     rest = state.get(REMAINDER)
     if (MASTER in state) == (kind is True) and (None if rest is None else rest.dtype) == REMAINDERS.get(kind):
         return
-    full = full_weight(p, state)
+    full = full_weight(p, state) if state.keys() & {MASTER, REMAINDER} or kind is True else None
     state.pop(MASTER, None)
     state.pop(REMAINDER, None)
     if kind is True:
@@ -130,7 +142,8 @@ def put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
     if kind:
         zeros = torch.zeros_like(local(p), dtype=REMAINDERS[kind], memory_format=torch.preserve_format)
         state[REMAINDER] = like(p.detach(), zeros)
-    set_full_weight(p, state, full)
+    if full is not None:  # else the weights lack nothing of what is known of them
+        set_full_weight(p, state, full)
 
 
 class Remainders:
