@@ -427,6 +427,7 @@ def test_errors_are_the_builtin_ones_too():
 @each
 def test_signature_of_the_numpy_front(cls):
     own = {"lr_scale": None, "blocks": None, "skip_nonfinite": False, "shared_count": False, "engine": None}
+    own |= {"master_weights": False, "rounding": None, "state_dtype": None, "seed": 0}
     if cls is not Lamb:
         own["decay"] = None
     declared = inspect.signature(cls).parameters

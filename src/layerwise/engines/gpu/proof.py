@@ -204,11 +204,15 @@ class Trial:
 
 def _pace(rule: Engine, job: Job, g: Tensor) -> float:
     """Return a learning rate with which a step moves weights by about a quarter of their size: see how far 1 does."""
-    state = type(job.state)(*(None if s is None else s.double() for s in job.state))
-    wide = job._replace(p=job.p.double(), state=state, storage=None)
-    rule.prepare([wide]).step([g.double()], [Now(1, 1.0, 0.0, beta2=job.h.beta2_of(1))])
-    moved = float((wide.p - job.p.double()).norm() / job.p.double().norm())
+    state = type(job.state)(*(None if s is None else _wide(s) for s in job.state))
+    p, wide = _wide(job.p), job._replace(p=_wide(job.p), state=state, storage=None)
+    rule.prepare([wide]).step([_wide(g)], [Now(1, 1.0, 0.0, beta2=job.h.beta2_of(1))])
+    moved = float((wide.p - p).norm() / p.norm())
     return 0.25 / moved if 0 < moved < inf else 0.25
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.float64, copy=True)  # also of what is float64 already: the rule writes to it
 
 
 class Alone:
