@@ -147,7 +147,7 @@ def searches(acts: Iterable[Act]) -> Iterator[Search]:
     """Give what several acts have in common to the first of them."""
     seen: set[tuple[Task, str, int]] = set()
     for act in acts:
-        for contender, batch in product(act.contenders, act.batches):
+        for contender, batch in product((c.of or c for c in act.contenders), act.batches):
             if (act.task, contender.name, batch) not in seen:
                 seen.add((act.task, contender.name, batch))
                 yield Search(act, contender, batch)

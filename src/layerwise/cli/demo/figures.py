@@ -16,7 +16,7 @@ from layerwise.cli.demo.result import Result, Row
 from layerwise.cli.demo.settings import Act, Case
 
 # Colours that occur nowhere else; each becomes a variable of the page's style sheet, which has two sets of them.
-INK, GRID, SERIES = "#010101", "#020202", ("#030303", "#040404", "#050505")
+INK, GRID, SERIES = "#010101", "#020202", tuple(f"#{i:02}{i:02}{i:02}" for i in range(3, 8))
 VARIABLES = {INK: "--ink", GRID: "--grid", **{colour: f"--series{i}" for i, colour in enumerate(SERIES, 1)}}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -36,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
+RIGHTMOST = 8  # bytes
 WORDS = {"accuracy": "test accuracy, %", "loss": "test loss, nats"}
 Draw = Callable[[Any], None]
 
@@ -145,18 +146,23 @@ def _log(x: float | None) -> float:
     return math.log10(x) if x is not None and 0 < x < math.inf else math.nan
 
 
-def state(act: Act, rows: Sequence[Row]) -> Draw:
+def against_memory(act: Act, rows: Sequence[Row]) -> Draw:
+    """Return the drawing of the loss of every seed, by the bytes of weights and state; each contender has its name."""
+
     def draw(axes: Any) -> None:
-        names = [row.case.name for row in rows]
-        sizes = [row.bytes_per_parameter for row in rows]
-        bars = axes.barh(names, sizes, color=[colour(act, row.case) for row in rows], height=0.6)
-        axes.bar_label(bars, [f"{size:.3g}" for size in sizes], padding=3)
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.margins(x=0.2)
-        axes.set_xlim(left=0.01)
-        axes.grid(visible=False, axis="y")
-        axes.set(xlabel="bytes of state for each parameter")
+        for row in rows:
+            size, losses = row.bytes_per_parameter, _values(row, act.task.metric)
+            if not losses:
+                continue
+            mean, own = sum(losses) / len(losses), colour(act, row.case)
+            axes.plot([size] * len(losses), losses, "o", color=own, ms=3, alpha=0.6)
+            axes.plot([size], [mean], "D", color=own, ms=6)
+            left = size > RIGHTMOST  # at the right edge names lie to the left
+            place = {"xytext": (-8 if left else 8, 0), "ha": "right" if left else "left", "va": "center"}
+            axes.annotate(row.case.name, (size, mean), textcoords="offset points", color=own, **place)
+        axes.set_xlim(0, 13)
+        axes.margins(y=0.12)
+        axes.set(xlabel="bytes of weights and state for each parameter", ylabel=WORDS[act.task.metric])
 
     return draw
 

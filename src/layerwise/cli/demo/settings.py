@@ -54,7 +54,15 @@ class Contender:
     small: Tuned
     large: Tuned | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # which are not tuned
+    dtype: Literal["float32", "bfloat16"] = (
+        "float32"  # that weights and gradients are stored in; all is computed in float32
+    )
     may_diverge: bool = False
+    of: Contender | None = None  # the one in float32 whose settings these are
+
+    def stored(self, name: str, dtype: Literal["float32", "bfloat16"] = "bfloat16", **options: Any) -> Contender:
+        """Return this contender with weights and state in fewer bytes."""
+        return replace(self, name=name, dtype=dtype, options={**self.options, **options}, of=self)
 
 
 @dataclass(frozen=True)
@@ -187,6 +195,10 @@ ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tun
 WITH_MOMENTUM = Contender(
     "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
 )
+SMALL = {"master_weights": "split24", "state_dtype": "int8"}
+LAMB_SMALL = LAMB.stored("LAMB 24+8", **SMALL)
+MOMENTUM_SMALL = WITH_MOMENTUM.stored("Adafactor+mom 24+8", **SMALL)
+ADAFACTOR_SMALL = ADAFACTOR.stored("Adafactor bf16", rounding="stochastic")
 
 ACTS = (
     Act(
@@ -198,9 +210,9 @@ ACTS = (
     Act(2, "LAMB against AdamW: a transformer that reads text by characters", TEXT, (ADAMW, LAMB)),
     Act(
         3,
-        "Adafactor without and with momentum, against AdamW: the transformer of act 2",
+        "LAMB and Adafactor in fewer bytes, against AdamW: the transformer of act 2",
         TEXT,
-        (ADAMW, ADAFACTOR, WITH_MOMENTUM),
+        (ADAMW, LAMB, LAMB_SMALL, MOMENTUM_SMALL, ADAFACTOR_SMALL),
         grows=False,
     ),
 )
