@@ -71,10 +71,10 @@ class TestReport:
     def test_pictures(self, usual):
         labels = re.findall(r'aria-label="([^"]*)"', usual)
         for part in (
-            "Test accuracy against",
-            "Test loss against",
-            "Training loss",
+            "Test accuracy against batch",
+            "Test loss against batch",
             "Test loss against memory",
+            "Training loss",
             "Step time",
         ):
             assert any(label.startswith(part) for label in labels), part

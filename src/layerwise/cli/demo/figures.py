@@ -36,7 +36,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
-RIGHTMOST = 8  # bytes
+RIGHTMOST, APART = 8, 0.5  # bytes
 WORDS = {"accuracy": "test accuracy, %", "loss": "test loss, nats"}
 Draw = Callable[[Any], None]
 
@@ -148,23 +148,29 @@ def _log(x: float | None) -> float:
 
 def against_memory(act: Act, rows: Sequence[Row]) -> Draw:
     """Return the drawing of the loss of every seed, by the bytes of weights and state; each contender has its name."""
+    places = {row.case: (row.bytes_per_parameter or 0.0, row.mean) for row in rows if row.mean is not None}
 
     def draw(axes: Any) -> None:
         for row in rows:
-            size, losses = row.bytes_per_parameter, _values(row, act.task.metric)
-            if not losses:
-                continue
-            mean, own = sum(losses) / len(losses), colour(act, row.case)
-            axes.plot([size] * len(losses), losses, "o", color=own, ms=3, alpha=0.6)
-            axes.plot([size], [mean], "D", color=own, ms=6)
-            left = size > RIGHTMOST  # at the right edge names lie to the left
-            place = {"xytext": (-8 if left else 8, 0), "ha": "right" if left else "left", "va": "center"}
-            axes.annotate(row.case.name, (size, mean), textcoords="offset points", color=own, **place)
+            if row.case in places:
+                (size, mean), own = places[row.case], colour(act, row.case)
+                axes.plot([size] * len(row.figures), row.figures, "o", color=own, ms=3, alpha=0.6)
+                axes.plot([size], [mean], "D", color=own, ms=6)
+                beside = [y for x, y in places.values() if y is not None and abs(x - size) < APART]
+                axes.annotate(row.case.name, (size, mean), color=own, **_beside(size, mean, beside))
         axes.set_xlim(0, 13)
         axes.margins(y=0.12)
         axes.set(xlabel="bytes of weights and state for each parameter", ylabel=WORDS[act.task.metric])
 
     return draw
+
+
+def _beside(size: float, mean: float | None, all_there: Sequence[float]) -> dict[str, Any]:
+    """Place a name to the right of its mark, at the right edge to the left; the lowest of several goes below it."""
+    left = size > RIGHTMOST
+    vertical = "center" if len(all_there) == 1 else "top" if mean == min(all_there) else "bottom"
+    place = {"xytext": (-8 if left else 8, 0), "textcoords": "offset points"}
+    return {**place, "ha": "right" if left else "left", "va": vertical}
 
 
 def times(rows: Sequence[Row]) -> Draw:

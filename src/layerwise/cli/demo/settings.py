@@ -54,9 +54,7 @@ class Contender:
     small: Tuned
     large: Tuned | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # which are not tuned
-    dtype: Literal["float32", "bfloat16"] = (
-        "float32"  # that weights and gradients are stored in; all is computed in float32
-    )
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and gradients; all is computed in float32
     may_diverge: bool = False
     of: Contender | None = None  # the one in float32 whose settings these are
 
@@ -195,7 +193,7 @@ ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tun
 WITH_MOMENTUM = Contender(
     "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
 )
-SMALL = {"master_weights": "split24", "state_dtype": "int8"}
+SMALL: dict[str, Any] = {"master_weights": "split24", "state_dtype": "int8"}
 LAMB_SMALL = LAMB.stored("LAMB 24+8", **SMALL)
 MOMENTUM_SMALL = WITH_MOMENTUM.stored("Adafactor+mom 24+8", **SMALL)
 ADAFACTOR_SMALL = ADAFACTOR.stored("Adafactor bf16", rounding="stochastic")

@@ -128,9 +128,9 @@ def _third(result: Result, act: Act) -> Iterator[str]:
         f"Act {act.number}. Weights and state for each parameter, in bytes, without gradients: AdamW keeps "
         f"{_bytes(adamw)} and ends at a loss of {_figure(adamw)}; LAMB in float32 keeps {_bytes(lamb)} and "
         f"{_ends(lamb, adamw)}; LAMB with 24-bit weights and 8-bit state keeps {_bytes(compact)} and "
-        f"{_ends(compact, adamw)}; Adafactor so stored, with momentum, keeps {_bytes(moved)} and {_ends(moved, adamw)}; "
-        f"Adafactor with bfloat16 weights, rounded stochastically, and no momentum keeps {_bytes(bare)} and "
-        f"{_ends(bare, adamw)}."
+        f"{_ends(compact, adamw)}; Adafactor so stored, with momentum, keeps {_bytes(moved)} and "
+        f"{_ends(moved, adamw)}; Adafactor with bfloat16 weights, rounded stochastically, and no momentum keeps "
+        f"{_bytes(bare)} and {_ends(bare, adamw)}."
     )
     yield {
         "better": "LAMB ended lower in fewer bytes, which is chance or rounding's noise.",
