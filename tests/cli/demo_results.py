@@ -26,10 +26,9 @@ USUAL = {
     ("LAMB", 128): [2.95, 2.96, 2.97],
     ("LAMB re-tuned", 128): [2.80, 2.81, 2.82],
     ("LAMB 24+8", 8): [2.21, 2.23],
-    ("Adafactor+mom 24+8", 8): [2.20, 2.25],
     ("Adafactor bf16", 8): [2.50, 2.52],
 }
-BYTES = {"Adafactor bf16": 0.15, "Adafactor+mom 24+8": 2.25, "LAMB 24+8": 3.25, "SGD": 4.0, "LARS": 4.0}
+BYTES = {"Adafactor bf16": 0.15, "LAMB 24+8": 3.25, "SGD": 4.0, "LARS": 4.0}
 PARAMETERS = 1000
 
 

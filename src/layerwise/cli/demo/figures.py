@@ -16,7 +16,7 @@ from layerwise.cli.demo.result import Result, Row
 from layerwise.cli.demo.settings import Act, Case
 
 # Colours that occur nowhere else; each becomes a variable of the page's style sheet, which has two sets of them.
-INK, GRID, SERIES = "#010101", "#020202", tuple(f"#{i:02}{i:02}{i:02}" for i in range(3, 8))
+INK, GRID, SERIES = "#010101", "#020202", tuple(f"#{i:02}{i:02}{i:02}" for i in range(3, 7))
 VARIABLES = {INK: "--ink", GRID: "--grid", **{colour: f"--series{i}" for i, colour in enumerate(SERIES, 1)}}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",

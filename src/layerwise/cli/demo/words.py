@@ -123,25 +123,19 @@ def _third(result: Result, act: Act) -> Iterator[str]:
     rows = {c.name: row for c in act.contenders if (row := result.get(act, c.name, act.task.small))}
     if len(rows) < len(act.contenders):
         return
-    adamw, lamb, compact, moved, bare = rows.values()
+    adamw, lamb, compact, bare = rows.values()
     yield (
         f"Act {act.number}. Weights and state for each parameter, in bytes, without gradients: AdamW keeps "
         f"{_bytes(adamw)} and ends at a loss of {_figure(adamw)}; LAMB in float32 keeps {_bytes(lamb)} and "
         f"{_ends(lamb, adamw)}; LAMB with 24-bit weights and 8-bit state keeps {_bytes(compact)} and "
-        f"{_ends(compact, adamw)}; Adafactor so stored, with momentum, keeps {_bytes(moved)} and "
-        f"{_ends(moved, adamw)}; Adafactor with bfloat16 weights, rounded stochastically, and no momentum keeps "
-        f"{_bytes(bare)} and {_ends(bare, adamw)}."
+        f"{_ends(compact, adamw)}; Adafactor with bfloat16 weights, rounded stochastically, keeps {_bytes(bare)} and "
+        f"{_ends(bare, adamw)}."
     )
     yield {
-        "better": "LAMB ended lower in fewer bytes, which is chance or rounding's noise.",
+        "better": "LAMB ended lower in fewer bytes, for which there is no reason but chance.",
         "worse": "LAMB ended higher in fewer bytes.",
         "even": "These seeds show no clear difference between LAMB in fewer bytes and in float32.",
     }[compared(compact, lamb)]
-    yield {
-        "better": "Adafactor's momentum lowered the loss; leaving it out saves memory at that cost.",
-        "worse": "Adafactor's momentum did not lower the loss here.",
-        "even": "These seeds show no clear effect of Adafactor's momentum on the loss.",
-    }[compared(moved, bare)]
 
 
 def _ends(row: Row, other: Row) -> str:
