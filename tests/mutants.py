@@ -353,7 +353,7 @@ MUTANTS = [
     ),
     *_rows(
         "engines.rule",
-        ("last slice not stepped", "for i in range(n)]", "for i in range(n - 1)]", "slices"),
+        ("last slice not stepped", "for i in range(n + 1)]", "for i in range(n)]", "slices"),
         (
             "stats of the first slice's blocks only",
             "if dim not in task.jobs[0].block_dims or len(done) == 1:",

@@ -41,7 +41,7 @@ STORAGE = (
         'Literal["nearest", "stochastic"] | None',
         "None",
         'How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state that '
-        "`state_dtype` stores in bfloat16.",
+        "`state_dtype` or a checkpoint has in bfloat16.",
     ),
     Argument(
         "state_dtype",

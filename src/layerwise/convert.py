@@ -84,6 +84,8 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     """
     import torch
 
+    from layerwise.torch.checkpoints._bytes import saved as in_bytes
+
     leaves = parameters(params)
     _check_leaves(leaves, names=names, axes=axes)
     saved = optimizer.state_dict()
@@ -96,10 +98,8 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
         if name not in keys:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
         turned = _turned_as_stored(own, columns, held, i, _axes(leaf, axes))
-        made[keys[name]] = {
-            "step": torch.tensor(int(own.count)),
-            **{part: torch.from_numpy(np.array(value)) for part, value in turned.items()},
-        }
+        arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
+        made[keys[name]] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
     return {**saved, "state": made}
 
 
@@ -110,18 +110,20 @@ def from_torch(
 
     `names` and `axes` are as in `to_torch`.
     """
+    from layerwise.torch.checkpoints._bytes import restored
+
     whole, leaves = transform.init(params), parameters(params)
     ours = _ours(transform, params)
     _check_leaves(leaves, names=names, axes=axes)
     keys = {name: key for group in state_dict["param_groups"] for name, key in _named(group)}
     found, counts = [], set()
-    for leaf in leaves.names:
+    for leaf, p in zip(leaves.names, leaves.arrays, strict=True):
         one = state_dict["state"].get(keys.get(_name(leaf, names)))
         if one is None:
             raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        found.append(_read_torch(ours, one, back))
+        found.append(_read_torch(ours, restored(one, _shape_there(p, _axes(leaf, axes))), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
@@ -289,6 +291,11 @@ def _name(leaf: str, names: Names) -> str:
 def _axes(leaf: str, axes: Axes) -> Sequence[int] | None:
     found = None if axes is None else axes(leaf) if callable(axes) else axes.get(leaf)
     return None if found is None else tuple(found)
+
+
+def _shape_there(p: Any, axes: Any) -> Any:
+    """Return the shape that a parameter has in PyTorch."""
+    return tuple(p.shape if axes is None else (p.shape[d] for d in axes))
 
 
 def _turned_as_stored(

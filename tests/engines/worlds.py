@@ -64,6 +64,7 @@ class Job:
     state: Any
     block_dims: tuple[int, ...] = ()
     skip: Any = None
+    storage: Any = None
 
 
 class Stepping:

@@ -17,8 +17,8 @@ from layerwise.rules.asks import Now
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of
+from layerwise.storage.options import is_signed
 from layerwise.torch.step._namespace import Tensors
-from layerwise.torch.step._storage import is_signed
 
 RULE = RuleEngine(Tensors(), None, None)
 SIZES = replace(SMALL, wide=(1, 2, 64))  # tiles of whole groups

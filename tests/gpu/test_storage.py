@@ -95,7 +95,9 @@ def test_a_form(form):
 
 
 @pytest.mark.parametrize("case", [case for case in KERNELED if case is not LAMB], ids=lambda case: case.name)
-@pytest.mark.parametrize("form", [DRAWN, SPLIT, pytest.param(SPLIT24, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "form", [DRAWN, *(pytest.param(one, marks=pytest.mark.slow) for one in (SPLIT, SPLIT24))], ids=str
+)
 def test_a_form_of(case, form):
     assert held(lambda: jobs_of(case, form))
 
@@ -167,6 +169,7 @@ def test_others_change_nothing(name, form):
     held(lambda: [stored_job(case_of(name), (5, 70), form)], others=Alone())
 
 
+@pytest.mark.thinned(2)
 @cases
 @pytest.mark.parametrize("form", [pytest.param(DRAWN, marks=pytest.mark.slow), SPLIT], ids=str)
 def test_a_skipped_step_leaves_everything(case, form):
@@ -182,7 +185,7 @@ def test_a_skipped_step_leaves_everything(case, form):
 
 
 @pytest.mark.parametrize("form", [DRAWN, FORMS[3]], ids=str)
-@pytest.mark.parametrize("start", [0, 2**32 + 1])
+@pytest.mark.parametrize("start", [pytest.param(0, marks=pytest.mark.slow), 2**32 + 1])
 def test_a_count_on_the_device_draws_the_same_bits(form, start):
     ours, theirs = (stored_job(LAMB, (4, 70), form, betas=(0.9, 0.99)) for _ in range(2))
     count = torch.full((), start, dtype=torch.int64, device=DEVICE)
@@ -288,6 +291,7 @@ def test_kernels_that_are_right_pass_their_proof(case, form):
 # ---- PyTorch's front
 
 
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in KERNELED])
 def test_the_front(front, monkeypatch):
     options = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}

@@ -161,3 +161,21 @@ def test_steps_that_differ_are_refused():
     theirs.opt.step()
     with pytest.raises(StateError, match=r"\[1, 2\]"):
         convert.from_torch(theirs.opt.state_dict(), made("Lamb"), params)
+
+
+def test_what_pytorch_stores_in_8_bits():
+    torch = pytest.importorskip("torch")
+    from layerwise.torch import Lamb
+
+    found = []
+    for form in ("float32", "int8"):
+        p, v = (torch.nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)) for shape in ((70, 65), (4100,)))
+        opt = Lamb([("p", p), ("v", v)], state_dtype=form, master_weights="split")
+        for seed in range(2):
+            for one in (p, v):
+                one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(seed)).to(torch.bfloat16)
+            opt.step()
+        params = {"p": jnp.ones((70, 65)), "v": jnp.ones(4100)}
+        found.append(convert.from_torch(opt.state_dict(), made("Lamb"), params))
+    for wide, low in zip(*map(jax.tree.leaves, found), strict=True):
+        assert np.abs(np.asarray(wide) - np.asarray(low)).max() <= 0.02 * np.abs(np.asarray(wide)).max()

@@ -88,6 +88,41 @@ def test_the_numbers_of_the_numpy_front(options, jit):
             assert found.dtype == saved.dtype
 
 
+def test_small_state_stays_float32():
+    state = lamb(0.1, state_dtype="bfloat16").init(start())
+    assert {key: x.dtype.name for key, x in state.mu.items()} == {"w": "bfloat16", "b": "float32"}
+
+
+def test_bfloat16_that_a_state_brought_is_rounded_at_random():
+    shapes, found = {"w": (64, 80)}, {}
+    for kind in (None, "stochastic", "nearest"):
+        opt, state = lars(0.01, rounding=kind), lars(0.01, state_dtype="bfloat16").init(start(shapes))
+        found[kind] = np.asarray(walked(opt, start(shapes), state, grads(1, 0, shapes), jit=True)[1].trace["w"])
+        assert found[kind].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found[None], found["stochastic"])
+    assert np.mean(found[None] != found["nearest"]) > 0.1
+
+
+def test_dtype_momentum_alone_rounds_to_nearest():
+    shapes, found = {"w": (64, 80)}, {}
+    params = tree(0, shapes, "float32")
+    for kind in (None, "stochastic", "nearest"):
+        opt = adafactor(0.01, momentum=0.9, dtype_momentum=jnp.bfloat16, rounding=kind)
+        found[kind] = np.asarray(walked(opt, params, opt.init(params), grads(1, 0, shapes), jit=True)[1].ema["w"])
+    np.testing.assert_array_equal(found[None], found["nearest"])
+    assert np.mean(found[None] != found["stochastic"]) > 0.1
+
+
+def test_bfloat16_that_a_state_brought_needs_specs_where_it_is_cut():
+    mesh = Mesh(jax.devices()[:1], ("x",))
+    state = lamb(0.01, state_dtype="bfloat16").init(start())
+    opt = lamb(0.01, axis_name="x")
+    cut = jax.tree.map(lambda x: P("x") if x.ndim else P(), state)
+    step = jax.shard_map(opt.update, mesh=mesh, in_specs=(P("x"), cut, P("x")), out_specs=(P("x"), cut))
+    with pytest.raises(ContradictionError, match="specs"):
+        jax.eval_shape(step, start(), state, start())
+
+
 @mainly("Lamb")
 @pytest.mark.parametrize("jit", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_split_weights_are_masters_bit_for_bit(name, jit):
@@ -192,6 +227,7 @@ def test_a_seed_that_is_traced_is_refused():
     jax.eval_shape(plain.update, start(), plain.init(start()), start())
 
 
+@pytest.mark.slow
 def test_through_flax_s_checkpoints():
     serialization = pytest.importorskip("flax.serialization")
     opt = lamb(0.01, **EVERYTHING)
@@ -246,7 +282,11 @@ def test_to_pytorch_and_back(axes):
     w = np.array(w if axes is None else w.T)
     named = [(key, torch.nn.Parameter(x.bfloat16())) for key, x in (("w", torch.tensor(w)), ("b", torch.zeros(7)))]
     theirs = torch_front.Lamb(named, lr=0.01, **EVERYTHING)
-    theirs.load_state_dict(convert.to_torch(state, params, theirs, axes=axes))
+    given = convert.to_torch(state, params, theirs, axes=axes)
+    theirs.load_state_dict(given)
+    if axes is None:  # else some of it is numbers until it is loaded
+        saved, made_of_it = (one["state"][0].items() for one in (theirs.state_dict(), given))
+        assert {key: x.shape for key, x in saved} == {key: x.shape for key, x in made_of_it}
     kept = theirs.state[named[0][1]]
     assert kept["exp_avg"].dtype == torch.int8
     rest = np.asarray(state.weights["w"])

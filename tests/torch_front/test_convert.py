@@ -237,3 +237,24 @@ def test_half_a_checkpoint(key):
     del checkpoint[key]
     with pytest.raises(StateError):
         convert(checkpoint, "torch.Adam")
+
+
+class Packed(torch.Tensor):
+    """What torchao's states of few bits are: tensors of a class of their own that give numbers when asked for them."""
+
+    def dequantize(self):
+        return self.as_subclass(torch.Tensor) * 2
+
+
+def test_torchao():
+    saved = adam_checkpoint()
+    for state in saved["state"].values():
+        state["exp_avg"] = (state["exp_avg"] / 2).as_subclass(Packed)
+    assert_same_state(convert(saved, "torchao.AdamW8bit"), convert(adam_checkpoint(), "torch.Adam"))
+
+
+def assert_same_state(found, expected):
+    for key, state in expected["state"].items():
+        for name, x in state.items():
+            assert type(found["state"][key][name]) is torch.Tensor
+            torch.testing.assert_close(found["state"][key][name], x, rtol=0, atol=0)

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise, starmap
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
 from layerwise.engines import Given, Job, Stats
+from layerwise.engines.arrays import Arrays
 from layerwise.engines.places import Watched
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.parts import is_number, moved
 from layerwise.storage.groups import GROUP
-from layerwise.storage.stored import Bits, Stored, in_format
+from layerwise.storage.stored import Stored, formats_of, has_format, in_format, is_grouped, numbers
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
-
-
-class Arrays(Protocol):
-    """The reading and writing of a library's arrays."""
-
-    @property
-    def xp(self) -> Any:
-        """The namespace with the library's functions, which may write over what a rule has used up."""
-
-    @property
-    def pure(self) -> Any:
-        """The same, where what is stored may still be wanted."""
-
-    @property
-    def bits(self) -> Bits:
-        """The library's view of the bits of numbers."""
-
-    def read(self, array: Array, like: Array) -> Array:
-        """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
-
-    def copy(self, array: Array) -> Array:
-        """Return a copy, which may be written over."""
-
-    def write(self, stored: Array, new: Array) -> None:
-        """Round `new` into `stored`."""
-
-    def kind(self, array: Array) -> Hashable:
-        """Return the shape, dtype and device: arrays of one kind can be stacked."""
-
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        """Return the arrays along a new last dimension."""
-
-    def write_stack(self, stored: Sequence[Array], new: Array) -> None:
-        """Round each entry along the last dimension of `new` into its place."""
 
 
 class RuleEngine:
@@ -179,9 +147,17 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        if engine.stack_size and _size(job) <= engine.stack_size and job.storage is None:
+        if engine.stack_size and _size(job) <= engine.stack_size and not is_grouped(job.storage):
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
-            key = (job.rule, job.h, job.block_dims, job.shape, job.cut, kinds)
+            key = (
+                job.rule,
+                job.h,
+                job.block_dims,
+                job.shape,
+                job.cut,
+                kinds,
+                formats_of(engine.arrays.bits, job.storage),
+            )
         groups.setdefault(key, []).append(i)
     return list(groups.values())
 
@@ -213,8 +189,9 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
     if wanted <= 1:
         return 0, [slice(None)]
     dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))
-    dim = dim if job.storage is None else 0
-    unit = GROUP if job.storage is not None and job.storage.row_dims == 0 else 1
+    grouped = is_grouped(job.storage)
+    dim = 0 if grouped else dim
+    unit = GROUP if grouped and job.storage is not None and job.storage.row_dims == 0 else 1
     length = -(-shape[dim] // unit)
     n = min(wanted, length)
     ends = [min(i * length // n * unit, shape[dim]) for i in range(n + 1)]
@@ -232,7 +209,7 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
     """Drive the rule on one slice, and write every result to its place as soon as it is known."""
-    p, g, *state = _stacked(task) if task.stacked else _sliced(engine, task, dim, cut)
+    p, g, *state = _stacked(engine, task) if task.stacked else _sliced(engine, task, dim, cut)
     # Statistics that other slices read as well are not this rule's to use up.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
@@ -258,7 +235,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
 def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
     """Return the state where it is stored, now that it is put there; what is not stored as numbers, as it was."""
     _put(engine, task, stored, state)
-    return type(state)(*(new if isinstance(old, Stored) else old for old, new in zip(stored, state, strict=True)))
+    return type(state)(*(new if has_format(old) else old for old, new in zip(stored, state, strict=True)))
 
 
 def _others(places: Iterable[Any], results: Iterable[Array], written: Sequence[int]) -> tuple[list[Any], list[Array]]:
@@ -271,8 +248,7 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
     arrays, job = engine.arrays, task.jobs[0]
 
     def read(one: Any) -> Array:
-        array = arrays.stack(one) if task.stacked else arrays.copy(one) if id(one) in shared else one
-        return _read(engine, array, job)
+        return _read(engine, task, arrays.copy(one) if id(one) in shared else one)
 
     p, g, *state = (None if one is None else read(one) for one in stored)
     now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in task.now))
@@ -280,12 +256,15 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
     return stepping
 
 
-def _read(engine: RuleEngine, array: Any, job: Job) -> Array:
-    return engine.arrays.read(array.read() if isinstance(array, Stored) else array, job.p)
+def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
+    """Return numbers in the dtype of the arithmetic: of one array, or of one of each job that is stacked."""
+    arrays = engine.arrays
+    found = arrays.stack(tuple(map(numbers, stored))) if task.stacked else numbers(stored)
+    return arrays.read(found, task.jobs[0].p)
 
 
 def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
-    p = _read(engine, engine.arrays.stack(stored) if task.stacked else stored, task.jobs[0])
+    p = _read(engine, task, stored)
     _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
 
 
@@ -298,9 +277,9 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
     for stored, new in zip(places, results, strict=True):
         if stored is new:  # None, or kept already
             continue
-        if isinstance(stored, Stored):
-            pairs = zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True)
-            _put(engine, task, *zip(*[(old, x) for old, x in pairs if old is not None and x is not None], strict=True))
+        if has_format(stored):
+            for k, one in enumerate(stored if task.stacked else (stored,)):
+                _encode(engine, task, one, new[..., k] if task.stacked else new)
             continue
         if task.skip is not None:
             new = arrays.xp.where(task.skip, arrays.stack(stored) if task.stacked else stored, new)
@@ -310,21 +289,32 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
             arrays.write(stored, new)
 
 
+def _encode(engine: RuleEngine, task: Task, stored: Stored, new: Array) -> None:
+    """Write numbers, and what stands beside them, in their format."""
+    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True):
+        if x is not None:
+            engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
+
+
 def _sliced(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Iterator[Array]:
     """Yield the job's p, g and state along this slice; statistics with size 1 there belong to every slice."""
     [job], [g] = task.jobs, task.grads
     place = (slice(None),) * dim + (cut,)
-    fields = [in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state))]
-    for array in (fields[0], g, *fields[1:]):
+    for array in _fields(engine, job, g):
         whole = cut == slice(None) or array is None or array.shape[dim] != job.p.shape[dim]
         yield array if whole else array.at(place) if isinstance(array, Stored) else array[place]
 
 
-def _stacked(task: Task) -> Iterator[tuple[Array, ...] | None]:
+def _stacked(engine: RuleEngine, task: Task) -> Iterator[tuple[Array, ...] | None]:
     """Yield the same of several jobs: each p, each g, each state."""
-    rows = ((job.p, g, *job.state) for job, g in zip(task.jobs, task.grads, strict=True))
-    for column in zip(*rows, strict=True):
+    for column in zip(*map(partial(_fields, engine), task.jobs, task.grads), strict=True):
         yield None if column[0] is None else column
+
+
+def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Any, ...]:
+    """Return p, g and each part of the state, with their formats."""
+    p, *state = (in_format(engine.arrays.bits, x, i, job.storage) for i, x in enumerate((job.p, *job.state)))
+    return p, g, *state
 
 
 def _joined_stats(engine: RuleEngine, task: Task, dim: int, done: Sequence[Stats]) -> Stats:

@@ -71,6 +71,6 @@ def _needs_specs(h: Any, blocks: Any, want: Wanted) -> str | None:
         return "factored statistics"
     if "int8" in want.state.values():
         return 'state_dtype="int8"'
-    if want.draws_weights() or any(map(want.draws_state, want.state)):
+    if want.draws_weights() or any(want.draws_state(*one) for one in want.state.items()):
         return "rounding at random"
     return None if blocks is None else "blocks"

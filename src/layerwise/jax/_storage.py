@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.errors import ParameterError, StateError, sentence
+from layerwise.errors import ContradictionError, ParameterError, StateError, sentence
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, Places, rounded
 from layerwise.jax._drive import Cut
@@ -24,7 +24,7 @@ from layerwise.jax._state import SCALE, WAY_OUT, computing, zeros
 from layerwise.jax._unread import Unread, stored
 from layerwise.storage import WEIGHTS, Format, groups, weights
 from layerwise.storage.bits import Key, at_step, key_of, random
-from layerwise.storage.forms import scales_of
+from layerwise.storage.forms import Field, chosen, scales_of
 from layerwise.storage.index import index_of
 from layerwise.storage.options import REMAINDER_BITS, Wanted, is_signed
 
@@ -97,17 +97,12 @@ class Storing(NamedTuple):
 
     def dtype_of(self, field: str) -> str | None:
         """Return the dtype, by name, in which a field is to be stored; None is that of the arithmetic."""
-        asked = self.want.state.get(field)
-        if asked is None:
-            return self.dtypes.get(field)
-        if not self.alike[field] or jnp.iscomplexobj(self.p):
-            return None
-        if asked != "int8":
-            return asked
-        if prod(self._whole()) < groups.LEAST:
-            return None
-        self._check_groups()
-        return asked
+        own = computing(self.p.dtype).name
+        alike = self.alike[field] and not jnp.iscomplexobj(self.p)
+        found = chosen(Field(field, own, self.dtypes.get(field), alike, self._whole()), self.want, lambda: "").dtype
+        if found == "int8":
+            self._check_groups()
+        return None if found == own else found
 
     def _whole(self) -> Shape:
         return _mesh.whole_shape(tuple(self.p.shape), self.cut)
@@ -140,7 +135,8 @@ class Storing(NamedTuple):
             form = Format(old.scale, None, is_signed(self.rule, field))
             codes, scale = stored(old.codes, form).encode(new, t)
             return Grouped(codes.astype(old.codes.dtype), scale)
-        if old.dtype not in LOW or not (self.alike[field] and self.want.draws_state(field)):
+        draws = self.want.draws_state(field, old.dtype.name, self.dtypes.get(field))
+        if old.dtype not in LOW or not (self.alike[field] and draws):
             return new.astype(old.dtype)
         rounding = weights.round_bf16 if old.dtype == jnp.bfloat16 else weights.round_f16
         return rounded(rounding(BITS, BITS.as_floats(new), self._random(field, t)), old.dtype)
@@ -170,6 +166,9 @@ class Storing(NamedTuple):
         return p, rounded(rest, held.dtype)
 
     def _random(self, field: str, t: Any) -> Any:
+        if self.cut.axes and self.cut.dims is None:
+            allowed = "given with axis_name and rounding at random"
+            raise ContradictionError(sentence("specs", allowed, None, "Pass the in_specs of the parameters."))
         whole, here = self._whole(), tuple(self.p.shape)
         if prod(whole) > MOST:
             raise ParameterError(

@@ -133,7 +133,7 @@ def adafactor(
         master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
             each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
         rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
-            that `state_dtype` stores in bfloat16.
+            that `state_dtype` or a checkpoint has in bfloat16.
         state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from its names; None is as the arithmetic has it, or as a checkpoint brought it.
         seed: The seed of stochastic rounding, known when a step is traced; None is 0.
@@ -232,7 +232,7 @@ def lamb(
         master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
             each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
         rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
-            that `state_dtype` stores in bfloat16.
+            that `state_dtype` or a checkpoint has in bfloat16.
         state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from its names; None is as the arithmetic has it, or as a checkpoint brought it.
         seed: The seed of stochastic rounding, known when a step is traced; None is 0.
@@ -313,7 +313,7 @@ def lans(
         master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
             each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
         rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
-            that `state_dtype` stores in bfloat16.
+            that `state_dtype` or a checkpoint has in bfloat16.
         state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from its names; None is as the arithmetic has it, or as a checkpoint brought it.
         seed: The seed of stochastic rounding, known when a step is traced; None is 0.
@@ -405,7 +405,7 @@ def lars(
         master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
             each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
         rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
-            that `state_dtype` stores in bfloat16.
+            that `state_dtype` or a checkpoint has in bfloat16.
         state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from its names; None is as the arithmetic has it, or as a checkpoint brought it.
         seed: The seed of stochastic rounding, known when a step is traced; None is 0.

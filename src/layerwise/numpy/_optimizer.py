@@ -32,7 +32,7 @@ from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.numpy._storage import Storing
 from layerwise.rules.asks import Now
-from layerwise.storage.options import MASTER, Wanted
+from layerwise.storage.options import MASTER, PLAIN
 from layerwise.telemetry import summary
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
@@ -41,7 +41,6 @@ ENGINES = (candidate(), Candidate("rule", RULE))
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
-PLAIN = Wanted()
 Together = tuple[tuple[Name, ...], tuple[bool, ...]]  # names that are stepped together, and which jobs are plain
 
 
@@ -191,7 +190,9 @@ class Optimizer(Settable):
     def _job(self, slot: Slot, piece: Piece, storing: Storing) -> Job:
         state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
         stepped = np.asarray(slot.beside.get(MASTER, storing.p))
-        storage = storing.storage_of(slot, piece) if self._options.storage != PLAIN or slot.beside else None
+        short = any(s is not None and s.dtype.itemsize == 2 for s in slot.state)
+        plain = self._options.storage == PLAIN and not slot.beside and not short
+        storage = None if plain else storing.storage_of(slot, piece)
         return Job(self._rule, piece.h, piece.view(stepped), state, piece.block_dims, storage=storage)
 
     def _plan(self, name: Name, p: Array) -> Plan:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +12,17 @@ from layerwise.layout import Piece
 from layerwise.names import Name
 from layerwise.numpy._arrays import BITS, Array, computing, named_dtype
 from layerwise.numpy._slots import Plan, Slot
-from layerwise.storage import WEIGHTS, Format, Storage, groups
+from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import key_of
-from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, blocks_cut_rows, row_dims, scales_of
+from layerwise.storage.forms import (
+    CUT_BY_BLOCKS,
+    Field,
+    blocks_cut_groups,
+    blocks_cut_rows,
+    chosen,
+    row_dims,
+    scales_of,
+)
 from layerwise.storage.index import index_of
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.storage.stored import Stored
@@ -47,21 +54,16 @@ class Storing(NamedTuple):
 
     def dtype_of(self, field: str, warn: bool = False) -> np.dtype[Any]:
         """Return the dtype in which a field is to be stored."""
-        own, asked = computing(self.p.dtype), self.want.state.get(field)
-        if asked is None:
-            return self.dtypes.get(field, own)
-        if not self.plan.alike[field]:
-            return own
-        if asked != "int8":
-            return named_dtype("state_dtype", asked)
-        if prod(self.p.shape) < groups.LEAST:
-            return own
-        if self._cut_by_blocks():
-            if warn:
-                kept = f"{field!r} of {self.name!r} is stored in {own} and not in 8 bits: {CUT_BY_BLOCKS}."
-                warnings.warn(kept, stacklevel=2)
-            return own
-        return code_dtype(self.rule, field)
+        own = computing(self.p.dtype).name
+        which = Field(field, own, self._settled(field), self.plan.alike[field], self.p.shape)
+        found = chosen(which, self.want, lambda: CUT_BY_BLOCKS if self._cut_by_blocks() else "")
+        if found.by_layout and warn:
+            kept = f"{field!r} of {self.name!r} is stored in {found.dtype} and not in 8 bits: {found.why}."
+            warnings.warn(kept, stacklevel=2)
+        return code_dtype(self.rule, field) if found.dtype == "int8" else named_dtype("state_dtype", found.dtype)
+
+    def _settled(self, field: str) -> str | None:
+        return self.dtypes[field].name if field in self.dtypes else None
 
     def _cut_by_blocks(self) -> bool:
         return blocks_cut_groups(self.p.shape, [piece.part for piece in self.plan.layout.pieces])
@@ -143,8 +145,10 @@ class Storing(NamedTuple):
         if is_group(array):
             scale, rows = slot.beside[field + SCALE], blocks_cut_rows(self.p.ndim, piece.part)
             return Format(piece.view(scale) if rows else scale, None, is_signed(self.rule, field))
-        low = array is not None and array.dtype.name in LOW and self.plan.alike[field]
-        return Format(None, self._key(field)) if low and self.want.draws_state(field) else None
+        if array is None or array.dtype.name not in LOW or not self.plan.alike[field]:
+            return None
+        draws = self.want.draws_state(field, array.dtype.name, self._settled(field))
+        return Format(None, self._key(field)) if draws else None
 
     def _key(self, field: str) -> Any:
         return key_of(self.want.seed, str(self.name), field)

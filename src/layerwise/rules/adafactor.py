@@ -40,7 +40,7 @@ from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, pair, schedule
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import LR, RATE, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
-from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Nonnegative, Now, Scalar, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.parts import (
     add,
     at_least,
@@ -284,8 +284,8 @@ def _settled(h: Adafactor, eps: tuple[float, float], factored: Any) -> Adafactor
 
 
 class State(NamedTuple):
-    exp_avg_sq_row: Nonnegative  # R, with size 1 along the columns; None where not factored
-    exp_avg_sq_col: Nonnegative  # C, with size 1 along the rows; None where not factored
+    exp_avg_sq_row: Statistic  # R, with size 1 along the columns; None where not factored
+    exp_avg_sq_col: Statistic  # C, with size 1 along the rows; None where not factored
     exp_avg_sq: Nonnegative  # V; None where factored
     exp_avg: Array  # e; None without momentum
 

@@ -9,6 +9,7 @@ Array = Any  # of whichever namespace the rule is given
 Scalar = Any  # a Python number, or a zero-dimensional array where it is traced or lives on a device
 Shape = tuple[int, ...]
 Nonnegative = Annotated[Array, "never negative"]  # of a state
+Statistic = Annotated[Nonnegative, "of rows or columns"]
 T = TypeVar("T")
 
 

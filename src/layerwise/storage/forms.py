@@ -1,15 +1,50 @@
-"""The forms of one tensor's scales: their shape, and how blocks see them."""
+"""The forms of one tensor's state: the dtype of each field, the shape of its scales, and how blocks see them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import prod
+from typing import NamedTuple
 
 from layerwise.blocks import Part
 from layerwise.storage import groups
+from layerwise.storage.options import Wanted
 
 Shape = tuple[int, ...]
-CUT_BY_BLOCKS = "its blocks are stepped one by one and would cut groups of 64 elements"
+CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {groups.GROUP} elements"
+
+
+class Field(NamedTuple):
+    """What is known of a field of a tensor's state before it is stored."""
+
+    name: str
+    own: str  # the dtype of the arithmetic
+    settled: str | None  # the dtype that another option gives it
+    is_alike: bool  # it extends along all dimensions of the tensor
+    tensor: Shape
+
+
+class Chosen(NamedTuple):
+    """The dtype, by name, in which a field is stored, and why that is not the one asked for."""
+
+    dtype: str
+    why: str = ""
+    by_layout: bool = False  # the reason is how the parameter lies
+
+
+def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Chosen:
+    """Return in which dtype a field is to be stored."""
+    asked = want.state.get(field.name, field.settled or field.own)
+    if asked in (field.settled, field.own):
+        return Chosen(asked)
+    if not field.is_alike:
+        return Chosen(field.own, "it has a number for each row or column")
+    if asked == "float32":
+        return Chosen(asked)
+    if prod(field.tensor) < groups.LEAST:
+        return Chosen(field.own, f"the parameter has fewer than {groups.LEAST} elements")
+    why = why_not_grouped() if asked == "int8" else ""
+    return Chosen(field.own, why, True) if why else Chosen(asked)
 
 
 def scales_of(shape: Shape) -> Shape:

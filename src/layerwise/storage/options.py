@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from layerwise import checks
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
-from layerwise.rules.asks import Nonnegative
+from layerwise.registry import ENTRIES
 
 MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"  # of state, beside what rules name; the last is a suffix
 REMAINDER_BITS = {"split": 16, "split24": 8}
@@ -26,17 +25,27 @@ class Wanted(NamedTuple):
     state: Mapping[str, str] = {}  # by field; those that are missing stay as they are
     seed: int = 0
 
+    def words(self) -> dict[str, Any]:
+        """Return the same by the names of the options."""
+        return dict(zip(OPTIONS, self, strict=True))
+
     def draws_weights(self, kept: int = 0) -> bool:
         """Return whether 16-bit weights are rounded at random, beside which so many bits are kept."""
         return self.rounding == "stochastic" and kept != REMAINDER_BITS["split"]
 
-    def draws_state(self, field: str) -> bool:
+    def draws_state(self, field: str, dtype: str, settled: str | None = None) -> bool:
         """Return whether a field that is stored in 16 bits is rounded at random.
 
-        Near 1, as decay rates are, rounding to nearest would leave an average where it is.
+        By default bfloat16 is, also where a checkpoint brought it: near 1, as decay rates are, rounding to nearest
+        would leave an average where it is. What another option alone stores in bfloat16 (`settled`) goes to nearest.
         """
-        by_default = self.rounding is None and self.state.get(field) == "bfloat16"
+        by_default = self.rounding is None and dtype == "bfloat16" and (settled is None or field in self.state)
         return self.rounding == "stochastic" or by_default
+
+
+# Found out beforehand, because a tracer of steps would have to read annotations otherwise.
+HINTS = {one.rule.__name__: get_type_hints(one.rule.State, include_extras=True) for one in ENTRIES.values()}
+PLAIN = Wanted()
 
 
 def _state_dtype(value: Any) -> Any:
@@ -53,16 +62,28 @@ SEED = checks.integer(0, bits=63)
 
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
     """Return what is wanted, or raise if it is what there is not."""
-    master = MASTERS("master_weights", given["master_weights"], 'Pass True, "split", "split24", or False.')
-    rounding = ROUNDINGS("rounding", given["rounding"], 'Pass "stochastic" or "nearest".')
-    asked = STATE("state_dtype", given["state_dtype"], WAY_OUT)
-    seed = SEED("seed", given["seed"], "Pass an integer, the same on all processes.")
+    master, rounding, state, seed = (given[name] for name in OPTIONS)
+    if master is False and rounding is None and state is None and seed == 0:
+        return PLAIN
+    master = MASTERS("master_weights", master, 'Pass True, "split", "split24", or False.')
+    rounding = ROUNDINGS("rounding", rounding, 'Pass "stochastic" or "nearest".')
+    seed = SEED("seed", seed, "Pass an integer, the same on all processes.")
+    return Wanted(master, rounding, _by_field(rule, STATE("state_dtype", state, WAY_OUT)), seed)
+
+
+def _by_field(rule: Any, asked: Any) -> dict[str, str]:
+    """Return the dtypes that are asked for by field."""
     fields = rule.State._fields
-    if isinstance(asked, Mapping) and (unknown := asked.keys() - {*fields}):
+    if not isinstance(asked, Mapping):
+        return {} if asked is None else dict.fromkeys(fields, asked)
+    if unknown := asked.keys() - {*fields}:
         names = f"names among {', '.join(fields)}"
         raise HyperparameterError(sentence("state_dtype", names, sorted(map(str, unknown)), WAY_OUT))
-    by_field = asked if isinstance(asked, Mapping) else dict.fromkeys(fields, asked)
-    return Wanted(master, rounding, {key: one for key, one in by_field.items() if one is not None}, seed)
+    for field, dtype in asked.items():
+        if is_statistic(rule, field) and dtype not in (None, "float32"):
+            allowed = f"float32 for {field!r}, a mean of rows or columns"
+            raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few numbers."))
+    return {key: asked[key] for key in fields if asked.get(key) is not None}
 
 
 def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None:
@@ -70,10 +91,19 @@ def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None
     for field, dtype in h.state_dtypes().items():
         if want.state.get(field, dtype) != dtype:
             allowed = f"{dtype!r} for {field!r}, as {argument} has it"
-            raise HyperparameterError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))
+            raise ContradictionError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))
 
 
-@cache
+def _says(rule: Any, field: str, what: str) -> bool:
+    hints = HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
+    return what in getattr(hints[field], "__metadata__", ())
+
+
 def is_signed(rule: Any, field: str) -> bool:
     """Return whether a field of a rule's state may be negative."""
-    return bool(get_type_hints(rule.State, include_extras=True)[field] != Nonnegative)
+    return not _says(rule, field, "never negative")
+
+
+def is_statistic(rule: Any, field: str) -> bool:
+    """Return whether a field has a number for each row or column, and not for each element."""
+    return _says(rule, field, "of rows or columns")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
@@ -52,7 +53,8 @@ class Stored:
         if self.coded:
             cut = place[0]
             if self.row_dims == 0:
-                cut = slice(cut.start // groups.GROUP, groups.count(cut.stop))
+                each = prod(self.shape[1:])
+                cut = slice(cut.start * each // groups.GROUP, groups.count(cut.stop * each))
             beside = beside[cut]
         elif beside is not None:
             beside = beside[place]
@@ -106,3 +108,24 @@ def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
     if one is None or storage is None:
         return array
     return Stored(array, one, storage.index, storage.row_dims, b)
+
+
+def has_format(stored: Any) -> bool:
+    """Return whether this is an array in a format, or a tuple of such."""
+    return isinstance(stored[0] if isinstance(stored, tuple) else stored, Stored)
+
+
+def numbers(stored: Any) -> Any:
+    """Return an array as numbers."""
+    return stored.read() if isinstance(stored, Stored) else stored
+
+
+def is_grouped(storage: Storage | None) -> bool:
+    """Return whether a part of the state is in groups, which are not cut."""
+    return storage is not None and any(one is not None and one.beside is not None for one in storage.formats[1:])
+
+
+def formats_of(b: Bits, storage: Storage | None) -> Hashable:
+    """Return what has to be the same of the formats of arrays that are stepped as one."""
+    each = () if storage is None else storage.formats
+    return tuple(one and (one.key is None, one.signed, one.beside is not None and b.kind(one.beside)) for one in each)

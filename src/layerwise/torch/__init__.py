@@ -12,6 +12,7 @@
 
 from layerwise.torch import optimizers
 from layerwise.torch.checkpoints._convert import convert
+from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.tools._backward import step_in_backward
@@ -25,7 +26,9 @@ __all__ = [
     "NoiseScale",
     "ParamGroups",
     "convert",
+    "full_precision_state_dict",
     "heatmap",
+    "load_full_precision_state_dict",
     "monitor",
     "param_groups",
     "scheduler",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError
+from layerwise.hyper import Hyper
+from layerwise.storage.options import wanted
 from layerwise.torch.sharding._agreeing import Agreeing
+from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import proportional_rates
-from layerwise.torch.step._turn import Turn
+from layerwise.torch.step._storage import report
+from layerwise.torch.step._turn import Due, Turn, params_of
 from layerwise.torch.tools import _schedule
 
 
@@ -22,8 +27,13 @@ class Answering(Agreeing):
     _skipped: int | Tensor
     _plans: dict[Tensor, Plan]
 
+    _rule: Any
+    _plan_for: Callable[..., Plan]
+    _settings_of: Callable[..., Hyper]
+
     def _forget_plans(self) -> None:
         self._plans = {}
+        self._warned: set[tuple[str, str]] = set()
         self._turns: dict[bytes, Turn] = {}  # by their parameters, the last taken at the end
 
     @property
@@ -74,6 +84,37 @@ class Answering(Agreeing):
             self.state.pop(p, None)
         self._forget_plans()
 
+    def storage(self) -> dict[str, dict[str, Any]]:
+        """Return by name how each parameter and its state are stored, or will be from its first step on.
+
+        `weights` is the dtype, and after a plus how many bits are held beside it: "bfloat16+8". `state` has a dtype for
+        each of its fields, where "int8" is 8 bits in groups. `bytes` are those of weights and state, of the whole
+        tensor where it is sharded. `why` says of which field `state_dtype` is not followed, and for what reason.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for number, group in enumerate(self.param_groups):
+            h, want = self._settings_of(group), wanted(group, self._rule)
+            for p, name in self._named(number):
+                plan = self._plan_for(p, h, name)
+                found[_apart(name, found)] = report(plan, p, self.state.get(p, {}), want)
+        return found
+
+    def _warn_of_layouts(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
+        """Warn once of each parameter whose state cannot be stored as it is asked for because of how it lies."""
+        wants = [due.want for due in dues for _ in due.params]
+        found = {
+            (plan.name, key): stored
+            for p, plan, want in zip(params_of(dues), plans, wants, strict=True)
+            for key in want.state
+            if plan.state_shapes[key] is not None and (stored := format_of(plan, key, p, want)).by_layout
+        }
+        new = {which: stored for which, stored in found.items() if which not in self._warned}
+        for (name, key), stored in new.items():
+            warnings.warn(
+                f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.", stacklevel=2
+            )
+        self._warned.update(new)
+
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the measurements of each parameter's last step by name: numbers, or with blocks arrays of one a block.
 
@@ -87,7 +128,11 @@ class Answering(Agreeing):
         latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
         found: list[str] = []
         for p, (name, measured) in latest.items():
-            # Two models' parameters may have the same name.
-            copies = sum(other == name or other.startswith(f"{name} (") for other in found)
-            found.append(f"{name} ({copies + 1})" if copies else name)
+            found.append(_apart(name, found))
             yield p, found[-1], measured
+
+
+def _apart(name: str, others: Iterable[str]) -> str:
+    """Return a name that is not among others: two models' parameters may have the same one."""
+    copies = sum(other == name or other.startswith(f"{name} (") for other in others)
+    return f"{name} ({copies + 1})" if copies else name

@@ -15,17 +15,12 @@ from layerwise.blocks import Blocks, as_blocks
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
 from layerwise.engines.distributor import prepare
-from layerwise.errors import (
-    ContradictionError,
-    HyperparameterError,
-    ParameterError,
-    sentence,
-)
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.storage.options import wanted
 from layerwise.torch._answering import Answering
-from layerwise.torch.checkpoints import _loading
+from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Skipped
@@ -72,8 +67,8 @@ class Optimizer(Answering):
         self._skipped: int | Tensor = 0
         self._groups.check(defaults)
         if given["fused"] is True and given["differentiable"]:
-            way_out = "Drop one of them: kernels are not differentiated through."
-            raise ContradictionError(sentence("fused", "None or False when differentiable=True", True, way_out))
+            allowed = "None or False when differentiable=True"
+            raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
         super().__init__(params, defaults)
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
@@ -183,7 +178,8 @@ class Optimizer(Answering):
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
         given = [with_gradients(group["params"]) for _, group in groups]
-        return [Due(*group, h, *both) for group, h, both in zip(groups, settings, given, strict=True) if both[0]]
+        each = zip(groups, settings, given, strict=True)
+        return [Due(*one, h, wanted(one[1], self._rule), *both) for one, h, both in each if both[0]]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def _step_due(self, dues: Sequence[Due]) -> None:
@@ -211,7 +207,7 @@ class Optimizer(Answering):
             elif isinstance(skip, bool):
                 self._skipped += 1
                 return
-            new = self._without_state(params) if turn is None else []
+            new = [p for p in params if turn is None and p not in self.state]
             if turn is None or turn.on_device != (skip is not None):
                 turn = self._prepare(dues, here, plans, skip is not None)
             try:
@@ -248,9 +244,6 @@ class Optimizer(Answering):
         if skip is not None:
             # In place, so that a captured step counts on.
             self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
-
-    def _without_state(self, params: Sequence[Tensor]) -> list[Tensor]:
-        return [p for p in params if p not in self.state]
 
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
         return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
@@ -298,7 +291,7 @@ class Optimizer(Answering):
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self._plan_for(p, due.h, name)
-        _state.check_kept(plan, p, self.state.get(p, {}))
+        _state.check_kept(plan, self._rule, p, self.state.get(p, {}))
         return plan
 
     def _plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
@@ -306,15 +299,15 @@ class Optimizer(Answering):
         return plan_of(self._rule, p, h, name, self._by_name(name))
 
     def _prepare(self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool) -> Turn:
+        self._warn_of_layouts(dues, plans)
         differentiable = self._groups.differentiable
         each = iter(plans)
         for due in dues:
             # Counts that once had to be on the device stay there, and those beside them go there as well.
-            want = wanted(due.group, self._rule)
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
-                _state.ready(self.state[p], p, plan, self._rule, want, where)
+                _state.ready(self.state[p], p, plan, self._rule, due.want, where)
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))
@@ -332,8 +325,12 @@ class Optimizer(Answering):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups, as torch.optim has them; of a function among the options its name alone."""
+        """Return the state and the groups, as torch.optim has them; of a function among the options its name alone.
+
+        What is stored in integers is there as bytes, along one more dimension.
+        """
         saved = super().state_dict()
+        saved["state"] = {key: _bytes.saved(one) for key, one in saved["state"].items()}
         for group in saved["param_groups"]:
             group.update({key: in_words(value) for key, value in group.items() if callable(value)})
         return saved
@@ -342,8 +339,9 @@ class Optimizer(Answering):
         """Take over a checkpoint, or raise StateError and stay as it was.
 
         Parameters go by name where both sides have names, and otherwise by their places.
-        State keeps the dtype it was saved with. Rates that schedulers move (lr, weight_decay, betas, momentum) come
-        from the checkpoint; every other option stays as it was given here, and a warning names those that differ.
+        State keeps the dtype it was saved with, unless state_dtype asks for another. Rates that schedulers move (lr,
+        weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and a
+        warning names those that differ.
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)

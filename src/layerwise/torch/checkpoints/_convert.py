@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
-from layerwise.torch.step._state import with_lr
+from layerwise.torch.step._state import checked_lr
 
 State = dict[str, Any]
 Group = Mapping[str, Any]
@@ -28,6 +28,12 @@ def _adam_like(state: State, group: Group) -> State:
     if "max_exp_avg_sq" in state:
         raise StateError("the checkpoint is of amsgrad, whose maximum LAMB does not have. It cannot be converted.")
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
+
+
+def _torchao(state: State, group: Group) -> State:
+    """Return the moments as numbers: torchao's are tensors of a class of their own, of 8 or 4 bits and their scales."""
+    numbers = {k: state[k] for k in ("exp_avg", "exp_avg_sq")}
+    return _adam_like({**state, **{k: x if type(x) is Tensor else x.dequantize() for k, x in numbers.items()}}, group)
 
 
 def _sgd(state: State, group: Group) -> State:
@@ -82,6 +88,7 @@ SOURCES = {
     "timm.Lamb": Source(_adam_like, _of_adam),
     "torch.Adam": Source(_adam_like, _of_adam),
     "timm.Lars": Source(_sgd, _of_sgd, momentum=True),
+    "torchao.AdamW8bit": Source(_torchao, _of_adam),
     "torch.SGD": Source(_sgd, _of_sgd, momentum=True),
     "torch.Adafactor": Source(_torch_adafactor, _of_torch_adafactor),
     "transformers.Adafactor": Source(_transformers_adafactor, _of_transformers_adafactor),
@@ -127,5 +134,5 @@ def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
     for group in made["param_groups"]:
         group["lr_in_momentum"] = True
         for one in (made["state"][key] for key in group["params"] if key in made["state"]):
-            one["momentum_buffer"] = with_lr("the checkpoint", one["momentum_buffer"], group["lr"], True)
+            one["momentum_buffer"] = one["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
     return made

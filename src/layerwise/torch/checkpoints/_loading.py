@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
-from layerwise.storage.options import wanted
+from layerwise.storage.options import SCALE, wanted
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state, _storage
@@ -78,7 +78,7 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(optimizer._plan_for(p, h, name), one)
+                state[key] = _state.checked(optimizer._plan_for(p, h, name), optimizer._rule, one)
                 _convert_momentum(name, state[key], source, h)
     due = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
@@ -161,7 +161,11 @@ def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any]
     """Put LARS's momentum in the form in which this optimizer keeps it: with lr in it, or without."""
     buffer = state.get("momentum_buffer")
     if buffer is not None and saved.get(CONVERTED, h.lr_in_momentum) != h.lr_in_momentum:
-        state["momentum_buffer"] = _state.with_lr(name, buffer, saved.get("lr", 0), h.lr_in_momentum)
+        scale = "momentum_buffer" + SCALE
+        # Of a number in 8 bits the root is stored, in units of its scale.
+        key, root = ("momentum_buffer", 1.0) if scale not in state else (scale, 0.5)
+        lr = _state.checked_lr(name, saved.get("lr", 0), h.lr_in_momentum) ** root
+        state[key] = state[key] * lr if h.lr_in_momentum else state[key] / lr
 
 
 def _own(optimizer: Any, taken: Taken) -> None:
@@ -181,7 +185,9 @@ def _own(optimizer: Any, taken: Taken) -> None:
         h = optimizer._settings_of(group)
         for p, name in optimizer._named(number):
             if p in optimizer.state:
-                _storage.put_in_form(optimizer.state[p], optimizer._plan_for(p, h, name), optimizer._rule, p, want)
+                plan = optimizer._plan_for(p, h, name)
+                # Not the weights: the model's own may be loaded after these.
+                _storage.put_state_in_form(optimizer.state[p], plan, optimizer._rule, p, want)
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,20 @@ def local(x: Tensor) -> Tensor:
     here: Any = wrapper._local_tensor  # to_local() would be recorded by autograd
     arrived: Tensor = here if type(here) is Tensor or not hasattr(here, "wait") else here.wait()
     return arrived
+
+
+def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
+    """Return a local part as `value` is: a tensor, or a DTensor with its placements and dimensions `added` last."""
+    if not is_dtensor(value):
+        return here
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    inner = prod(added)
+    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
+    meta = TensorMeta(torch.Size((*value.shape, *added)), stride, here.dtype)
+    made: Any = DTensor
+    return made(here, DTensorSpec(value.device_mesh, value.placements, tensor_meta=meta), requires_grad=False)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ class Plan:
         """Return a loaded state, laid out as it has to be."""
         from torch.distributed.tensor import distribute_tensor
 
-        kept = self.kept.get(key, (True,) * len(self.shape))  # what stands beside weights or state is cut as they are
+        # What stands beside weights or state is cut as they are; scales have at most two dimensions.
+        kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
         if self.cut is None or kept is None:
             if is_dtensor(value):
                 raise StateError(

@@ -17,7 +17,7 @@ from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import check_fits, wanted
-from layerwise.torch.step._storage import check_followed
+from layerwise.torch.step._formats import as_plain, check_followed
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -134,6 +134,7 @@ class Groups:
         """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
+        group["state_dtype"] = as_plain(group["state_dtype"])
         given = {name: group[name] for name in RATES}
         group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 

@@ -11,12 +11,15 @@ from torch import Tensor
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
 from layerwise.storage.forms import scales_of
-from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted
+from layerwise.storage.groups import GROUP
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
+from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._cuts import is_dtensor, local
+from layerwise.torch.step._formats import REMAINDERS, codes_of, is_alike, why_not_grouped
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import CODES, REMAINDERS, is_group, put_in_form
-from layerwise.torch.step._tensors import FLOATING, alike
+from layerwise.torch.step._storage import CODES, as_numbers, is_group, put_state_in_form, put_weights_in_form
+from layerwise.torch.step._tensors import FLOATING, LOW, alike
 
 State = dict[str, Any]
 OTHERS = {"step", MASTER, REMAINDER}
@@ -64,7 +67,8 @@ def ready(state: State, p: Tensor, plan: Plan, rule: Any, want: Wanted, on_devic
         state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    put_in_form(state, plan, rule, p, want)
+    put_state_in_form(state, plan, rule, p, want)
+    put_weights_in_form(state, p, want.master)
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
@@ -95,11 +99,11 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
+def check_kept(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
     for key, x in state.items():
         is_number = key == "step" and not isinstance(x, Tensor)
-        if not is_number and (why := _unusable(key, x, p)):
+        if not is_number and (why := _unusable(plan, rule, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
         if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
             as_step(plan.name, x)
@@ -110,15 +114,21 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
                 f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
                 "they are now, and load its state through torch.distributed.checkpoint, which moves it."
             )
+    if lost := [key for key in state if is_group(state[key]) and key != REMAINDER and key + SCALE not in state]:
+        raise StateError(f"{lost[0]!r} of {plan.name} is in 8 bits and lacks {lost[0] + SCALE!r}. {WAY_OUT}")
     check_shapes(plan.name, state, shapes_of(plan, state))
 
 
-def _unusable(key: str, x: Any, p: Tensor) -> str:
+def _unusable(plan: Plan, rule: Any, key: str, x: Any, p: Tensor) -> str:
     """Say why a part of the state cannot be stepped with, if so."""
     wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
         return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
-    fits = x.numel() == 1 and not x.is_complex() if key == "step" else _is_stored(key, x) and x.device == p.device
+    if key == "step":
+        fits = x.numel() == 1 and not x.is_complex()
+    else:
+        wanted = f"{_stored_as(plan, rule, key)} on {p.device}"
+        fits = _is_stored(plan, rule, key, x) and x.device == p.device
     if not fits:
         return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
     if why := unreadable(x):
@@ -127,11 +137,24 @@ def _unusable(key: str, x: Any, p: Tensor) -> str:
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
-def _is_stored(key: str, x: Tensor) -> bool:
+def _is_stored(plan: Plan, rule: Any, key: str, x: Tensor) -> bool:
     """Return whether a part of the state is of a dtype in which it can be stored."""
     if key == REMAINDER:
-        return x.dtype in REMAINDERS.values()
-    return x.dtype in FLOATING or (x.dtype in CODES and key != MASTER and not key.endswith(SCALE))
+        return x.dtype in REMAINDERS.values() and plan.dtype in LOW
+    if x.dtype not in CODES:
+        return x.dtype in FLOATING
+    return is_alike(plan, key) and x.dtype == codes_of(rule, key)
+
+
+def _stored_as(plan: Plan, rule: Any, key: str) -> str:
+    """Return the dtypes in which a part of the state can be stored, in words."""
+    if key == REMAINDER:
+        if plan.dtype in LOW:
+            return "an int16 or int8 tensor"
+        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
+        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
+    codes = f", or its 8-bit codes in {codes_of(rule, key)}" if is_alike(plan, key) else ""
+    return f"a tensor of 16 to 64 bit floats{codes}"
 
 
 def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
@@ -144,35 +167,38 @@ def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple
     """Raise unless the state, as far as there is one, has these shapes."""
     for key, shape in shapes.items():
         if shape is not None and key in state and tuple(state[key].shape) != shape:
+            of = f", a scale for each {GROUP} elements of a row" if key.endswith(SCALE) else ""
             raise StateError(
-                f"{key!r} of {name} must have the shape {shape}, but has {tuple(state[key].shape)}. {WAY_OUT}"
+                f"{key!r} of {name} must have the shape {shape}{of}, but has {tuple(state[key].shape)}. {WAY_OUT}"
             )
 
 
-def _check_values(name: str, key: str, value: Any) -> None:
+def _check_values(plan: Plan, rule: Any, key: str, value: Any) -> None:
     """Raise unless this is a tensor of numbers to go on from."""
     if isinstance(value, Tensor):
-        _check_readable(name, key, value)
-    if not isinstance(value, Tensor) or not _is_stored(key, value):
+        _check_readable(plan.name, key, value)
+    if not isinstance(value, Tensor) or not _is_stored(plan, rule, key, value):
         kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
-        raise StateError(f"{key!r} of {name} must be a tensor of 16 to 64 bit floats, but is {kind}. {WAY_OUT}")
+        allowed = _stored_as(plan, rule, key)
+        raise StateError(f"{key!r} of {plan.name} must be {allowed}, but is {kind}. {WAY_OUT}")
 
 
-def with_lr(name: str, momentum: Tensor, lr: Any, within: bool) -> Tensor:
-    """Return LARS's momentum with lr multiplied in if `within`, else with lr divided out."""
+def checked_lr(name: str, lr: Any, within: bool) -> float:
+    """Return the lr to multiply LARS's momentum by if it is to be `within`, else to divide it by."""
     if not float(lr) > 0:
         raise StateError(
             f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "
             f"form. Make the optimizer with lr_in_momentum={not within}."
         )
-    return momentum * float(lr) if within else momentum / float(lr)
+    return float(lr)
 
 
-def checked(plan: Plan, state: Any) -> State:
+def checked(plan: Plan, rule: Any, state: Any) -> State:
     """Return a loaded state, if it fits its parameter."""
     name = plan.name
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
+    state = restored(state, plan.shape)
     wanted = {key: shape for key, shape in plan.state_shapes.items() if shape is not None}
     scales = {key + SCALE for key in wanted if is_group(state.get(key))}
     unknown, missing = state.keys() - wanted.keys() - scales - OTHERS, {"step", *wanted, *scales} - state.keys()
@@ -182,8 +208,21 @@ def checked(plan: Plan, state: Any) -> State:
             f"{WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
-        _check_values(name, key, state[key])
+        _check_values(plan, rule, key, state[key])
         _check_there(name, key, state[key])
     check_shapes(name, state, shapes_of(plan, state))
+    if scales and why_not_grouped(plan):
+        state = _ungrouped(plan, rule, state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}
+
+
+def _ungrouped(plan: Plan, rule: Any, state: State) -> State:
+    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
+
+    If they are cut already, some other way, the ranks gather them first.
+    """
+    codes = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key + SCALE in state}
+    scales = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key.endswith(SCALE)}
+    fields = {key: as_numbers({**codes, **scales}, key, is_signed(rule, key)) for key in codes}
+    return {**{key: x for key, x in state.items() if key not in scales}, **fields}

@@ -1,84 +1,30 @@
-"""The storage of one parameter's weights and state: which format each has, making it, and converting it."""
+"""The storage of one parameter's weights and state: making it, converting it, and handing it to engines."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerwise.errors import HyperparameterError, sentence
-from layerwise.storage import WEIGHTS, Format, Storage, groups
+from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import key_of
-from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, blocks_cut_rows, row_dims, scales_of
+from layerwise.storage.forms import blocks_cut_rows, row_dims, scales_of
 from layerwise.storage.index import Index, index_of, part_of
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.storage.stored import Stored
 from layerwise.torch.checkpoints._forms import without_wrappers
-from layerwise.torch.sharding._cuts import Held, is_dtensor, local
+from layerwise.torch.sharding._cuts import Held, like, local
+from layerwise.torch.step._formats import REMAINDERS, codes_of, format_of, is_alike, named
 from layerwise.torch.step._namespace import BITS
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import LOW, computing
 
 State = dict[str, Any]
-REMAINDERS: dict[Any, torch.dtype] = {"split": torch.int16, "split24": torch.int8}
+PIECE = 1 << 18  # elements that are put in another form at once
 CODES = (torch.int8, torch.uint8)
-
-
-def check_followed(want: Wanted, differentiable: bool) -> None:
-    """Raise where autograd is to follow what rounds at random, or in groups."""
-    if differentiable and (want.state or want.rounding == "stochastic"):
-        name = "state_dtype" if want.state else "rounding"
-        raise HyperparameterError(
-            sentence(name, "None when differentiable=True", want.state or want.rounding, "Drop one of them.")
-        )
-
-
-# ---- which format
-
-
-def is_alike(plan: Plan, key: str) -> bool:
-    """Return whether a state extends along all dimensions of its parameter."""
-    kept = plan.kept.get(key)
-    return kept is not None and all(kept)
-
-
-def why_not_grouped(plan: Plan) -> str:
-    """Return why the state of a parameter cannot be stored in groups, or an empty string."""
-    shape = tuple(plan.shape)
-    if blocks_cut_groups(shape, [one.piece.part for one in plan.held]):
-        return CUT_BY_BLOCKS
-    cuts: dict[int, int] = {}
-    for axis, d in () if plan.cut is None else plan.cut.axes:
-        cuts[d] = cuts.get(d, 1) * len(axis.ranks)
-    scattered = plan.cut is not None and any(hasattr(x, "split_factor") for x in plan.cut.placements)
-    for d, n in cuts.items():
-        rows = d == 0 and len(shape) > 1
-        row = prod(shape[1:]) if len(shape) > 1 else shape[0]
-        even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % groups.GROUP == 0
-        if not rows and not even:
-            return f"its cut along dimension {d} over {n} processes would cut groups of 64 elements"
-    return ""
-
-
-def format_of(plan: Plan, key: str, p: Tensor, want: Wanted, warn: bool = False) -> str:
-    """Return the dtype, by name, in which a field is to be stored."""
-    own = str(computing(p.dtype)).removeprefix("torch.")
-    asked = want.state.get(key) or plan.h.state_dtypes().get(key)
-    if asked is None or not is_alike(plan, key):
-        return own
-    if asked != "int8":
-        return asked
-    if prod(plan.shape) < groups.LEAST:
-        return own
-    if why := why_not_grouped(plan):
-        if warn:
-            warnings.warn(f"{key!r} of {plan.name} is stored in {own} and not in 8 bits: {why}.", stacklevel=2)
-        return own
-    return asked
 
 
 def is_group(x: Any) -> bool:
@@ -88,23 +34,15 @@ def is_group(x: Any) -> bool:
 # ---- making and converting
 
 
-def scale_shapes(plan: Plan, p: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape of the scales of a field in groups, of the whole and of what is here."""
-    return scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
-
-
-def made(plan: Plan, rule: Any, key: str, p: Tensor, want: Wanted) -> State:
+def made(plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> State:
     """Return a field as it is at the start, with its scales."""
-    dtype = format_of(plan, key, p, want, warn=True)
     if dtype != "int8":
         return {key: plan.zeros(key, p, getattr(torch, dtype))}
-    whole, here = scale_shapes(plan, p)
+    whole, here = scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
     scale = torch.zeros(here, dtype=torch.float32, device=p.device)
-    codes = plan.zeros(key, p, torch.int8 if is_signed(rule, key) else torch.uint8)
-    return {
-        key: codes,
-        key + SCALE: scale if plan.cut is None else plan.cut.wrapped(scale, whole, (True,) * len(whole)),
-    }
+    if plan.cut is not None:
+        scale = plan.cut.wrapped(scale, whole, tuple(d < len(whole) for d in range(len(plan.shape))))
+    return {key: plan.zeros(key, p, codes_of(rule, key)), key + SCALE: scale}
 
 
 def as_numbers(state: Mapping[str, Any], key: str, signed: bool) -> Tensor:
@@ -112,57 +50,41 @@ def as_numbers(state: Mapping[str, Any], key: str, signed: bool) -> Tensor:
     value: Tensor = state[key]
     if not is_group(value):
         return value
-    found = _whole(local(value), Format(local(state[key + SCALE]), None, signed)).read()
-    return _like(value, found)
+    found: Tensor = like(value, _whole(local(value), Format(local(state[key + SCALE]), None, signed)).read())
+    return found
 
 
 def _whole(array: Tensor, form: Format) -> Stored:
     return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), BITS)
 
 
-def _like(value: Any, here: Tensor) -> Tensor:
-    """Return a local part as `value` is: a tensor, or the DTensor with its placements."""
-    if not is_dtensor(value):
-        return here
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
-    meta = TensorMeta(value.shape, value.stride(), here.dtype)
-    made: Any = DTensor
-    wrapper: Tensor = made(
-        here, DTensorSpec(value.device_mesh, value.placements, tensor_meta=meta), requires_grad=False
-    )
-    return wrapper
-
-
-def put_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted, convert: bool = True) -> None:
+def put_state_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted) -> None:
     """Make what of a parameter's state is not there yet, and convert what is stored in another form than is wanted."""
     for key, shape in plan.state_shapes.items():
         if shape is None:
             continue
         if key not in state:
-            state.update(made(plan, rule, key, p, want))
-        elif convert and (key in want.state or (is_group(state[key]) and why_not_grouped(plan))):
-            _convert(state, plan, rule, key, p, want)
-    _put_weights_in_form(state, p, want.master)
+            state.update(made(plan, rule, key, p, format_of(plan, key, p, want).dtype))
+        elif key in want.state:
+            _convert(state, plan, rule, key, p, format_of(plan, key, p, want).dtype)
 
 
-def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, want: Wanted) -> None:
-    dtype = format_of(plan, key, p, want)
+def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> None:
     before: Tensor = state[key]
-    if dtype == ("int8" if is_group(before) else str(before.dtype).removeprefix("torch.")):
+    if dtype == ("int8" if is_group(before) else named(before.dtype)):
         return
-    numbers = as_numbers(state, key, is_signed(rule, key))
-    state.pop(key + SCALE, None)
-    state.update(made(plan, rule, key, p, want))
-    here, form = local(state[key]), None
+    numbers = local(as_numbers(state, key, is_signed(rule, key)))
+    found = made(plan, rule, key, p, dtype)
+    here = local(found[key])
     if is_group(here):
-        form = _whole(here, Format(local(state[key + SCALE]), None, is_signed(rule, key)))
-        codes, scale = form.encode(local(numbers), 0)
+        scale = local(found[key + SCALE])
+        codes, scales = _whole(here, Format(scale, None, is_signed(rule, key))).encode(numbers, 0)
         here.copy_(codes)
-        local(state[key + SCALE]).copy_(scale)
+        scale.copy_(scales)
     else:
-        here.copy_(local(numbers))
+        here.copy_(numbers)
+    state.pop(key + SCALE, None)
+    state.update(found)
 
 
 def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
@@ -172,8 +94,18 @@ def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
         return master
     if REMAINDER not in state:
         return p.detach().to(computing(p.dtype), copy=True)
-    found = _whole(local(p.detach()), Format(local(state[REMAINDER]))).read()
-    return _like(p.detach(), found)
+    here, rest = local(p.detach()), local(state[REMAINDER])
+    full = torch.empty_like(here, dtype=torch.float32)
+    for part, lacks, numbers in _pieces(here, rest, full):
+        numbers.copy_(_whole(part, Format(lacks)).read())
+    joined: Tensor = like(p.detach(), full)
+    return joined
+
+
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the tensors' rows, some at a time: integers on the way take many times the room of what is stored."""
+    most = max(1, PIECE // max(1, tensors[0][:1].numel())) if tensors[0].ndim else 1
+    return zip(*(torch.split(x, most) if x.ndim else (x,) for x in tensors), strict=True)
 
 
 def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
@@ -183,29 +115,88 @@ def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
         local(state[MASTER]).copy_(local(full))
     if REMAINDER in state:
         rest = local(state[REMAINDER])
-        weights, lacking = _whole(here, Format(rest)).encode(local(full), 0)
-        here.copy_(weights)
-        rest.copy_(lacking)
+        for part, lacks, numbers in _pieces(here, rest, local(full)):
+            weights, lacking = _whole(part, Format(lacks)).encode(numbers, 0)
+            part.copy_(weights)
+            lacks.copy_(lacking)
     else:
         here.copy_(local(full))
 
 
-def _put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
+def put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
+    """Hold as much of a parameter's weights as is wanted; what was held before is not lost on the way.
+
+    Only where a step is about to be taken: before, the weights of the model may not have been loaded yet, and a
+    remainder says something of these alone.
+    """
     kind: Any = master if p.dtype in LOW else False
     rest = state.get(REMAINDER)
     if (MASTER in state) == (kind is True) and (None if rest is None else rest.dtype) == REMAINDERS.get(kind):
         return
-    full = full_weight(p, state)
+    full = full_weight(p, state) if state.keys() & {MASTER, REMAINDER} or kind is True else None
     state.pop(MASTER, None)
     state.pop(REMAINDER, None)
     if kind is True:
         state[MASTER] = full
-    elif kind:
+        return
+    if kind:
         zeros = torch.zeros_like(local(p), dtype=REMAINDERS[kind], memory_format=torch.preserve_format)
-        state[REMAINDER] = _like(p.detach(), zeros)
+        state[REMAINDER] = like(p.detach(), zeros)
+    if full is not None:  # else the weights lack nothing of what is known of them
         set_full_weight(p, state, full)
-    elif rest is not None:
-        local(p.detach()).copy_(local(full))
+
+
+class Remainders:
+    """The remainders of split weights, some of which belong to weights that have been written to since."""
+
+    def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
+        pairs = [(p, local(one[REMAINDER])) for p, one in zip(heres, states, strict=True) if REMAINDER in one]
+        self._pairs, self._versions = pairs, [-1] * len(pairs)
+
+    def follow(self) -> None:
+        """Let weights that were set to zero be zero.
+
+        Beside any other number a remainder of another one says less than the weight's last place does. Beside zero it
+        would be the weight, and its norm is what a step is measured by.
+        """
+        for (p, rest), version in zip(self._pairs, self._versions, strict=True):
+            if p._version != version:
+                rest.masked_fill_(p == 0, 0)
+
+    def written(self) -> None:
+        """Remember that what has been written so far was written by the step."""
+        self._versions = [p._version for p, _ in self._pairs]
+
+
+def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtypes of a parameter and of its state, by name."""
+    stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
+    return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
+
+
+def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dict[str, Any]:
+    """Return how a parameter and its state are stored, or will be at its first step, and in how many bytes."""
+    kind: Any = want.master if p.dtype in LOW else False
+    beside = dtypes_beside(state) if state else [torch.float32] if kind is True else [REMAINDERS[kind]] if kind else []
+    bytes_, why, formats = prod(plan.shape) * sum(x.itemsize for x in (p.dtype, *beside)), {}, {}
+    for key, shape in plan.state_shapes.items():
+        if shape is None:
+            continue
+        planned = format_of(plan, key, p, want)
+        found = named(state[key].dtype) if key in state else planned.dtype
+        formats[key] = "int8" if found == "uint8" else found
+        each = torch.int8.itemsize if formats[key] == "int8" else getattr(torch, found).itemsize
+        scales = prod(scales_of(tuple(plan.shape))) * 4 if formats[key] == "int8" else 0
+        bytes_ += prod(shape) * each + scales
+        if planned.why and formats[key] == planned.dtype:
+            why[key] = planned.why
+    shown = "".join(f"+{x.itemsize * 8}" for x in beside)
+    return {"weights": named(p.dtype) + shown, "state": formats, "bytes": bytes_, "why": why}
+
+
+def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
+    """Return the dtype of what is held beside the weights."""
+    return [state[key].dtype for key in (MASTER, REMAINDER) if key in state]
 
 
 # ---- for engines
@@ -247,7 +238,8 @@ def _field(
         scale = local(state[key + SCALE])
         rows = blocks_cut_rows(len(plan.shape), held.piece.part)
         return Format(held.view(scale) if rows else scale, None, is_signed(rule, key))
-    if value.dtype in LOW and is_alike(plan, key) and want.draws_state(key):
+    draws = want.draws_state(key, named(value.dtype), plan.h.state_dtypes().get(key))
+    if value.dtype in LOW and is_alike(plan, key) and draws:
         return Format(None, key_of(want.seed, name, key))
     return None
 

@@ -14,7 +14,7 @@ from layerwise.checks import as_float
 from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
-from layerwise.storage.options import Wanted, wanted
+from layerwise.storage.options import Wanted
 from layerwise.telemetry import summary
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._cuts import local
@@ -25,7 +25,6 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import alike, written
 from layerwise.torch.step._watch import States, watch
 
-STORED = ("capturable", "master_weights", "rounding", "state_dtype", "seed")  # of a group, besides its options
 Local = tuple[list[Tensor], list[Tensor]]  # the local parts of parameters and gradients
 
 
@@ -35,6 +34,7 @@ class Due(NamedTuple):
     number: int
     group: dict[str, Any]
     h: Hyper
+    want: Wanted
     params: list[Tensor]
     grads: list[Tensor]
 
@@ -64,7 +64,7 @@ def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
     """Return the groups' settings that are part of the plan; the rates are not."""
-    return [(due.h, len(due.params), *(due.group[name] for name in STORED)) for due in dues]
+    return [(due.h, len(due.params), due.group["capturable"], due.want) for due in dues]
 
 
 def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
@@ -99,12 +99,14 @@ class Turn:
             if "master" in state
         ]
         self._masters = list(alike(*zip(*masters, strict=True)))
+        self._remainders = _storage.Remainders(self._here, self.states)
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
-        wants = [wanted(due.group, rule) for due in dues for _ in due.params]
+        wants = [due.want for due in dues for _ in due.params]
         each = zip(self.params, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in _jobs(plan, rule, p, state, want)]
         self._jobs, self._prepare = jobs, prepare
+        self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
         self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
         axes = [one.axes for plan in plans for one in plan.held]
@@ -165,8 +167,10 @@ class Turn:
         nows = self._nows(dues, scale)
         given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None and skips is not None:
-            self._peers.begin(nows, skips, partial(_words, self.plans, nows))
+            self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
+        self._remainders.follow()
         self._prepared.step(*given, skip, self._peers)
+        self._remainders.written()
         self._measured = self._prepared
         if self._uncounted:
             _state.count(self._uncounted, skip)
@@ -181,8 +185,8 @@ class Turn:
 
     def _described(self) -> str:
         """Return all that makes the step what it is and does not change from step to step."""
-        stored = [options[2:] for options in self._options]
-        return repr([stored, [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]])
+        plans = [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]
+        return repr([[options[2:] for options in self._options], plans, self._stored])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
         g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
@@ -226,7 +230,9 @@ def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 
 
-def _words(plans: Sequence[Plan], nows: Sequence[Now]) -> dict[str, Any]:
+def _words(
+    plans: Sequence[Plan], nows: Sequence[Now], options: Sequence[tuple[Any, ...]], stored: Sequence[Mapping[str, str]]
+) -> dict[str, Any]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
     words: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
@@ -236,4 +242,8 @@ def _words(plans: Sequence[Plan], nows: Sequence[Now]) -> dict[str, Any]:
         words[f"beta2 of {plan.name!r} at this step"] = now.beta2
         words[f"the shape of {plan.name!r}"] = tuple(plan.shape)
         words["grad_scale"] = now.g_scale
+    for plan, want in zip(plans, (want for _, n, _, want in options for _ in range(n)), strict=True):
+        words |= {f"`{key}` of {plan.name!r}": x for key, x in want.words().items()}
+    for plan, one in zip(plans, stored, strict=True):
+        words |= {f"the dtype of {key!r} of {plan.name!r}": x for key, x in one.items()}
     return words

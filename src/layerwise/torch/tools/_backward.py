@@ -14,6 +14,7 @@ from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
+from layerwise.storage.options import wanted
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.step._turn import Due
@@ -52,7 +53,7 @@ class InBackward:
                 group = optimizer.param_groups[number]
                 h = optimizer._settings_of(group)
                 _refuse(h)
-                optimizer._step_due([Due(number, group, h, [p], [g])])
+                optimizer._step_due([Due(number, group, h, wanted(group, optimizer._rule), [p], [g])])
                 p.grad = None
 
         return step

@@ -1,0 +1,86 @@
+"""Time the step in every storage format, beside plain weights and PyTorch's fused Adam, in turns.
+
+Shapes of BERT-base, weights and gradients of bfloat16, and Adam in float32. All rows run in one process, one after the
+other in every round; a ratio is the median over the rounds of its time over Adam's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import layerwise.torch
+from layerwise.cli.bench.shapes import SETS
+from layerwise.cli.bench.timing import Timing, alternately
+from rows import RESULTS, append, provenance
+
+TABLE = "formats.csv"
+YARDSTICK = "torch.optim.Adam, fused, float32"
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "Lamb": {"lr": 1e-3},
+    "Lars": {"lr": 0.1, "momentum": 0.9},
+    "Adafactor": {"lr": 1e-3, "beta1": 0.9},
+}
+FORMATS: Mapping[str, Mapping[str, Any]] = {
+    "nearest": {},
+    "stochastic": {"rounding": "stochastic"},
+    "float32 masters": {"master_weights": True},
+    "split": {"master_weights": "split"},
+    "24 bits": {"master_weights": "split24"},
+    "bfloat16 state": {"state_dtype": "bfloat16"},
+    "8-bit state": {"state_dtype": "int8"},
+    "24 bits, 8-bit state": {"master_weights": "split24", "state_dtype": "int8"},
+}
+
+
+def parameters(set_name: str, dtype: torch.dtype) -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.randn(shape).mul_(0.02).to(dtype)) for shape in SETS[set_name]().values()]
+    for p in made:
+        p.grad = torch.randn(p.shape).mul_(0.01).to(dtype)
+    return made
+
+
+def timed(optimizer: str, set_name: str, rounds: int) -> dict[str, Timing]:
+    """Return the times of all formats of an optimizer, by name."""
+    torch.manual_seed(0)
+    steps: dict[str, Any] = {YARDSTICK: torch.optim.Adam(parameters(set_name, torch.float32), lr=1e-4, fused=True).step}
+    for name, options in FORMATS.items():
+        params = parameters(set_name, torch.bfloat16)
+        steps[name] = getattr(layerwise.torch, optimizer)(params, **OPTIONS[optimizer], **options).step
+    return alternately(steps, rounds)
+
+
+def timed_rows(optimizer: str, set_name: str, rounds: int) -> Iterator[dict[str, Any]]:
+    found = timed(optimizer, set_name, rounds)
+    for name, one in found.items():
+        low, middle, high = (f"{1e3 * x:.2f}" for x in (one.quartiles[0], one.median, one.quartiles[1]))
+        times = {"rounds": rounds, "median_ms": middle, "q1_ms": low, "q3_ms": high}
+        row = {"optimizer": optimizer, "shapes": set_name, "threads": torch.get_num_threads(), "format": name, **times}
+        yield {**row, "ratio": f"{one.over(found[YARDSTICK]).median:.3f}"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--optimizer", choices=OPTIONS, action="append", help="only these; may be repeated")
+    parser.add_argument("--shapes", default="bert-base", choices=SETS, help="the set of shapes")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
+    given = parser.parse_args()
+    rows, origin = [], provenance()
+    for optimizer in given.optimizer or OPTIONS:
+        table = Table(optimizer, "median, ms", "quartiles, ms", "× Adam")
+        for row in timed_rows(optimizer, given.shapes, given.rounds):
+            table.add_row(row["format"], row["median_ms"], f"{row['q1_ms']}–{row['q3_ms']}", row["ratio"])
+            rows.append({**row, **origin})
+        Console().print(table)
+    if not given.no_write:
+        append(RESULTS / TABLE, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""A model's weights as precisely as its optimizer holds them, read and set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerwise.errors import HyperparameterError, StateError, sentence
+from layerwise.storage.options import MASTER, REMAINDER, wanted
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.step import _state
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_full_weight
+from layerwise.torch.step._tensors import FLOATING, LOW
+
+Optimizers = Optimizer | Iterable[Optimizer]
+WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
+MOST_SHOWN = 5
+
+
+def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
+    """Return model.state_dict() with weights in float32 where the optimizer holds more of them than the model shows.
+
+    That is where `master_weights` is True, "split" or "split24". Everything else is as in model.state_dict(): keys,
+    buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights one tensor. `optimizer` may be
+    several, which hold parts of the model.
+    """
+    held = {p: one.state[p] for one in _each(optimizer) for p in one.parameters() if _is_held(one.state.get(p, {}))}
+    full: dict[Tensor, Tensor] = {}
+    found = dict(model.state_dict(keep_vars=True))
+    for key, value in found.items():
+        if not isinstance(value, Tensor):
+            continue
+        if value in held and value not in full:
+            full[value] = full_weight(value, held[value])
+        found[key] = full.get(value, value.detach())
+    return found
+
+
+def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
+    """Set the weights of a model, and what its optimizer holds beside them, to those of a state_dict.
+
+    It may be one of full_precision_state_dict or of a model, of any floating dtype. Its keys are those of
+    model.state_dict(). Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises
+    StateError, and changes nothing.
+    """
+    shown = model.state_dict(keep_vars=True)
+    if not isinstance(state_dict, Mapping):
+        raise StateError(f"a state_dict must be a dict, but is {state_dict!r}. {WAY_OUT}")
+    _check_keys(shown, state_dict)
+    owners = {p: owner for one in _each(optimizer) for p, owner in _owners(one)}
+    full: dict[Tensor, Tensor] = {}
+    loaded = dict(state_dict)
+    for key, own in shown.items():
+        if isinstance(own, Tensor):
+            _check(key, own, loaded[key])
+            loaded[key] = _placed(key, own, loaded[key])
+            if own in full and not torch.equal(_here(full[own]), _here(loaded[key])):
+                raise StateError(f"{key!r} is tied to another key of the model, whose numbers differ. {WAY_OUT}")
+            full.setdefault(own, loaded[key])
+    model.load_state_dict(loaded)
+    for p, value in full.items():
+        if p in owners and p.dtype in LOW:
+            _set(p, value, *owners[p])
+
+
+def _each(optimizer: Any) -> list[Optimizer]:
+    found: list[Any] = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    for one in found:
+        if not isinstance(one, Optimizer):
+            way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its weights."
+            raise HyperparameterError(sentence("optimizer", "one of layerwise.torch, or several", one, way_out))
+    return found
+
+
+def _is_held(state: Mapping[str, Any]) -> bool:
+    return MASTER in state or REMAINDER in state
+
+
+def _owners(optimizer: Optimizer) -> Iterable[tuple[Tensor, tuple[Optimizer, dict[str, Any], str]]]:
+    """Yield each parameter with its optimizer, group and name."""
+    for number, group in enumerate(optimizer.param_groups):
+        for p, name in optimizer._named(number):
+            yield p, (optimizer, group, name)
+
+
+def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], name: str) -> None:
+    want = wanted(group, optimizer._rule)
+    if not want.master and not _is_held(optimizer.state.get(p, {})):
+        return
+    plan: Plan = optimizer._plan_for(p, optimizer._settings_of(group), name)
+    with torch.no_grad():
+        # So that there is something to hold them before the first step as well.
+        _state.ready(optimizer.state[p], p, plan, optimizer._rule, want, group["capturable"])
+        put_weights_in_form(optimizer.state[p], p, want.master)
+        set_full_weight(p, optimizer.state[p], value.to(p.device))
+
+
+# ---- what is given
+
+
+def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
+    if missing or unknown:
+        lists = f"missing {_shown(missing)}; unknown {_shown(unknown)}"
+        raise StateError(
+            f"the state_dict does not fit the model: {lists}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
+            "are those of wrappers: load into what was saved."
+        )
+
+
+def _shown(keys: list[str]) -> str:
+    more = f" and {len(keys) - MOST_SHOWN} more" if len(keys) > MOST_SHOWN else ""
+    return ", ".join(map(repr, keys[:MOST_SHOWN])) + more if keys else "nothing"
+
+
+def _check(key: str, own: Tensor, value: Any) -> None:
+    if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_nested or value.is_meta:
+        raise StateError(f"{key!r} must be a dense tensor with numbers, but is {type(value).__name__}. {WAY_OUT}")
+    if value.shape != own.shape:
+        raise StateError(
+            f"{key!r} must have the shape {tuple(own.shape)}, but has {tuple(value.shape)}. {WAY_OUT} Of sharded "
+            "weights it has whole tensors or DTensors."
+        )
+    if own.dtype in FLOATING and value.dtype not in FLOATING:
+        raise StateError(f"{key!r} must be of 16 to 64 bit floats, but is of {value.dtype}. {WAY_OUT}")
+
+
+def _placed(key: str, own: Any, value: Any) -> Any:
+    """Return a tensor as it has to lie to be copied into ours."""
+    if not is_dtensor(own):
+        if is_dtensor(value):
+            raise StateError(f"{key!r} is sharded, and the model's is not. Pass its full_tensor().")
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    if not is_dtensor(value):
+        return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
+    if value.device_mesh != own.device_mesh:
+        raise StateError(f"{key!r} lies on {value.device_mesh}, the model's on {own.device_mesh}. Pass full_tensor().")
+    return value if value.placements == own.placements else value.redistribute(placements=own.placements)
+
+
+def _here(x: Any) -> Tensor:
+    here: Tensor = x.to_local() if is_dtensor(x) else x
+    return here
