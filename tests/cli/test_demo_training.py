@@ -36,7 +36,6 @@ from layerwise.cli.demo.settings import (
     runs,
 )
 
-
 WITH_MOMENTUM_SMALL = WITH_MOMENTUM.stored("small", **LAMB_SMALL.options)
 
 
