@@ -7,6 +7,7 @@ inline constexpr int64_t SCRATCH = 512;  // numbers that are converted at once; 
 typedef float __attribute__((aligned(1), may_alias)) f32_at;
 typedef double __attribute__((aligned(1), may_alias)) f64_at;
 typedef uint16_t __attribute__((aligned(1), may_alias)) u16_at;
+typedef int16_t __attribute__((aligned(1), may_alias)) i16_at;
 
 inline float bf16_to_float(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
 

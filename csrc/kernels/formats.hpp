@@ -51,7 +51,15 @@ inline uint16_t draw_f16(float x, uint32_t random) {
 // ---- split numbers: p, and beside it KEPT bits of what it lacks
 
 template <int KEPT>
-using Rest = std::conditional_t<KEPT == 16, int16_t, int8_t>;
+struct RestOf {
+  typedef int8_t type;
+};
+template <>
+struct RestOf<16> {
+  typedef i16_at type;  // at any address
+};
+template <int KEPT>
+using Rest = typename RestOf<KEPT>::type;
 
 // A remainder that a zero cannot have is ignored. What is added to nan leaves nan.
 template <int KEPT>
@@ -110,7 +118,7 @@ inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int6
 }
 
 template <bool SIGNED, class T>
-void decode(const char* codes, const float* scales, int64_t n, T* to) {
+void decode(const char* codes, const f32_at* scales, int64_t n, T* to) {
   const auto* c = (const Code<SIGNED>*)codes;
   int64_t i = 0;
   for (; i + GROUP_SIZE <= n; i += GROUP_SIZE) decode_group<SIGNED>(c + i, *scales++, GROUP_SIZE, to + i);
@@ -138,7 +146,7 @@ inline void scale_group(float* __restrict root, int64_t n, float inverse) {
 
 // Step by step for all groups of a run, which do not wait for one another then.
 template <bool SIGNED, class T>
-void encode(char* codes, float* __restrict scales, int64_t n, const T* __restrict from) {
+void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from) {
   alignas(64) float root[SCRATCH], inverse[SCRATCH / GROUP_SIZE];
   const int64_t whole = n / GROUP_SIZE, rest = n % GROUP_SIZE, groups = whole + (rest > 0);
   float* const last = root + whole * GROUP_SIZE;

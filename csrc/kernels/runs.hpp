@@ -72,7 +72,7 @@ struct Run {
   __attribute__((noinline)) void load_format(Operand k) const;
   __attribute__((noinline)) void store_format(Operand k) const;
   Beside beside(Operand k) const;
-  float* scales(Operand k) const;
+  f32_at* scales(Operand k) const;
   const T* gradient() const;
 
   // p and g as numbers stored as S: of T itself, by way of scratch where need be, or of bfloat16 where they lie.
@@ -100,8 +100,8 @@ Beside Run<T>::beside(Operand k) const {
 }
 
 template <class T>
-float* Run<T>::scales(Operand k) const {
-  return (float*)layer.storage->of[k].beside + (layer.storage->group + off[GROUP]) / GROUP_SIZE;
+f32_at* Run<T>::scales(Operand k) const {
+  return (f32_at*)layer.storage->of[k].beside + (layer.storage->group + off[GROUP]) / GROUP_SIZE;
 }
 
 template <class T>

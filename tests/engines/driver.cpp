@@ -54,11 +54,11 @@ struct Numbers {
   Numbers(std::mt19937& draw, const Form& form) {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
     std::uniform_real_distribution<double> share(0.05, 1);
-    const GradientNumbers usual{1, pick(2) ? 1. : -1., -NO_BOUND, pick(2) ? 0.5 : NO_BOUND,
+    const GradientNumbers usual{1, 1, pick(2) ? 1. : -1., -NO_BOUND, pick(2) ? 0.5 : NO_BOUND,
                                 form.clips_own ? 0.3 : NO_BOUND, form.clips_model ? 0.5 : NO_BOUND};
     for (int t = 0; t < STEPS; t++) {
       const double scale = t == 1 ? 8 : usual.scale;
-      of[t] = {scale, usual.sign, usual.low, usual.high, usual.own, usual.model};
+      of[t] = {t + 1., scale, usual.sign, usual.low, usual.high, usual.own, usual.model};
       for (int i = 0; i < programs[form.program].numbers; i++) {
         const int kind = pick(6);
         of[t].push_back(kind < 2 ? kind : share(draw));
@@ -74,6 +74,12 @@ struct World {
   std::vector<Tensor> tensors;
   std::vector<Numbers> numbers;
   std::vector<std::vector<std::pair<Role, char*>>> places;
+  struct Beside {
+    Operand of;
+    Dtype dtype;
+    char* at;
+  };
+  std::vector<std::vector<Beside>> beside;
 
   void add(std::mt19937& draw, int program, int kind) {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
@@ -97,9 +103,29 @@ struct World {
       if (role <= ROLE_G) fill(at, dtype, n, draw);
       places.back().emplace_back(role, at);
     };
+    Formats formats;
+    const bool stored = pick(2), grouped = stored && rank <= 2 && pick(2);
+    formats.row_dims = rank > 1, formats.index = pick(2) ? (int64_t(1) << 32) - 50 : 0, formats.stride = strides(t.shape, 1);
+    beside.emplace_back();
+    const auto have_beside = [&](Operand of, Dtype dtype, int64_t n) {
+      beside.back().push_back({of, dtype, memory.take(size_t(n * size_of(dtype)) + 1) + (kind & 4 ? 1 : 0)});
+    };
+    int64_t count = 1, rows = 1, row = 1;
+    for (int d = 0; d < rank; d++) count *= t.shape[size_t(d)], (d < formats.row_dims ? rows : row) *= t.shape[size_t(d)];
+    if (stored && (p == BF16 || p == F16)) {
+      const int form = pick(4);
+      formats.of[P] = {form < 3 ? SPLIT : PLAIN, form == 1 || form == 3, {uint32_t(draw()), uint32_t(draw())}};
+      if (form < 3) have_beside(P, form == 2 ? I16 : I8, count);
+    }
     have(ROLE_P, p), have(ROLE_G, pick(2) ? p : Dtype(pick(4)));
     if (factored) have(ROLE_R, state), have(ROLE_C, state);  // instead of the first part
-    for (int i = factored ? 1 : 0; i < programs[program].states; i++) have(Role(ROLE_S0 + i), state);
+    for (int i = factored ? 1 : 0; i < programs[program].states; i++) {
+      const Operand of = Operand(S0 + i);
+      if (grouped) formats.of[of] = {GROUPED, false, {}}, have_beside(of, F32, rows * ((row + 63) / 64));
+      else if (stored && state == BF16) formats.of[of] = {PLAIN, true, {uint32_t(draw()), uint32_t(draw())}};
+      have(Role(ROLE_S0 + i), grouped ? i == 1 ? U8 : I8 : state);
+    }
+    if (stored) t.form.formats = formats;
     numbers.emplace_back(draw, t.form);
     tensors.push_back(t);
   }
@@ -124,6 +150,7 @@ struct World {
     for (int t = 0; t < Numbers::STEPS; t++) {
       for (size_t i = 0; i < tensors.size(); i++) {
         for (auto [role, at] : places[i]) batch.place(int(i), role, at);
+        for (auto [of, dtype, at] : beside[i]) batch.place_beside(int(i), of, dtype, at);
         batch.now(int(i), numbers[i].of[t].data());
       }
       step(batch, in_rounds);
