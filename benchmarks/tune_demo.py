@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from layerwise.cli.demo.outcome import Outcome
-from layerwise.cli.demo.settings import ACTS, Act, Case, Contender, Run, Task, Tuned
+from layerwise.cli.demo.settings import ACTS, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
 from rows import RESULTS, provenance
 
 SEEDS = (100, 101)
@@ -49,6 +49,9 @@ OPTIONS = {
     "Adafactor": CAPS,
     "Adafactor+momentum": CAPS,
 }
+
+
+ALSO = {3: (WITH_MOMENTUM,)}  # which no act shows
 
 
 class Setting(NamedTuple):
@@ -147,7 +150,7 @@ def searches(acts: Iterable[Act]) -> Iterator[Search]:
     """Give what several acts have in common to the first of them."""
     seen: set[tuple[Task, str, int]] = set()
     for act in acts:
-        for contender, batch in product(act.contenders, act.batches):
+        for contender, batch in product((*(c.of or c for c in act.contenders), *ALSO.get(act.number, ())), act.batches):
             if (act.task, contender.name, batch) not in seen:
                 seen.add((act.task, contender.name, batch))
                 yield Search(act, contender, batch)

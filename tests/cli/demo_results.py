@@ -25,10 +25,10 @@ USUAL = {
     ("LAMB", 8): [2.20, 2.22],
     ("LAMB", 128): [2.95, 2.96, 2.97],
     ("LAMB re-tuned", 128): [2.80, 2.81, 2.82],
-    ("Adafactor", 8): [2.50, 2.52],
-    ("Adafactor+momentum", 8): [2.20, 2.25],
+    ("LAMB 24+8", 8): [2.21, 2.23],
+    ("Adafactor bf16", 8): [2.50, 2.52],
 }
-BYTES = {"Adafactor": 0.15, "Adafactor+momentum": 4.15, "SGD": 4.0, "LARS": 4.0}
+BYTES = {"Adafactor bf16": 0.15, "LAMB 24+8": 3.25, "SGD": 4.0, "LARS": 4.0}
 PARAMETERS = 1000
 
 
@@ -42,6 +42,7 @@ def outcome(run: Run, figure: float) -> Outcome:
         accuracy=share if done else None,
         loss=(figure if run.case.task.metric == "loss" else 1 - figure / 100) if done else None,
         parameters=PARAMETERS,
+        weight_bytes=PARAMETERS * (2 if run.case.contender.dtype == "bfloat16" else 4),
         state_bytes=round(PARAMETERS * BYTES.get(run.case.contender.name, 8.0)),
         seconds=2.0,
         stepping=0.5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -20,9 +21,11 @@ from layerwise.cli.demo.pool import WorkerError, carry_out, cost
 from layerwise.cli.demo.settings import (
     ACTS,
     ADAFACTOR,
+    ADAFACTOR_SMALL,
     ADAMW,
     DIGITS,
     LAMB,
+    LAMB_SMALL,
     LARS,
     SGD,
     TEXT,
@@ -32,6 +35,8 @@ from layerwise.cli.demo.settings import (
     quick,
     runs,
 )
+
+WITH_MOMENTUM_SMALL = WITH_MOMENTUM.stored("small", **LAMB_SMALL.options)
 
 
 class TestSettings:
@@ -113,21 +118,64 @@ class TestTraining:
         assert not found[0].x.equal(found[1].x)
 
     @pytest.mark.parametrize(
-        ("contender", "bytes_each"), [(SGD, 4), (LARS, 4), (ADAMW, 8), (LAMB, 8), (ADAFACTOR, 0), (WITH_MOMENTUM, 4)]
+        ("contender", "weight", "state"),
+        [
+            (SGD, 4, 4),
+            (LARS, 4, 4),
+            (ADAMW, 4, 8),
+            (LAMB, 4, 8),
+            (ADAFACTOR, 4, 0),
+            (WITH_MOMENTUM, 4, 4),
+            (ADAFACTOR_SMALL, 2, 0),
+        ],
     )
-    def test_state_bytes(self, training, contender, bytes_each):
-        import torch
-
-        _, models, train = training
-        model = models.new_model(TEXT)
-        opt = train.new_optimizer(Case(TEXT, contender, 8), model)
-        model(torch.zeros(1, 64, dtype=torch.long)).sum().backward()
-        opt.step()
+    def test_bytes(self, training, contender, weight, state):
+        _, _, train = training
+        model, opt = self.stepped(training, contender)
         tensors = list(model.parameters())
         statistics = (
             [sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors] if contender.scaled_as == "Adafactor" else []
         )
-        assert train.state_bytes(opt) == bytes_each * sum(p.numel() for p in tensors) + 4 * sum(statistics)
+        elements = sum(p.numel() for p in tensors)
+        assert train.weight_bytes(model) == weight * elements
+        assert train.state_bytes(opt) == state * elements + 4 * sum(statistics)
+
+    @pytest.mark.parametrize(("contender", "fields"), [(LAMB_SMALL, 2), (WITH_MOMENTUM_SMALL, 1)])
+    def test_bytes_of_24_and_8_bits(self, training, contender, fields):
+        """One byte beside the weight; of large tensors a byte for each field, and a scale for 64 of them."""
+        _, _, train = training
+        model, opt = self.stepped(training, contender)
+        tensors = list(model.parameters())
+        small, large = (sum(p.numel() for p in tensors if (p.numel() < 4096) == few) for few in (True, False))
+        factors = 4 * sum(sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors)
+        expected = small * (1 + 4 * fields) + large * (1 + fields * (1 + 4 / 64)) + factors * (fields == 1)
+        assert train.weight_bytes(model) == 2 * (small + large)
+        assert train.state_bytes(opt) == expected
+
+    @staticmethod
+    def stepped(training, contender):
+        import torch
+
+        _, models, train = training
+        case = Case(TEXT, contender, 8)
+        model = models.new_model(TEXT).to(getattr(torch, contender.dtype))
+        opt = train.new_optimizer(case, model)
+        train.loss_of(model, *torch.zeros(2, 1, 64, dtype=torch.long)).backward()
+        opt.step()
+        return model, opt
+
+    def test_weights_in_bfloat16_are_computed_with_in_float32(self, training):
+        import torch
+
+        torch.manual_seed(0)
+        _, models, train = training
+        x, y = (part[:32] for part in training[0].load(DIGITS).train)
+        stored = models.new_model(DIGITS).bfloat16()
+        wide = copy.deepcopy(stored).float()
+        for model in (stored, wide):
+            train.loss_of(model, x, y).backward()
+        for p, w in zip(stored.parameters(), wide.parameters(), strict=True):
+            assert p.grad.equal(w.grad.bfloat16())
 
     def test_parts_of_a_batch_come_to_the_same_gradient(self, training):
         _, models, train = training

@@ -85,27 +85,35 @@ class TestLargeBatch:
         assert "1 of 3 diverged" in printed(one, 100)
 
 
-class TestAdafactor:
-    def test_what_momentum_was_worth(self):
+class TestFewerBytes:
+    def test_every_figure_is_named(self):
         words = said(acts=(3,))
-        assert "AdamW keeps 8.00 bytes" in words
-        assert "keeps 4.15 bytes and ends at 2.225 ± 0.025, lower than AdamW's" in words
-        assert "keeps 0.150 bytes and ends at 2.510 ± 0.010, higher than AdamW's" in words
-        assert "Momentum lowered the loss" in words
+        assert "AdamW keeps 12.00 bytes" in words
+        assert "LAMB in float32 keeps 12.00 bytes and ends at 2.210 ± 0.010, lower than AdamW's" in words
+        assert "rounded stochastically, keeps 2.15 bytes and ends at 2.510 ± 0.010, higher than AdamW's" in words
 
     def test_when_nothing_is_to_be_seen(self):
-        words = said({("Adafactor", 8): [2.21, 2.35], ("Adafactor+momentum", 8): [2.2, 2.31]}, acts=(3,))
+        words = said({("Adafactor bf16", 8): [2.31, 2.45]}, acts=(3,))
         assert "with no clear difference from AdamW" in words
-        assert "no clear effect of momentum" in words
 
-    def test_when_it_did_harm(self):
-        assert "Momentum did not lower the loss" in said({("Adafactor+momentum", 8): [2.6, 2.7]}, acts=(3,))
+    @pytest.mark.parametrize(
+        ("losses", "words"),
+        [
+            ([2.21, 2.23], "no clear difference between LAMB in fewer bytes and in float32"),
+            ([2.3, 2.4], "LAMB ended higher in fewer bytes"),
+            ([2.0, 2.1], "LAMB ended lower in fewer bytes"),
+        ],
+    )
+    def test_what_fewer_bytes_did_to_lamb(self, losses, words):
+        said_of_it = said({("LAMB 24+8", 8): losses}, acts=(3,))
+        assert "LAMB with 24-bit weights and 8-bit state keeps 5.25 bytes" in said_of_it
+        assert words in said_of_it
 
 
 class TestAlways:
     def test_noise(self):
         assert "about 42 sequences" in said()
-        assert "noise scale" not in said(acts=(1, 3))
+        assert "noise scale" not in said(acts=(1,))
 
     def test_noise_that_drowns_the_signal(self):
         made = result()
@@ -135,7 +143,8 @@ class TestTable:
         lines = printed(result(), width).splitlines()
         assert max(map(len, lines)) <= width
         assert any("LAMB" in line and "2.960 ± 0.008" in line and "+0.750" in line for line in lines)
-        assert any("Adafactor" in line and "0.150" in line for line in lines)
+        assert any("Adafactor bf16" in line and "2.15" in line for line in lines)
+        assert any("LAMB 24+8" in line and "5.25" in line for line in lines)
 
     def test_learning_rates_where_there_is_room(self):
         assert "56.6" in printed(result(), 80)

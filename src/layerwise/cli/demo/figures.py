@@ -16,7 +16,7 @@ from layerwise.cli.demo.result import Result, Row
 from layerwise.cli.demo.settings import Act, Case
 
 # Colours that occur nowhere else; each becomes a variable of the page's style sheet, which has two sets of them.
-INK, GRID, SERIES = "#010101", "#020202", ("#030303", "#040404", "#050505")
+INK, GRID, SERIES = "#010101", "#020202", tuple(f"#{i:02}{i:02}{i:02}" for i in range(3, 7))
 VARIABLES = {INK: "--ink", GRID: "--grid", **{colour: f"--series{i}" for i, colour in enumerate(SERIES, 1)}}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -36,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
+RIGHTMOST, APART = 8, 0.5  # bytes
 WORDS = {"accuracy": "test accuracy, %", "loss": "test loss, nats"}
 Draw = Callable[[Any], None]
 
@@ -145,20 +146,31 @@ def _log(x: float | None) -> float:
     return math.log10(x) if x is not None and 0 < x < math.inf else math.nan
 
 
-def state(act: Act, rows: Sequence[Row]) -> Draw:
+def against_memory(act: Act, rows: Sequence[Row]) -> Draw:
+    """Return the drawing of the loss of every seed, by the bytes of weights and state; each contender has its name."""
+    places = {row.case: (row.bytes_per_parameter or 0.0, row.mean) for row in rows if row.mean is not None}
+
     def draw(axes: Any) -> None:
-        names = [row.case.name for row in rows]
-        sizes = [row.bytes_per_parameter for row in rows]
-        bars = axes.barh(names, sizes, color=[colour(act, row.case) for row in rows], height=0.6)
-        axes.bar_label(bars, [f"{size:.3g}" for size in sizes], padding=3)
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.margins(x=0.2)
-        axes.set_xlim(left=0.01)
-        axes.grid(visible=False, axis="y")
-        axes.set(xlabel="bytes of state for each parameter")
+        for row in rows:
+            if row.case in places:
+                (size, mean), own = places[row.case], colour(act, row.case)
+                axes.plot([size] * len(row.figures), row.figures, "o", color=own, ms=3, alpha=0.6)
+                axes.plot([size], [mean], "D", color=own, ms=6)
+                beside = [y for x, y in places.values() if y is not None and abs(x - size) < APART]
+                axes.annotate(row.case.name, (size, mean), color=own, **_beside(size, mean, beside))
+        axes.set_xlim(0, 13)
+        axes.margins(y=0.12)
+        axes.set(xlabel="bytes of weights and state for each parameter", ylabel=WORDS[act.task.metric])
 
     return draw
+
+
+def _beside(size: float, mean: float | None, all_there: Sequence[float]) -> dict[str, Any]:
+    """Place a name to the right of its mark, at the right edge to the left; the lowest of several goes below it."""
+    left = size > RIGHTMOST
+    vertical = "center" if len(all_there) == 1 else "top" if mean == min(all_there) else "bottom"
+    place = {"xytext": (-8 if left else 8, 0), "textcoords": "offset points"}
+    return {**place, "ha": "right" if left else "left", "va": vertical}
 
 
 def times(rows: Sequence[Row]) -> Draw:

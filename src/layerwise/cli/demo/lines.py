@@ -27,7 +27,7 @@ class Lines:
 
 
 def line_of(run: Run, outcome: Outcome) -> str:
-    return f"{run}: {figure(run, outcome)} ({outcome.seconds:.1f} s)"
+    return f"{run}: {figure(run, outcome)} ({outcome.bytes_per_parameter:.2f} B/param, {outcome.seconds:.1f} s)"
 
 
 def figure(run: Run, outcome: Outcome) -> str:

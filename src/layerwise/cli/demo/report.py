@@ -81,7 +81,8 @@ def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
             title = f"{figures.WORDS[metric].partition(',')[0].capitalize()} against batch size"
             yield figures.svg(f"{name}-{metric}", title, figures.against_batch(result, act, metric))
     else:
-        yield figures.svg(f"{name}-state", "Bytes of state for each parameter", figures.state(act, rows))
+        what = figures.WORDS[act.task.metric].partition(",")[0].capitalize()
+        yield figures.svg(f"{name}-memory", f"{what} against memory", figures.against_memory(act, rows))
     yield figures.svg(f"{name}-curves", "Training loss, first seed", figures.curves(result, act))
     for i, row in enumerate(rows):
         if row.case.batch == act.batches[-1] and row.outcomes[0].ratios[-1][1]:

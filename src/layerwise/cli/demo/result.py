@@ -52,7 +52,7 @@ class Row:
 
     @property
     def bytes_per_parameter(self) -> float | None:
-        return self.outcomes[0].state_bytes / self.outcomes[0].parameters if self.outcomes else None
+        return self.outcomes[0].bytes_per_parameter if self.outcomes else None
 
     @property
     def milliseconds(self) -> tuple[float, float] | None:

@@ -54,7 +54,13 @@ class Contender:
     small: Tuned
     large: Tuned | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # which are not tuned
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and gradients; all is computed in float32
     may_diverge: bool = False
+    of: Contender | None = None  # the one in float32 whose settings these are
+
+    def stored(self, name: str, dtype: Literal["float32", "bfloat16"] = "bfloat16", **options: Any) -> Contender:
+        """Return this contender with weights and state in fewer bytes."""
+        return replace(self, name=name, dtype=dtype, options={**self.options, **options}, of=self)
 
 
 @dataclass(frozen=True)
@@ -184,9 +190,11 @@ LAMB = Contender(
 )
 SCALED = {"scale_parameter": True}
 ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options=SCALED)
-WITH_MOMENTUM = Contender(
+WITH_MOMENTUM = Contender(  # in no act, but tuned as the others, for `benchmarks/precision.py`
     "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
 )
+LAMB_SMALL = LAMB.stored("LAMB 24+8", master_weights="split24", state_dtype="int8")
+ADAFACTOR_SMALL = ADAFACTOR.stored("Adafactor bf16", rounding="stochastic")
 
 ACTS = (
     Act(
@@ -198,9 +206,9 @@ ACTS = (
     Act(2, "LAMB against AdamW: a transformer that reads text by characters", TEXT, (ADAMW, LAMB)),
     Act(
         3,
-        "Adafactor without and with momentum, against AdamW: the transformer of act 2",
+        "LAMB and Adafactor in fewer bytes, against AdamW: the transformer of act 2",
         TEXT,
-        (ADAMW, ADAFACTOR, WITH_MOMENTUM),
+        (ADAMW, LAMB, LAMB_SMALL, ADAFACTOR_SMALL),
         grows=False,
     ),
 )

@@ -12,7 +12,7 @@ from layerwise.cli.demo.settings import Act
 from layerwise.cli.demo.words import caption
 
 RATE = 4
-HEADINGS = ("optimizer", "batch", "", "change", "learning\nrate", "state,\nB/param")
+HEADINGS = ("optimizer", "batch", "", "change", "learning\nrate", "kept,\nB/param")
 WIDE = 76  # columns; on fewer the learning rate is left to the report
 
 
@@ -38,14 +38,13 @@ def table(result: Result, act: Act, wide: bool = True) -> Table:
 
 
 def texts(result: Result, row: Row) -> list[str]:
-    case, moved = row.case, change(result, row)
+    case, moved, kept = row.case, change(result, row), row.bytes_per_parameter
     digits = 1 if case.task.metric == "accuracy" else 3
-    state = row.bytes_per_parameter
     return [
         case.name,
         f"{case.batch:,}",
         shown(row),
         "" if moved is None else f"{moved:+.{digits}f}",
         f"{case.lr:.3g}",
-        "" if state is None else f"{state:.3f}" if state < 1 else f"{state:.2f}",
+        "" if kept is None else f"{kept:.2f}",
     ]

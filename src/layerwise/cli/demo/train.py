@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from layerwise.cli.demo.data import Data, Split, load
@@ -30,17 +31,17 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
     case = run.case
     data = data or load(case.task)
     torch.manual_seed(run.seed)
-    model = new_model(case.task)
+    model = new_model(case.task).to(getattr(torch, case.contender.dtype))
     opt = new_optimizer(case, model)
     outcome = Outcome(parameters=sum(p.numel() for p in model.parameters()))
     noise = NoiseScale(model) if run.measures_noise else None
     _steps(run, model, opt, data.train, noise, outcome, watch)
-    outcome.state_bytes = state_bytes(opt)
+    outcome.weight_bytes, outcome.state_bytes = weight_bytes(model), state_bytes(opt)
     if noise is not None:
         outcome.noise = Noise(noise.value, PARTS, case.steps)
         noise.remove()
     if not outcome.diverged:
-        outcome.accuracy, outcome.loss = measure(model, data.test)
+        outcome.accuracy, outcome.loss = measure(model.float(), data.test)
     return outcome
 
 
@@ -76,16 +77,24 @@ def _steps(
 def _backward(model: nn.Module, x: Tensor, y: Tensor, noise: NoiseScale | None) -> float:
     """Return the gradient of the mean loss; in parts where its noise is measured, which comes to the same."""
     if noise is None:
-        loss = cross_entropy(model(x), y.flatten())
+        loss = loss_of(model, x, y)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
     total = 0.0
     for xs, ys in zip(torch.chunk(x, PARTS), torch.chunk(y, PARTS), strict=True):
-        loss = cross_entropy(model(xs), ys.flatten()) / PARTS
+        loss = loss_of(model, xs, ys) / PARTS
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     noise.update(len(x) // PARTS, scale=1 / PARTS)
     return total
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean loss, computed in float32 whatever the weights are stored in, so that storage alone differs."""
+    if next(model.parameters()).dtype == torch.float32:
+        return cross_entropy(model(x), y.flatten())
+    wide = {name: p.float() for name, p in model.named_parameters()}
+    return cross_entropy(functional_call(model, wide, (x,)), y.flatten())
 
 
 def batches(data: Split, run: Run) -> Iterator[Split]:
@@ -119,6 +128,11 @@ def trust_ratios(opt: Any) -> Ratios:
         for name, seen in stats.items()
         if name.endswith("weight") and "trust_ratio" in seen
     }
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Return the bytes of the weights that the model shows; what the optimizer holds beside them is its state."""
+    return sum(p.nbytes for p in model.parameters())
 
 
 def state_bytes(opt: Any) -> int:

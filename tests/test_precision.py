@@ -1,0 +1,122 @@
+"""`benchmarks/precision.py`: its statistics beside tables of Student's t, a tiny run, and its table in the docs."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+HOME = Path(__file__).parents[1] / "benchmarks"
+PAGE = Path(__file__).parents[1] / "docs" / "mixed-precision.md"
+
+
+def load(name):
+    """Not by sys.path, on which a module of that folder would hide a folder of the tests that has its name."""
+    spec = importlib.util.spec_from_file_location(name, HOME / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+load("rows")
+script = load("precision")
+
+
+class TestEquivalence:
+    # Quantiles of Student's t at 95 %, from printed tables.
+    @pytest.mark.parametrize(("n", "quantile"), [(2, 6.3138), (5, 2.1318), (10, 1.8331), (20, 1.7291)])
+    def test_the_interval_ends_at_the_margin_where_p_is_the_level(self, n, quantile):
+        differences = [0.3 + (i - (n - 1) / 2) for i in range(n)]
+        error = math.sqrt(n * (n + 1) / 12) / math.sqrt(n)  # of n consecutive numbers
+        found = script.tost(differences, 0.3 + quantile * error)
+        assert found.mean == pytest.approx(0.3)
+        assert found.p == pytest.approx(0.05, rel=1e-3)
+        assert found.low == pytest.approx(0.3 - quantile * error, rel=1e-4)
+        assert found.high == pytest.approx(0.3 + quantile * error, rel=1e-4)
+
+    def test_both_sides(self):
+        """By hand: mean ±0.2, standard error 0.1, 4 degrees of freedom; P(t > 3) = 0.01997, P(t > -1) = 0.8130."""
+        spread = [x * math.sqrt(0.02) for x in (-1, 0, 1, -1, 1)]  # deviation √0.02, error √0.02/√5·…
+        scale = 0.1 / (math.sqrt(sum(x * x for x in spread) / 4) / math.sqrt(5))
+        for sign in (1, -1):
+            differences = [sign * 0.2 + scale * x for x in spread]
+            assert script.tost(differences, 0.5).p == pytest.approx(0.01997, rel=1e-3)
+            assert script.tost(differences, 0.1).p == pytest.approx(0.8130, rel=1e-3)
+
+    def test_against_two_tests_of_scipy(self):
+        from scipy.stats import ttest_1samp
+
+        differences, margin = [0.01, -0.02, 0.015, 0.03, 0.0, -0.01], 0.025
+        sides = (ttest_1samp(differences, m, alternative=a).pvalue for m, a in ((margin, "less"), (-margin, "greater")))
+        assert script.tost(differences, margin).p == pytest.approx(max(sides))
+
+    def test_equal_losses(self):
+        assert script.tost([0.0, 0.0, 0.0], 0.1) == (0.0, 0.0, 0.0, 0.0)
+        assert script.tost([0.2, 0.2, 0.2], 0.1).p == 1
+
+    @pytest.mark.parametrize(
+        ("differences", "other", "control"),
+        [
+            ([0.001, -0.001, 0.0, 0.001], "within", "shows nothing"),
+            ([0.2, 0.21, 0.2, 0.22], "FAILS: worse", "worse, as it has to be"),
+            ([0.3, -0.3, 0.2, -0.2], "FAILS: not shown", "shows nothing"),
+            ([0.2, 0.21, 0.2, math.nan], "FAILS: not shown", "shows nothing"),  # a seed diverged
+        ],
+    )
+    def test_verdicts(self, differences, other, control):
+        tested = script.tost(differences, 0.1)
+        assert script.verdict("split", tested) == other
+        assert script.verdict(script.CONTROL, tested) == control
+
+
+@pytest.fixture
+def threads():
+    import torch
+
+    import layerwise
+
+    before = torch.get_num_threads(), layerwise.get_num_threads()
+    yield
+    torch.set_num_threads(before[0])
+    layerwise.set_num_threads(before[1])
+
+
+def test_a_tiny_ladder(threads):
+    """Every way to store is one of its own in bytes, and from the same seed starts at the same weights."""
+    task, lamb = next(each for each in script.TRIED if (each[0].data, each[1].name) == ("digits", "LAMB"))
+    tiny = replace(task, epochs=24 / task.examples)
+    (found,) = script.ladder([(tiny, lamb)], range(2), 0)
+    assert len(found) == 2 * len(script.STORAGE)
+    assert {one["steps"] for one in found} == {3}
+    size = {line.storage: line.bytes for line in script.lines(found)}
+    assert size["float32"] == 12
+    assert size["bf16 nearest"] == size["bf16 stochastic"] == 10
+    assert size["split24"] == 11
+    assert size["split"] == 12
+    assert size["split24 and int8 state"] < size["int8 state"] < size["bf16 state"] < 12
+    assert all(abs(float(one["loss"]) - math.log(10)) < 0.2 for one in found)  # three steps from guessing
+    text = script.markdown(found)
+    assert text.count("\n") == len(script.STORAGE) + 1
+    assert len({line.count("|") for line in text.splitlines()}) == 1
+
+
+def test_margins_are_there_for_all_that_is_tried():
+    tried = {(task.data, contender.name) for task, contender in script.TRIED}
+    assert set(script.MARGINS) == tried
+    assert {name for _, name in tried} == {"LAMB", "LARS", "Adafactor+momentum"}
+
+
+def test_the_table_in_the_docs_is_that_of_the_runs():
+    rows = script.read()
+    counted = Counter((row["data"], row["optimizer"], row["storage"]) for row in rows)
+    assert set(counted) == {(*place, storage) for place in script.MARGINS for storage in script.STORAGE}
+    assert min(counted.values()) >= 10
+    assert script.markdown(rows) in PAGE.read_text(encoding="utf-8")
