@@ -34,7 +34,7 @@ def all_phases(kernels):
     own = {f"{module}.{phase}" for module in ("passes", "planes") for phase in ("measure", "apply")}
     programs = {one["flags"].get("APPLY") for one in kernels}
     return own <= names and all(
-        any(f"{case.name.lower()}_apply" in str(name) for name in programs) for case in KERNELED
+        any(f"printed.{case.name.lower()}:" in str(name) for name in programs) for case in KERNELED
     )
 
 

@@ -252,7 +252,7 @@ def stored(name, devices, parts=False):
         assert a.dtype == b.dtype
         a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
         size = np.max(np.abs(b), initial=1e-30)
-        assert np.mean(np.abs(a - b) > 2e-6 * size) < 0.02, (np.mean(a != b), a.shape)
+        assert np.mean(np.abs(a - b) > 2e-6 * size) < 0.05, (np.mean(a != b), a.shape)
 
 
 def bits_of_parts():
