@@ -97,6 +97,8 @@ bench: $(VENV)/.parity $(VENV)/.package
 	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
+	@$(PY) benchmarks/formats.py $(if $(BENCH_ARGS),--shapes tiny-1000 --rounds 3 --no-write)
+	@$(PY) benchmarks/memory.py $(if $(BENCH_ARGS),--no-peak --no-write)
 
 bench-gpu: $(VENV)/.parity $(VENV)/.package
 	@$(PY) benchmarks/gpu.py $(BENCH_ARGS)

@@ -83,8 +83,8 @@ def parameters(kind: Kind) -> list[tuple[str, Any]]:
     from layerwise.cli.bench.shapes import SETS
 
     dtype = torch.bfloat16 if kind.low else torch.float32
-    made = (torch.nn.Parameter(torch.full(shape, 0.01, dtype=dtype)) for shape in SETS["bert-base"]().values())
-    return [(f"p{i}", p) for i, p in enumerate(made)]
+    shapes = SETS["bert-base"]().values()
+    return [(f"p{i}", torch.nn.Parameter(torch.full(shape, 0.01, dtype=dtype))) for i, shape in enumerate(shapes)]
 
 
 def counted(kind: Kind) -> dict[str, float]:

@@ -14,8 +14,10 @@ struct Draws {
   }
 };
 
-// The same where the numbers count by one, and their upper halves are equal.
+// In their place, where numbers are rounded to nearest.
 struct Nearest {};
+
+// The same where the numbers count by one, and their upper halves are equal.
 struct NearDraws {
   uint32_t k0, between, first;
   explicit NearDraws(const Draws& d) : k0(d.k0), between(d.k1 ^ uint32_t(d.first >> 32) * 0x9e3779b9u), first(uint32_t(d.first)) {}
@@ -190,7 +192,7 @@ void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n,
     for (int64_t i = 0; i < n; i++) to[i] = T(join_f16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
 }
 
-// The number of the upper 16 bits' last place that is added before the rest is cut: half, or random bits.
+// What is added before bits are cut: half of the last place that stays, or random bits.
 template <int KEPT, class D>
 inline uint32_t added(const D& draws, int64_t i) {
   if constexpr (KEPT == 16) return 0;

@@ -230,7 +230,7 @@ def test_what_others_write_is_the_weight_to_its_last_place(low, form):
 
 @pytest.mark.parametrize("form", ["split", "split24"])
 def test_weights_and_average_swapped_and_back(form):
-    """Evaluation with averaged weights leaves the run as it was, whoever swaps."""
+    """Evaluation with averaged weights leaves the run as it was."""
     found = []
     for swaps in (False, True):
         params = made(shapes={"matrix": (9, 7)})

@@ -8,7 +8,7 @@ keys are not permutations of each other:
     x = x ^ k1 ^ high(i)·0x9e3779b9;   x *= 0xd35a2d97;   x ^= x >> 15
 
 i is the row-major index of the element in the whole tensor; k0 and k1 are made of the key and the step by the same
-hash. Formats that need n bits take the upper n. The same lines stand in csrc/kernels/formats.hpp and in
+hash. Formats that need n bits take the upper n. The same lines stand in csrc/kernels/hash.hpp and in
 engines/gpu/kernels/formats.py.
 """
 
