@@ -178,9 +178,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from layerwise.checks import number
-from layerwise.hyper import Hyper, Scheduled, flag, lr_option, option, weight_decay_option
+from layerwise.hyper import ClippedByNorm, Hyper, Scheduled, flag, lr_option, option, weight_decay_option
 from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped
-from layerwise.rules.parts import choose, is_zero, length, ready, square
+from layerwise.rules.parts import choose, clipped, is_zero, length, ready, square
 
 @dataclass(frozen=True)
 class Unseen(Hyper):
@@ -276,6 +276,13 @@ def State_fields(entry: Entry) -> tuple[str, ...]:  # noqa: N802
             "pp, uu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
             "at most 4 sums",
         ),
+        ("g = ready(xp, g, h, now)", "pass", "does not make the gradient `ready`"),
+        ("g = ready(xp, g, h, now)", "g = ready(xp, 2 * g, h, now)", "something else `ready` than the gradient"),
+        ("g = ready(xp, g, h, now)", "g = g + ready(xp, g, h, now)", "the gradient before that is `ready`"),
+        ("g = g - mean", "g = (g - mean) / now.g_scale", "its `step` reads `now.g_scale`"),
+        ("h.beta * v + ", "now.beta2 * v + ", "its `step` reads `now.beta2`"),
+        ("g = g - mean", "g = yield from clipped(xp, g - mean, h)", "it clips something else"),
+        ("class Unseen(Hyper)", "class Unseen(ClippedByNorm)", "has options of clipping, and does not call `clipped`"),
     ],
 )
 def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why: str) -> None:

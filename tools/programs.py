@@ -184,7 +184,7 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
         used = {x for one in (weights, *state.values()) for x in one.walk()}
         cached = tuple(x.args[0] for x in last.values() if x in used)
     shapes = run.entry.rule.shapes(run.h, (1,))
-    return Program(
+    program = Program(
         entry=run.entry,
         h=run.h,
         suffix=suffix,
@@ -199,6 +199,9 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
         stats=_scalars(run.done.stats),
         names=run.names,
     )
+    if any(x.op == "raw" for x in program.in_arrays()):
+        raise NotPrinted("it computes with the gradient before that is `ready`")
+    return program
 
 
 def _scalars(stats: dict[str, Any]) -> dict[str, Any]:

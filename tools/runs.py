@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields
 from types import FrameType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
 from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, leaf
@@ -30,8 +30,10 @@ class Run:
         self.read: set[str] = set()
         self.requests: list[tuple[Any, ...]] = []
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
+        self._xp = Namespace()
         shared: Names = {}
         self.done = self._driven(shared)
+        self._refuse_another_gradient()
         self.names = {**shared, **self.names}
 
     def _driven(self, shared: Names) -> Stepped:
@@ -61,17 +63,35 @@ class Run:
     def _start(self) -> Any:
         rule = self.entry.rule
         self._refuse_other_shapes()
-        p, g = (leaf("input", name, is_array=True) for name in "pg")
+        p, g = leaf("input", "p", is_array=True), leaf("raw", "the gradient as it comes", is_array=True)
         shapes = rule.shapes(self.h, (1,))
         each = zip(shapes._fields, shapes, strict=True)
         state = rule.State(*(None if s is None else leaf("state", name, is_array=True) for name, s in each))
-        now = Now(*(leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay")))
-        return rule.step(Namespace(), p, g, state, Options(self), now)
+        rates = (leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay"))
+        return rule.step(self._xp, p, g, state, Options(self), Known(*rates))
+
+    def _refuse_another_gradient(self) -> None:
+        """Raise unless the rule does to the gradient what engines do to it, before all else."""
+        if not self._xp.has_readied:
+            raise NotPrinted("it does not make the gradient `ready`")
+        if isinstance(self.h, ClippedByNorm) and not self._xp.has_clipped:
+            raise NotPrinted("it has options of clipping, and does not call `clipped`")
 
     def _refuse_other_shapes(self) -> None:
         for name, shape in self.entry.rule.shapes(self.h, (5,))._asdict().items():
             if shape not in (None, (5,)):
                 raise NotPrinted(f"its state `{name}` has another shape than the tensor")
+
+
+class Known(NamedTuple):
+    """What `step` may read of `now`: the rest belongs to `ready`, and to `coefficients`."""
+
+    t: Symbol
+    lr: Symbol
+    weight_decay: Symbol
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotPrinted(f"its `step` reads `now.{name}`, which only `coefficients` may")
 
 
 def coefficients(entry: Entry, h: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -69,11 +69,14 @@ class Symbol:
         return str(self.args[-1]) if self.is_leaf else f"{self.op}({', '.join(map(str, self.args))})"
 
 
-LEAVES = ("input", "state", "kept", "coefficient", "total", "answer", "term")
+LEAVES = ("raw", "input", "state", "kept", "coefficient", "total", "answer", "term")
 
 
 def leaf(kind: str, *what: Any, is_array: bool) -> Symbol:
     return Symbol(kind, *what, is_array=is_array)
+
+
+READY = leaf("input", "g", is_array=True)  # the gradient as engines prepare it
 
 
 def _walk(x: Symbol, seen: set[Symbol]) -> Iterator[Symbol]:
@@ -161,6 +164,22 @@ OFFERED = ("final", "mix", "move", "add_scaled", "squares", "as_number", "beside
 
 class Namespace:
     """What a rule may use of an array library, for symbols."""
+
+    def __init__(self) -> None:
+        self.has_readied = self.has_clipped = False
+
+    def ready(self, g: Any) -> Symbol:
+        if not (isinstance(g, Symbol) and g.op == "raw"):
+            raise NotPrinted("it makes something else `ready` than the gradient as it comes")
+        self.has_readied = True
+        return READY
+
+    def clipped(self, g: Any) -> Generator[Any, Any, Symbol]:
+        if g is not READY:
+            raise NotPrinted("it clips something else than the gradient made `ready`")
+        self.has_clipped = True
+        return g
+        yield  # a generator, as the rule expects, that requests nothing
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in OFFERED:

@@ -144,7 +144,11 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Array:
     """Return the gradient as it is to be used: unscaled, turned round, clipped by value.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high)
+
+    A namespace of engines that prepare gradients themselves has a `ready` of its own, and a `clipped` like that below.
     """
+    if hasattr(xp, "ready"):
+        return xp.ready(g)
     if not (is_number(now.g_scale) and now.g_scale == 1):
         g = g / now.g_scale
     if h.maximize:
@@ -157,6 +161,8 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
 
     g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
     """
+    if hasattr(xp, "clipped"):
+        return (yield from xp.clipped(g))
     if is_on(h.max_grad_norm_per_tensor):
         (gg,) = yield (Squares(g),)
         g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm_per_tensor, 1.0)
