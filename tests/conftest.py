@@ -40,9 +40,11 @@ def pytest_collection_modifyitems(config, items):
     from selection import applies, thin
 
     left_out = [item for item in items if not applies(item)]
-    items[:] = [item for item in items if applies(item)]
+    kept = [item for item in items if applies(item)]
+    left_out += thin(kept, pytest.mark.slow)
     config.hook.pytest_deselected(items=left_out)
-    thin(items, pytest.mark.slow)
+    away = {*left_out}
+    items[:] = [item for item in kept if item not in away]
     items.sort(key=lambda item: _turn(item.path))
 
 

@@ -3,20 +3,26 @@
 Tests that are about an option leave out optimizers that do not take it. A test says
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
-Where a mechanism is tried on many layouts, say, and does not depend on the rule, `@pytest.mark.thinned(2)` lets
-`make test` try each layout with two optimizers in turn. `make test-all` tries all.
+A mechanism does not depend on the rule, and there are many rules. So `make test` tries each combination of a test's
+other parameters with three optimizers, in turn from test to test, or with n where it says `@pytest.mark.thinned(n)`;
+`make test-all` tries four; `EVERY=1 make test-all` tries all. What says something of each rule is in one of `OF_RULES`,
+or marked `every`, and tried with all of them by `make test`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from layerwise.arguments import NUMPY, TORCH
 from layerwise.registry import ENTRIES
 
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
+USUALLY, IN_ALL = 3, 4
+OF_RULES = ("numpy_front", "parity", "reference")  # folders; and files that are in none
 # Of the same name in fronts, where they are arguments of all optimizers.
 OPTIONS = set().union(*TAKEN.values()) - {one.name for one in (*NUMPY, *TORCH)}
 
@@ -32,20 +38,39 @@ def applies(item: Any) -> bool:
     return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
 
 
-def thin(items: list[Any], slow: Any) -> None:
-    """Mark as slow all but so many optimizers, in turn, of each combination of a thinned test's other parameters."""
+def thin(items: list[Any], slow: Any) -> list[Any]:
+    """Mark as slow what `make test-all` tries and `make test` does not, and return what neither does."""
     combinations: dict[str, dict[Any, list[Any]]] = {}
     for item in items:
-        if item.get_closest_marker("thinned") and hasattr(item, "callspec") and not item.get_closest_marker("slow"):
-            others = tuple(repr(one) for one in item.callspec.params.values() if _name(one) not in TAKEN)
+        optimizers, others = _split(item)
+        if optimizers and not item.get_closest_marker("slow"):
             combinations.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
+    left_out: list[Any] = []
     for start, groups in enumerate(combinations.values()):
         for turn, group in enumerate(groups.values(), start):
-            most = group[0].get_closest_marker("thinned").args[0]
-            tried = {(turn + i) % len(group) for i in range(most)}
-            for i, item in enumerate(group):
-                if i not in tried:
-                    item.add_marker(slow)
+            most = _most(group[0])
+            ordered = [group[(turn + i) % len(group)] for i in range(len(group))]
+            for item in ordered[most:]:
+                item.add_marker(slow)
+            left_out += [] if os.environ.get("EVERY") else ordered[max(most, IN_ALL) :]
+    return left_out
+
+
+def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
+    """Return the optimizers among a test's parameters, and the others."""
+    given = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+    names = [name for name in map(_name, given) if name in TAKEN]
+    return names, tuple(repr(one) for one in given if _name(one) not in TAKEN)
+
+
+def _most(item: Any) -> int:
+    """Return with how many optimizers `make test` tries a test."""
+    if mark := item.get_closest_marker("thinned"):
+        most: int = mark.args[0]
+        return most
+    folder = item.path.parent
+    of_rules = folder.name in OF_RULES or folder == Path(__file__).parent
+    return len(TAKEN) if of_rules or item.get_closest_marker("every") else USUALLY
 
 
 def _name(given: Any) -> str | None:

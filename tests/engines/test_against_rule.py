@@ -35,6 +35,7 @@ def given_jobs(draw: Any) -> Any:
     return draw(st.integers(0, 10**6)), draw(st.sampled_from((1.0, 1.0, 8.0, 1000.0))), tensors
 
 
+@pytest.mark.every
 @worlds
 @cases
 @draws(150)

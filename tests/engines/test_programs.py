@@ -22,7 +22,7 @@ from layerwise.hyper import in_words, option
 from layerwise.rules import lamb
 from layerwise.rules.asks import Now
 
-pytestmark = needed
+pytestmark = [needed, pytest.mark.every]
 NUMPY = WORLDS[0]
 UNKNOWN = r"compiled engine does not take .* do not know the option `warmth` of Warm, which is 2\.0"
 SHAPE = (5, 4, 3)  # of which different dimensions are the last and the largest

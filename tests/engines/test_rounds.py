@@ -165,6 +165,7 @@ def drawn_jobs(draw: Any) -> Any:
     return draw(st.integers(0, 10**6)), n, tensors
 
 
+@pytest.mark.every
 @worlds
 @cases
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])

@@ -22,6 +22,7 @@ cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 ENGINE = GpuEngine(None, SMALL)
 
 
+@pytest.mark.every
 @cases
 @draws(15)
 @given(given_jobs())
@@ -62,6 +63,7 @@ def smaller(shape):
     return shape
 
 
+@pytest.mark.every
 @cases
 @draws(6)
 @given(drawn_jobs())

@@ -37,6 +37,7 @@ def saved(x):
     return torch.load(file, weights_only=True)
 
 
+@pytest.mark.every
 @fronts
 def test_names_and_kinds(front):
     params = parameters(1)

@@ -100,6 +100,7 @@ def test_where_decay_is_near_one_nearest_stalls(rounding):
     assert rounding != "nearest" or mean < 0.6
 
 
+@pytest.mark.every
 @engines
 @fronts
 def test_the_path_is_near_that_of_float32(front, fused):

@@ -45,6 +45,7 @@ def made(front, params, options, **others):
     return front([{"params": [(name, params[name]) for name in names], **o} for names, o in options], **others)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("sliced", [False, True], ids=["whole", "sliced"])
 @pytest.mark.parametrize("seed", seeds(2, 6))
 @cases
