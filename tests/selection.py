@@ -4,9 +4,9 @@ Tests that are about an option leave out optimizers that do not take it. A test 
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
 A mechanism does not depend on the rule, and there are many rules. So `make test` tries each combination of a test's
-other parameters with three optimizers, in turn from test to test, or with n where it says `@pytest.mark.thinned(n)`;
-`make test-all` tries four; `EVERY=1 make test-all` tries all. What says something of each rule is in one of `OF_RULES`,
-or marked `every`, and tried with all of them by `make test`.
+other parameters with three optimizers, in turn from test to test, and `make test-all` with four; with n and m where it
+says `@pytest.mark.thinned(n, m)`. `EVERY=1 make test-all` tries all. What says something of each rule is in one of
+`OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ def thin(items: list[Any], slow: Any) -> list[Any]:
     combinations: dict[str, dict[Any, list[Any]]] = {}
     for item in items:
         optimizers, others = _split(item)
-        if optimizers and not item.get_closest_marker("slow"):
+        if optimizers:
             combinations.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
     left_out: list[Any] = []
     for start, groups in enumerate(combinations.values()):
         for turn, group in enumerate(groups.values(), start):
-            most = _most(group[0])
+            most, in_all = _most(group[0])
             ordered = [group[(turn + i) % len(group)] for i in range(len(group))]
+            ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
                 item.add_marker(slow)
-            left_out += [] if os.environ.get("EVERY") else ordered[max(most, IN_ALL) :]
+            left_out += [] if os.environ.get("EVERY") else ordered[in_all:]
     return left_out
 
 
@@ -63,14 +64,15 @@ def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
     return names, tuple(repr(one) for one in given if _name(one) not in TAKEN)
 
 
-def _most(item: Any) -> int:
-    """Return with how many optimizers `make test` tries a test."""
+def _most(item: Any) -> tuple[int, int]:
+    """Return with how many optimizers `make test` and `make test-all` try a test."""
     if mark := item.get_closest_marker("thinned"):
-        most: int = mark.args[0]
-        return most
+        most, in_all = (*mark.args, IN_ALL)[:2]
+        return most, in_all
     folder = item.path.parent
     of_rules = folder.name in OF_RULES or folder == Path(__file__).parent
-    return len(TAKEN) if of_rules or item.get_closest_marker("every") else USUALLY
+    every = of_rules or item.get_closest_marker("every") is not None
+    return (len(TAKEN), len(TAKEN)) if every else (USUALLY, IN_ALL)
 
 
 def _name(given: Any) -> str | None:

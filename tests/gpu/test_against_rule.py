@@ -24,7 +24,7 @@ ENGINE = GpuEngine(None, SMALL)
 
 @pytest.mark.every
 @cases
-@draws(15)
+@draws(8)
 @given(given_jobs())
 def test_any_job(case, drawn):
     seed, g_scale, tensors = drawn
@@ -65,7 +65,7 @@ def smaller(shape):
 
 @pytest.mark.every
 @cases
-@draws(6)
+@draws(3)
 @given(drawn_jobs())
 def test_parts_make_the_whole(case, drawn):
     seed, n, tensors = drawn

@@ -57,9 +57,8 @@ def test_for_nvidia(target, extent):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extent", [EXTENT, "formats"])
-def test_for_amd(extent):
-    kernels = compiled("gfx942", extent)
+def test_for_amd():
+    kernels = compiled("gfx942", EXTENT)
     assert all_phases(kernels)
     for one in kernels:
         assert [one[name] for name in ("vgpr_spill_count", "private_segment_fixed_size")] == [0, 0], one

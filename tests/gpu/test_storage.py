@@ -94,6 +94,7 @@ def test_a_form(form):
     held(lambda: jobs_of(LAMB, form))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", [case for case in KERNELED if case is not LAMB], ids=lambda case: case.name)
 @pytest.mark.parametrize(
     "form", [DRAWN, *(pytest.param(one, marks=pytest.mark.slow) for one in (SPLIT, SPLIT24))], ids=str
@@ -103,6 +104,7 @@ def test_a_form_of(case, form):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(1, 1)
 @cases
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_more_shapes(case, form):

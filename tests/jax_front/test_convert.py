@@ -12,7 +12,7 @@ from jax_front.front import FRONTS, NAMES, close, goes_on, gradients, made, run,
 from layerwise import convert
 from layerwise.errors import StateError
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
 SHAPES = {"tall": (9, 4), "wide": (4, 9), "square": (5, 5), "b": (4,), "deep": {"cube": (3, 5, 4)}}

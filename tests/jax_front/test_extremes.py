@@ -11,7 +11,7 @@ from jax_front.front import FRONTS
 import layerwise.numpy
 from layerwise.jax import _drive, _norms
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 SHAPES = {"scalar": (), "vector": (5,), "matrix": (70, 60), "other": (70, 60)}
 SIZES = [1e-30, 1e-25, 1e25, 1e30]

@@ -12,7 +12,7 @@ from jax_front.front import FRONTS, NAMES, WITH_RATIO, close, gradients, made, m
 
 from layerwise.jax import _drive
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
 SHAPES = {"w": (3, 2), "b": (2,)}

@@ -12,7 +12,7 @@ from layerwise import preset as shared
 from layerwise import presets
 from layerwise.jax import preset
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor"}
 

@@ -9,19 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from jax_front.on_devices import CHECKS
+from jax_front.front import NAMES
+from jax_front.on_devices import KINDS, SLOW
 
 TESTS = Path(__file__).parent.parent
 MOST = 900  # seconds that all checks together may take: a collective that nobody joins waits for ever
-
-
-# One of each kind, with another optimizer and number of devices each time.
-FAST = {
-    "under_jit-Adafactor-4", "in_parts-Adafactor-8", "stays_where_it_is-Lars", "gathers_nothing-Lamb",
-    "in_the_type-Lars", "keeps_its_types-Lars", "by_what_jax_knows-Lamb", "does_not_guess-Lars",
-    "bits_of_parts", "stored-Lamb-4", "stored_in_parts-Lars-4",
-}  # fmt: skip
-assert CHECKS.keys() >= FAST
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +21,8 @@ def outcomes(request):
     """The host is told to stand for several devices before JAX starts, so in a process of its own."""
     path = os.pathsep.join([str(TESTS), *sys.path])
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    checks = [i.callspec.params["check"] for i in request.session.items if i.path == Path(__file__)]
+    given = [getattr(i, "callspec", None) for i in request.session.items if i.path == Path(__file__)]
+    checks = ["bits" if one is None else f"{one.params['kind']} {one.params['name']}" for one in given]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "jax_front.on_devices", *checks],
         env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path},
@@ -42,6 +35,12 @@ def outcomes(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("check", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CHECKS])
-def test_on_several_devices(check, outcomes):
-    assert not outcomes[check], outcomes[check]
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in KINDS])
+@pytest.mark.parametrize("name", NAMES)
+def test_on_several_devices(kind, name, outcomes):
+    assert not outcomes[f"{kind} {name}"], outcomes[f"{kind} {name}"]
+
+
+def test_bits_of_parts(outcomes):
+    assert not outcomes["bits"], outcomes["bits"]

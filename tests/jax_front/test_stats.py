@@ -13,7 +13,7 @@ from jax_front.front import BY_NAME, FRONTS, NAMES, arguments, gradients, made, 
 from layerwise import jax as front
 from layerwise.errors import StateError
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
 LEAVES = ["b", "deep/k", "deep/zero", "s", "w"]

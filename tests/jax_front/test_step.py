@@ -19,7 +19,7 @@ from xla import compiled
 
 from layerwise.jax import _drive
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)

@@ -40,7 +40,7 @@ from layerwise.errors import (
 )
 from layerwise.jax import _trees
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
 MASK = {"w": True, "b": False, "s": True, "deep": False}

@@ -14,7 +14,7 @@ from reference.adafactor import ramp
 
 from layerwise import jax as front
 
-pytestmark = pytest.mark.thinned(1)
+pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
 with_theirs = pytest.mark.parametrize("name", THEIRS)

@@ -48,14 +48,14 @@ def resumed(
 
 @pytest.mark.parametrize("how", checkpoints.OPTIONS)
 @with_control
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
     same(*resumed(ranks, saved, front, ("fsdp on 2", "fsdp on 2"), torch.float32, how))
 
 
 @pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 1", "tensor parallel on 2", "hybrid", "plain"])
 @with_control
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_onto_another_layout(ranks, saved, front, there):
     ours, wanted = resumed(ranks, saved, front, ("fsdp on 4", there), torch.float64)
     close(ours, wanted, TOLERANCE[torch.float64])
@@ -63,7 +63,7 @@ def test_onto_another_layout(ranks, saved, front, there):
 
 @pytest.mark.parametrize("how", ["flat", "full", "from rank 0"])
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_onto_another_layout_in_other_ways(ranks, saved, front, how):
     ours, wanted = resumed(ranks, saved, front, ("tensor parallel on 4", "fsdp on 3"), torch.float64, how)
     close(ours, wanted, TOLERANCE[torch.float64])
@@ -71,14 +71,14 @@ def test_onto_another_layout_in_other_ways(ranks, saved, front, how):
 
 @pytest.mark.parametrize("pair", [("plain", "fsdp on 4"), ("strided", "fsdp on 3")], ids=" to ".join)
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_from_other_layouts(ranks, saved, front, pair):
     ours, wanted = resumed(ranks, saved, front, pair, torch.float64)
     close(ours, wanted, TOLERANCE[torch.float64])
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_master_weights_are_part_of_it(ranks, saved, front):
     pair = "fsdp on 2", "fsdp on 2"
     same(*resumed(ranks, saved, front, pair, torch.bfloat16, master_weights=True))
@@ -92,7 +92,7 @@ def test_a_relative_step(ranks, saved):
 
 @fronts
 @pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_zero_redundancy_optimizer_with_a_model_group(ranks, front):
     """A process group is nothing that a checkpoint could hold, and none has to."""
     found = ranks.run(2, checkpoints.by_zero_redundancy, front)

@@ -39,7 +39,7 @@ SOON = 30.0  # seconds
         ),
     ],
 )
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
     world = runs.layout_of(layout)[0]
     found = ranks.run(world, disagreements.disagreeing, front, layout, change, timeout=SOON)
@@ -53,7 +53,7 @@ def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_a_first_step_that_is_not_taken_leaves_nothing(ranks, front):
     found = ranks.run(2, disagreements.at_first, front, "fsdp on 2", timeout=SOON)
     assert [(error, kept) for error, kept, _ in found] == [(TOGETHER, 0)] * 2
@@ -90,14 +90,14 @@ def test_a_rank_without_a_model_group(ranks, layout):
 @pytest.mark.skipif(_native is None, reason="there is one engine alone")
 @pytest.mark.parametrize("front", KERNELED)
 @pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_ranks_that_are_stepped_by_different_engines(ranks, front):
     found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
     assert all("what steps it is the compiled engine on one and the rule" in message for message in found)
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
     """What it loads is what it had; it only has to lay it out anew."""
     found = ranks.run(2, disagreements.reloading, front, "fsdp on 2", timeout=SOON)
@@ -107,7 +107,7 @@ def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "several meshes", *OVER_REPLICAS])
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_an_optimizer_that_one_rank_makes_again(ranks, front, layout):
     """It has no state, and has sent nothing yet, while the others send sums."""
     found = ranks.run(
@@ -120,7 +120,7 @@ def test_an_optimizer_that_one_rank_makes_again(ranks, front, layout):
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_it_goes_on_with_the_others_once_it_has_its_state(ranks, front):
     # Of three: where a single one is left, what it has sent meanwhile is its own again.
     found = ranks.run(3, partial(disagreements.made_again, loaded=True), front, "fsdp on 3", timeout=SOON)
@@ -166,7 +166,7 @@ def without_the_spoiled_step(ranks):
         for spoil in (disagreements.with_nan, disagreements.with_inf_found)
     ],
 )
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_all_skip(ranks, without_the_spoiled_step, front, layout, spoil):
     world = runs.layout_of(layout)[0]
     found = ranks.run(world, disagreements.skipping, front, layout, spoil, timeout=SOON)
@@ -178,7 +178,7 @@ def test_all_skip(ranks, without_the_spoiled_step, front, layout, spoil):
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_a_rank_that_dies_in_a_step(ranks, front):
     found = ranks.outcomes(3, disagreements.dying, front, "fsdp on 3", timeout=SOON)
     assert found[disagreements.ODD].error == "died"

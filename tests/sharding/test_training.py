@@ -42,20 +42,20 @@ def test_the_wrappings_train(ranks, wrapping):
 
 @each_wrapping
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_wrappings(ranks, front, wrapping):
     check(ranks, front, wrapping, torch.float32)
 
 
 @fronts
 @pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_options(ranks, front):
     check(ranks, front, "TP and FSDP2", torch.float64, max_grad_norm=0.1, maximize=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_zero_redundancy_optimizer(ranks, front, options):
     check(ranks, front, "DDP", torch.float64, zero=True, **options)

@@ -64,7 +64,7 @@ def test_the_layouts_hold_what_they_are_given(ranks, layout):
 
 @each_layout
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float64)
 
@@ -72,14 +72,14 @@ def test_layouts(ranks, front, layout):
 @pytest.mark.parametrize("layout", ["fsdp on 4", "several meshes"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_dtypes(ranks, front, layout, dtype):
     check(ranks, front, layout, dtype)
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_by_the_rule(ranks, front, layout):
     check(ranks, front, layout, torch.float64, fused=False)
 
@@ -87,14 +87,14 @@ def test_by_the_rule(ranks, front, layout):
 @pytest.mark.parametrize(("layout", "fused"), [*((layout, None) for layout in MANY), (MANY[0], False)])
 @fronts
 @pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_the_norm_of_all_gradients(ranks, front, layout, fused):
     check(ranks, front, layout, torch.float64, fused=fused, max_grad_norm=0.5)
 
 
 @pytest.mark.parametrize("layout", MANY)
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_parameters_without_gradients(ranks, front, layout):
     """They wait, and count no step, as long as no rank has one."""
     check(ranks, front, layout, torch.float64, without=("first.embed", "second.narrow", "bare.scalar"))
@@ -102,7 +102,7 @@ def test_parameters_without_gradients(ranks, front, layout):
 
 @pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_state_lies_as_its_parameter_does(ranks, front, layout):
     """So that torch.distributed.checkpoint can cut it anew."""
     for found in ranks.run(runs.layout_of(layout)[0], runs.layout_of_state, front, layout):
@@ -118,7 +118,7 @@ def test_state_of_offloaded_parameters_stays_with_them(ranks, front):
 
 
 @fronts
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_master_weights(ranks, front):
     check(ranks, front, "fsdp on 3", torch.bfloat16, master_weights=True)
 
@@ -134,6 +134,6 @@ def test_momentum_in_a_dtype_of_its_own(ranks):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.thinned(1)
+@pytest.mark.thinned(1, 2)
 def test_drawn_layouts_and_options(ranks, case, seed):
     check(ranks, getattr(layerwise.torch, case.name), seed, torch.float64, **case.drawn(seed))
