@@ -83,13 +83,11 @@ MUTANTS = [
         ("decay sign", "move(xp, u, k.lam, p)", "move(xp, u, -k.lam, p)", "reference vectors limits"),
         ("decay in the ratio always", 'lam=lam if h.decay == "ratio" else 0.0', "lam=lam", "reference limits"),
         ("decay of the decayed weights by l2", "l2=h.l2 + lam if", "l2=h.l2 + lr * lam if", "reference limits"),
-        ("decoupled decay without lr", "shrink=lr * lam if", "shrink=lam if", "reference limits"),
-        (
-            "decoupled decay always",
-            'shrink=lr * lam if h.decay == "decoupled" else 0.0',
-            "shrink=lr * lam",
-            "reference",
-        ),
+        ("decoupled decay without lr", "return lr * lam if", "return lam if", "reference limits"),
+        ("decoupled decay always", '    if h.decay != "decoupled":\n        return 0.0\n', "", "reference"),
+        ("the fading of decay ignored", "lr * lam * (lr / h.peak_lr)", "lr * lam", "reference"),
+        ("fading decay without lr", "lr * lam * (lr", "lam * (lr", "reference"),
+        ("caution ignored", "u, agreeing[", "_, agreeing[", "reference"),
         ("decoupled decay left out of the norm", "add(xp, p, -k.shrink, p)", "p", "reference"),
         ("eps inside the root", "c1 * h.eps if", "c1 * h.eps_root if", "reference vectors"),
         ("eps not corrected", "c1 * h.eps if corrected else h.eps", "h.eps", "reference"),
@@ -127,6 +125,8 @@ MUTANTS = [
     ),
     *_rows(
         "rules.lars",
+        ("caution ignored", "moved, stats[", "_, stats[", "reference"),
+        ("caution by the decayed gradient", "cautious(xp, moved, g)", "cautious(xp, moved, r)", "reference"),
         ("trust coefficient left out", "k.eta * w", "w", "reference vectors"),
         ("weight norm left out", "k.eta * w", "k.eta", "reference vectors"),
         ("decay left out of the length", "else f + k.lam_w * w)", "else f)", "reference vectors"),
@@ -178,6 +178,7 @@ MUTANTS = [
     ),
     *_rows(
         "rules.adafactor",
+        ("caution ignored", "moved, stats[", "_, stats[", "reference"),
         (
             "rows and columns swapped",
             "G_rows, G_cols, G_mean,",
@@ -322,6 +323,10 @@ MUTANTS = [
         ("gating always", 'if h.adapt == "decayed" else 1.0', "", "reference vectors"),
         ("upper bound ignored", "inf if high is None else high", "inf", "reference vectors"),
         ("lower bound ignored", "-inf if low is None else low", "-inf", "reference"),
+        ("caution by positive elements alone", " | ((u < 0) & (g < 0))", "", "reference"),
+        ("caution where they disagree", "(u > 0) & (g > 0)", "(u > 0) & (g < 0)", "reference"),
+        ("caution's share ignored", "u * agrees / size", "u * agrees", "reference"),
+        ("caution's share not bounded", "at_least(xp, share, LEAST_SHARE)", "share", "reference"),
         ("floor ignored", "norm if is_zero(low) else at_least(xp, norm, low)", "norm", "reference vectors"),
         (
             "zero norm gives zero",

@@ -63,6 +63,7 @@ ADAPT = ("one of True, False, 'decayed'", "only where weight_decay is not 0", (*
 WEIGHT_DECAY = (RATE, "maximize=True", (*NO_CALLABLE, None, -0.01))
 ZERO_NORM = (NOT_NEGATIVE, "such as 1", (*NO_NUMBER, None, -1))
 MIN_NORM = (NOT_NEGATIVE, "or 0 for no floor", (*NO_NUMBER, None, -1))
+CAUTION = (FLAG, "Pass True or False", NO_FLAG)
 L2 = (NOT_NEGATIVE, "weight_decay is another", (*NO_ARGUMENT, None, -1e-9))
 # option: (the allowed range, a word of the way out, values that are refused)
 TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
@@ -82,6 +83,8 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "min_norm": MIN_NORM,
         "trust_eps": (NOT_NEGATIVE, "trust_eps=1e-8", (*NO_NUMBER, None, -1)),
         "l2": L2,
+        "peak_lr": (f"{POSITIVE} or None", "largest lr", (*NO_NUMBER, 0, -1)),
+        "caution": CAUTION,
         **GRADIENT,
     },
     Lars: {
@@ -99,9 +102,11 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "zero_norm_ratio": ZERO_NORM,
         "min_norm": MIN_NORM,
         "l2": L2,
+        "caution": CAUTION,
         **GRADIENT,
     },
     Adafactor: {
+        "caution": CAUTION,
         "lr": (f"{RATE} or None", "relative step", (*NO_CALLABLE, -1)),
         "eps": ("a pair", "(1e-30, 1e-3)", (*NO_PAIR, *NO_ENTRIES, (0, 1e-3), (1e-30, None))),
         "eps_mode": ("one of 'add', 'clamp'", "max(√V, eps1)", (*NO_NAME, True)),
@@ -186,6 +191,8 @@ CONTRADICTIONS = [
     (Adafactor, {"lr": 1e-3, "warmup_init": True}, ("`warmup_init`", "lr", "schedule")),
     (Adafactor, {"beta2": 0.9, "beta2_decay": -0.5}, ("`beta2`", "exponent -0.5", "0.9", "Drop one")),
     (Adafactor, {"beta2": 0.9, "decay_offset": 3}, ("`decay_offset`", "0 with beta2=0.9", "3")),
+    (Lamb, {"peak_lr": 0.1}, ("`peak_lr`", "None with decay='ratio'", "0.1", 'decay="decoupled"')),
+    (Adafactor, {"caution": True}, ("`caution`", "False without momentum", "beta1")),
     (Lamb, {"min_norm": 2, "max_weight_norm": 1}, ("`min_norm`", "max_weight_norm=1.0", "2.0", "Lower")),
 ]
 
@@ -295,6 +302,8 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "min_norm": PLAIN,
         "trust_eps": PLAIN,
         "l2": PLAIN,
+        "peak_lr": OPTIONAL,
+        "caution": FLAGS,
         **GOOD_GRADIENT,
     },
     Lars: {
@@ -312,9 +321,11 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "zero_norm_ratio": PLAIN,
         "min_norm": PLAIN,
         "l2": PLAIN,
+        "caution": FLAGS,
         **GOOD_GRADIENT,
     },
     Adafactor: {
+        "caution": FLAGS[1:],
         "lr": (*RATES, (None, 1.0)),
         "eps": (
             ((None, 0), (None, 0.0)), ([1e-30, 1e-3], (1e-30, 1e-3)), ((5e-324, 1), (5e-324, 1.0)),

@@ -52,6 +52,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "==": np.equal,
     "!=": np.not_equal,
     "&": np.logical_and,
+    "|": np.logical_or,
     "neg": np.negative,
     "sqrt": np.sqrt,
     "where": np.where,

@@ -107,7 +107,7 @@ def _with_factored(one: Kernels) -> Iterator[tuple[tuple[Any, ...], Program]]:
     """Yield the structures, and those with rows and columns in the place of a second moment of the tensor's shape."""
     for key, program in one.structures.programs.items():
         yield key, program
-        if one.entry.name == FACTORED:
+        if one.entry.name == FACTORED and len(program.rounds) == 1:  # those kernels know no other
             h = program.h.settled(factored=((0,), (1,)))
             shapes = one.entry.rule.shapes(h, SECOND)
             yield (presence_of(shapes), *(form_of(getattr(h, name)) for name in one.structures.options)), program

@@ -117,3 +117,156 @@ struct LambAdaptFalse {
     to[0] = 1;
   }
 };
+
+template <class T>
+struct LambCautionTrue {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = 0;
+  static constexpr int SUMS[] = {1, 2}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{MEAN}, {SQUARES, SQUARES}};
+  static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1, 1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step;
+
+  LambCautionTrue(const LambNumbers& k, const double* a) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); size = T(a[0]); step = T(a[1]);
+  }
+
+  void keep(T p, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    if constexpr (ROUND == 0) {
+      const T m = s[0], v = s[1];
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T g_ = g + l2 * p;
+      const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+      x[0] = agrees;
+    }
+    if constexpr (ROUND == 1) {
+      const T m = s[0], v = s[1];
+      const T p_ = p - shrink * p;
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T g_ = g + l2 * p;
+      const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+      const T u_ = u * agrees / size;
+      const T r = u_ + lam * p_;
+      x[0] = p_;
+      x[1] = r;
+    }
+  }
+
+  T apply(T p, T, T*, const T* x) const {
+    const T r = x[1];
+    const T p_ = p - shrink * p;
+    return p_ - step * r;
+  }
+
+  static void answer(int round, const LambNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+    if (round == 1) {
+      const double norm_p = root(S[1]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[2]);
+      const double x = at_least(norm_r, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      a[1] = k.lr * ratio_;
+    }
+  }
+
+  static void report(const LambNumbers& k, const double* S, double* to) {
+    const double norm_p = root(S[1]);
+    const double norm_r = root(S[2]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double x = at_least(norm_r, k.trust_min_norm);
+    const double phi = at_most(w, k.trust_max_norm);
+    const double d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_r;
+    to[2] = ratio_;
+    to[3] = S[0];
+  }
+};
+
+template <class T>
+struct LambCautionTrueAdaptFalse {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size;
+
+  LambCautionTrueAdaptFalse(const LambNumbers& k, const double* a) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); size = T(a[0]);
+  }
+
+  void keep(T p, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T m = s[0], v = s[1];
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T g_ = g + l2 * p;
+    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T, T* s, const T* x) const {
+    const T m = s[0], v = s[1], agrees = x[0];
+    const T p_ = p - shrink * p;
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T u_ = u * agrees / size;
+    const T r = u_ + lam * p_;
+    return p_ - lr * r;
+  }
+
+  static void answer(int round, const LambNumbers&, const double* S, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LambNumbers&, const double* S, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
+  }
+};

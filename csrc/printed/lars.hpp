@@ -203,6 +203,278 @@ struct LarsAdaptFalseNesterovTrue {
 };
 
 template <class T>
+struct LarsCautionTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lam_x, damped, mu, pace, step, size;
+
+  LarsCautionTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    if constexpr (ROUND == 0) {
+      const T g_ = g + l2 * p;
+      const T x_ = g_ + lam_x * p;
+      x[0] = p;
+      x[1] = x_;
+    }
+    if constexpr (ROUND == 1) {
+      const T b = s[0];
+      const T g_ = g + l2 * p;
+      const T r = g_ + lam * p;
+      const T u = step * r;
+      const T b_ = damped * u + mu * b;
+      const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+      x[0] = agrees;
+    }
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T b_ = damped * u + mu * b;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T moved = b_ * agrees / size;
+    s[0] = b_;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+    if (round == 1) {
+      const double size = at_least(S[2], 0.001);
+      a[1] = size;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_x;
+    to[2] = ratio__;
+    to[3] = S[2];
+  }
+};
+
+template <class T>
+struct LarsCautionTrueNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lam_x, damped, mu, pace, step, size;
+
+  LarsCautionTrueNesterovTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    if constexpr (ROUND == 0) {
+      const T g_ = g + l2 * p;
+      const T x_ = g_ + lam_x * p;
+      x[0] = p;
+      x[1] = x_;
+    }
+    if constexpr (ROUND == 1) {
+      const T b = s[0];
+      const T g_ = g + l2 * p;
+      const T r = g_ + lam * p;
+      const T u = step * r;
+      const T b_ = damped * u + mu * b;
+      const T moved = u + mu * b_;
+      const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
+      x[0] = agrees;
+    }
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
+    const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
+    const T moved_ = moved * agrees / size;
+    s[0] = b_;
+    return p - pace * moved_;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+    if (round == 1) {
+      const double size = at_least(S[2], 0.001);
+      a[1] = size;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_x;
+    to[2] = ratio__;
+    to[3] = S[2];
+  }
+};
+
+template <class T>
+struct LarsCautionTrueAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, pace, size;
+
+  LarsCautionTrueAdaptFalse(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace); size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T moved = b_ * agrees / size;
+    s[0] = b_;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double* S, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
+  }
+};
+
+template <class T>
+struct LarsCautionTrueAdaptFalseNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, pace, size;
+
+  LarsCautionTrueAdaptFalseNesterovTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace); size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
+    const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
+    const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
+    const T moved_ = moved * agrees / size;
+    s[0] = b_;
+    return p - pace * moved_;
+  }
+
+  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double* S, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
+  }
+};
+
+template <class T>
 struct LarsWithoutMomentumBuffer {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
@@ -289,5 +561,128 @@ struct LarsWithoutMomentumBufferAdaptFalse {
 
   static void report(const LarsNumbers&, const double*, double* to) {
     to[0] = 1;
+  }
+};
+
+template <class T>
+struct LarsWithoutMomentumBufferCautionTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 0, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
+
+  T l2, lam, lam_x, pace, step, size;
+
+  LarsWithoutMomentumBufferCautionTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); pace = T(k.pace); step = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    if constexpr (ROUND == 0) {
+      const T g_ = g + l2 * p;
+      const T x_ = g_ + lam_x * p;
+      x[0] = p;
+      x[1] = x_;
+    }
+    if constexpr (ROUND == 1) {
+      const T g_ = g + l2 * p;
+      const T r = g_ + lam * p;
+      const T u = step * r;
+      const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+      x[0] = agrees;
+    }
+  }
+
+  T apply(T p, T g, T*, const T*) const {
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    const T moved = u * agrees / size;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+    if (round == 1) {
+      const double size = at_least(S[2], 0.001);
+      a[1] = size;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_x;
+    to[2] = ratio__;
+    to[3] = S[2];
+  }
+};
+
+template <class T>
+struct LarsWithoutMomentumBufferCautionTrueAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
+
+  T l2, lam, lr, pace, size;
+
+  LarsWithoutMomentumBufferCautionTrueAdaptFalse(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); pace = T(k.pace); size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T g, T*, const T*) const {
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    const T moved = u * agrees / size;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double* S, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
   }
 };

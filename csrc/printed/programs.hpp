@@ -9,13 +9,23 @@
   X(AdafactorScaleParameterFalse) \
   X(AdafactorWithExpAvg) \
   X(AdafactorWithExpAvgScaleParameterFalse) \
+  X(AdafactorWithExpAvgCautionTrue) \
+  X(AdafactorWithExpAvgCautionTrueScaleParameterFalse) \
   X(Lamb) \
   X(LambAdaptFalse) \
+  X(LambCautionTrue) \
+  X(LambCautionTrueAdaptFalse) \
   X(Lans) \
   X(LansAdaptFalse) \
   X(Lars) \
   X(LarsNesterovTrue) \
   X(LarsAdaptFalse) \
   X(LarsAdaptFalseNesterovTrue) \
+  X(LarsCautionTrue) \
+  X(LarsCautionTrueNesterovTrue) \
+  X(LarsCautionTrueAdaptFalse) \
+  X(LarsCautionTrueAdaptFalseNesterovTrue) \
   X(LarsWithoutMomentumBuffer) \
-  X(LarsWithoutMomentumBufferAdaptFalse)
+  X(LarsWithoutMomentumBufferAdaptFalse) \
+  X(LarsWithoutMomentumBufferCautionTrue) \
+  X(LarsWithoutMomentumBufferCautionTrueAdaptFalse)

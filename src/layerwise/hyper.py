@@ -242,6 +242,17 @@ class L2Penalty(Hyper):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Caution(Hyper):
+    """Steps only where the gradient agrees."""
+
+    caution: bool = flag(
+        False,
+        "Step only where the direction and the gradient have the same sign, by as much more as fewer elements do "
+        "(arXiv 2411.16085).",
+    )
+
+
 def options_in_order(h: type[Hyper]) -> list[str]:
     """Return the names of a rule's options: its own as it declares them, then those that it shares with others."""
     own = [name for one in h.__mro__ for name in vars(one).get("__annotations__", ())]

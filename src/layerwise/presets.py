@@ -38,6 +38,7 @@ class Preset:
 
 
 _APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
+_TIMM = {**_APEX, "adapt": "decayed"}
 _T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
 _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
@@ -63,10 +64,25 @@ _ALL = (
     Preset(
         "timm.Lamb",
         "Lamb",
-        {**_APEX, "adapt": "decayed"},
+        _TIMM,
         "as apex.FusedLAMB; always_adapt is adapt=True, trust_clip is trust_clip=(None, 1), "
-        'decoupled_decay is decay="decoupled".',
-        "its step count per group; corrected_weight_decay; norms in the parameter's dtype.",
+        'decoupled_decay is decay="decoupled", and corrected_weight_decay that with peak_lr, its first lr.',
+        "its step count per group; norms in the parameter's dtype.",
+    ),
+    Preset("timm.clamb", "Lamb", {**_TIMM, "caution": True}, "timm.Lamb with caution.", "as for timm.Lamb."),
+    Preset(
+        "timm.clambw",
+        "Lamb",
+        {**_TIMM, "decay": "decoupled", "caution": True},
+        "timm.Lamb with caution and decay outside the ratio.",
+        "as for timm.Lamb.",
+    ),
+    Preset(
+        "timm.lambcd",
+        "Lamb",
+        {**_TIMM, "decay": "decoupled"},
+        "timm.Lamb with decay outside the ratio that fades as lr² does: pass peak_lr, the lr that timm's was given.",
+        "as for timm.Lamb.",
     ),
     Preset(
         "paddle.Lamb",
@@ -136,6 +152,13 @@ _ALL = (
         "",
     ),
     Preset(
+        "timm.cadafactor",
+        "Adafactor",
+        {"min_dim_size_to_factor": 17, "decay_scale": "step", "beta1": 0.9, "caution": True},
+        "timm's Adafactor with momentum and caution; its min_dim_size_to_factor has to be exceeded, ours reached.",
+        "of three or more dimensions it factors the first two where both exceed 16: factored=(0, 1) for those.",
+    ),
+    Preset(
         "torch.Adafactor",
         "Adafactor",
         {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
@@ -203,7 +226,8 @@ def _options(one: Preset) -> list[str]:
 def find(name: str) -> Preset:
     """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
-        close = get_close_matches(str(name), _PRESETS, n=3, cutoff=0.4) or _PRESETS
+        by_lower = {one.lower(): one for one in _PRESETS}
+        close = [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.4)] or _PRESETS
         raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
     return _PRESETS[name]
 

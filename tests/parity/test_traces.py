@@ -40,6 +40,7 @@ PRESETS = {
 DECIDES = {
     "always_adapt": ["adapt"],
     "decoupled_decay": ["decay"],
+    "corrected_weight_decay": ["peak_lr"],
     "beta_1": ["betas"],
     "beta_2": ["betas"],
     "epsilon": ["eps"],

@@ -13,7 +13,7 @@ from layerwise.rules import adafactor as rule
 from .case import Case, Options
 from .paths import close, path
 from .stepper import Stepper
-from .tensors import indices, rms
+from .tensors import agreeing, indices, rms
 
 
 class Adafactor(Stepper):
@@ -40,6 +40,7 @@ class Adafactor(Stepper):
         warmup_init=False,
         factored="last",
         min_dim_size_to_factor=0,
+        caution=False,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -71,6 +72,7 @@ class Adafactor(Stepper):
         self.warmup_init = warmup_init
         self.factored = factored
         self.min_dim_size_to_factor = min_dim_size_to_factor
+        self.caution = caution
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -79,12 +81,14 @@ class Adafactor(Stepper):
         update_rms = rms(u)
         u_hat = self.clipped(u, update_rms)
         alpha = self.step_size(p, t, lr * lr_scale)
-        step = self.momentum_step(state, u_hat, alpha)
+        step, found = self.momentum_step(state, u_hat, alpha), {}
+        if self.caution:
+            step, found["agreeing"] = agreeing(step, g)
         w = self.decay_factor(alpha, lr * lr_scale)
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - w * lam * p[i] - step[i]
-        return new_p, {"update_rms": update_rms, "alpha": alpha}
+        return new_p, {**found, "update_rms": update_rms, "alpha": alpha}
 
     def beta2(self, t):
         """b2 = 1 − s^beta2_decay, or beta2(s − 1), or beta2 itself; at most beta2_cap.  s = max(t − decay_offset, 1)"""
@@ -274,6 +278,7 @@ OPTIONS = {
 def _consistent(options: Options) -> Options:
     relative = options["lr"] is None or options["relative_step"] is not None
     options = {**options, "warmup_init": options["warmup_init"] and relative}
+    options["caution"] = options["caution"] and options["beta1"] is not None
     if options["beta2"] is not None:  # which says all that these would
         options["beta2_decay"] = -0.8
     if isinstance(options["beta2"], float):
@@ -340,6 +345,7 @@ CASE = Case(
     smooth={"eps": (1e-8, 1e-3)},
     learns_at=0.01,
     shows_with={
+        "caution": {"beta1": 0.9, "factored": False},
         "decay_offset": {"clip_threshold": None},
         "decay_scale": {"weight_decay": 0.1},
         "eps": {"eps": (0.1, 0.2), "eps_mode": "clamp"},

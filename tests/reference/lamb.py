@@ -10,10 +10,10 @@ import torch
 
 from layerwise.rules import lamb as rule
 
-from .case import Case, floor_below_bound
+from .case import Case, Options, floor_below_bound
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import at_least, clip, divide, indices, norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm
 
 
 class Lamb(Stepper):
@@ -28,6 +28,7 @@ class Lamb(Stepper):
         eps_root=0,
         bias_correction=True,
         decay="ratio",
+        peak_lr=None,
         adapt=True,
         trust_clip=None,
         max_weight_norm=None,
@@ -36,6 +37,7 @@ class Lamb(Stepper):
         min_norm=0,
         trust_eps=0,
         l2=0,
+        caution=False,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -56,6 +58,8 @@ class Lamb(Stepper):
         self.min_norm = min_norm
         self.trust_eps = trust_eps
         self.l2 = l2
+        self.peak_lr = peak_lr
+        self.caution = caution
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -64,9 +68,11 @@ class Lamb(Stepper):
             state["m"], state["v"] = np.zeros(p.shape), np.zeros(p.shape)
         g = self.with_decay(g, p, self.l2 + lam if self.decay == "l2" else self.l2)
         if self.decay == "decoupled":
-            p = self.with_decay(p, p, -lr * lam)
+            p = self.with_decay(p, p, -lr * lam if self.peak_lr is None else -(lr**2) / self.peak_lr * lam)
         self.average(state, g)
-        r = self.adam_direction(state, t)
+        r, found = self.adam_direction(state, t), {}
+        if self.caution:
+            r, found["agreeing"] = agreeing(r, g)
         if self.decay == "ratio":
             r = self.with_decay(r, p, lam)
 
@@ -78,7 +84,7 @@ class Lamb(Stepper):
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - rate * r[i]
-        return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
+        return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def with_decay(self, x, p, factor):
         """x + factor·p"""
@@ -128,6 +134,7 @@ OPTIONS = {
     "eps_root": (0.0, 1e-3),
     "bias_correction": (True, False, "lr"),
     "decay": ("ratio", "decoupled", "l2"),
+    "peak_lr": (None, 0.2),
     "max_weight_norm": (None, 0.5),
     "grad_averaging": (True, False),
     "trust_eps": (0.0, 0.5),
@@ -186,6 +193,11 @@ def _limits(world: Any) -> None:
         close(path(world, settings, params, grads)[-1], torch_steps(*theirs, params, grads), 1e-13, settings)
 
 
+def _consistent(options: Options) -> Options:
+    options = floor_below_bound(options)
+    return options if options["peak_lr"] is None else {**options, "decay": "decoupled"}
+
+
 CASE = Case(
     reference=Lamb,
     options=OPTIONS,
@@ -193,7 +205,7 @@ CASE = Case(
     vectors=_vectors,
     properties=_properties,
     limits=_limits,
-    consistent=floor_below_bound,
+    consistent=_consistent,
     smooth={"eps_root": 1e-8},
-    shows_with={"decay": {"weight_decay": 0.1}},
+    shows_with={"decay": {"weight_decay": 0.1}, "peak_lr": {"weight_decay": 0.1, "decay": "decoupled"}},
 )

@@ -12,7 +12,7 @@ from layerwise.rules import lars as rule
 from .case import Case, Options
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import at_least, clip, divide, indices, norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm
 
 
 class Lars(Stepper):
@@ -34,6 +34,7 @@ class Lars(Stepper):
         zero_norm_ratio=1,
         min_norm=0,
         l2=0,
+        caution=False,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -53,6 +54,7 @@ class Lars(Stepper):
         self.zero_norm_ratio = zero_norm_ratio
         self.min_norm = min_norm
         self.l2 = l2
+        self.caution = caution
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -69,11 +71,13 @@ class Lars(Stepper):
         u = np.empty(p.shape)
         for i in indices(p):
             u[i] = lr * ratio * r[i] if self.lr_in_momentum else ratio * r[i]
-        direction = self.momentum_direction(state, u, t)
+        direction, found = self.momentum_direction(state, u, t), {}
+        if self.caution:
+            direction, found["agreeing"] = agreeing(direction, with_l2)
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - (direction[i] if self.lr_in_momentum else lr * direction[i])
-        return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
+        return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def trust_ratio(self, weight_norm, update_norm, lr, lam):
         """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip; no norm below min_norm"""

@@ -41,6 +41,18 @@ def at_least(value, low):
     return low if value < low else value
 
 
+def agreeing(u, g):
+    """u where its sign is g's, 0 elsewhere, over the share of such elements or 0.001 if that is less; and the share."""
+    agree = {i: math.copysign(1, u[i]) == math.copysign(1, g[i]) and u[i] != 0 and g[i] != 0 for i in indices(u)}
+    share = sum(agree.values()) / max(1, len(agree))
+    if any(math.isnan(u[i]) for i in indices(u)):
+        share = math.nan
+    masked = np.empty(u.shape)
+    for i in indices(u):
+        masked[i] = (u[i] if agree[i] else 0 * u[i]) / at_least(share, 1e-3)
+    return masked, share
+
+
 def divide(a, b):
     """a / b as IEEE 754 has it: dividing by zero gives an infinity or NaN."""
     if b == 0:

@@ -15,6 +15,7 @@ RULES: dict[str, Printed] = {
                 "beta2",
                 "beta2_cap",
                 "beta2_decay",
+                "caution",
                 "clip_threshold",
                 "decay_offset",
                 "decay_scale",
@@ -36,16 +37,18 @@ RULES: dict[str, Printed] = {
                 "weight_decay",
             ]
         ),
-        options=("scale_parameter", "factored"),
+        options=("caution", "scale_parameter", "factored"),
         numbers=(),
         programs={
             (
                 (False, False, True, False),
+                False,
                 True,
                 False,
             ): Program("Adafactor", 0, ("MeanSquare", "MeanSquare"), ("update_rms", "trust_ratio", "weight_rms")),
             (
                 (True, True, False, False),
+                False,
                 True,
                 ANY,
             ): Program("Adafactor", 0, ("MeanSquare", "MeanSquare"), ("update_rms", "trust_ratio", "weight_rms")),
@@ -53,14 +56,17 @@ RULES: dict[str, Printed] = {
                 (False, False, True, False),
                 False,
                 False,
+                False,
             ): Program("AdafactorScaleParameterFalse", 1, ("MeanSquare",), ("update_rms", "trust_ratio")),
             (
                 (True, True, False, False),
                 False,
+                False,
                 ANY,
             ): Program("AdafactorScaleParameterFalse", 1, ("MeanSquare",), ("update_rms", "trust_ratio")),
             (
                 (False, False, True, True),
+                False,
                 True,
                 False,
             ): Program(
@@ -68,6 +74,7 @@ RULES: dict[str, Printed] = {
             ),
             (
                 (True, True, False, True),
+                False,
                 True,
                 ANY,
             ): Program(
@@ -77,12 +84,36 @@ RULES: dict[str, Printed] = {
                 (False, False, True, True),
                 False,
                 False,
+                False,
             ): Program("AdafactorWithExpAvgScaleParameterFalse", 3, ("MeanSquare",), ("update_rms", "trust_ratio")),
             (
                 (True, True, False, True),
                 False,
+                False,
                 ANY,
             ): Program("AdafactorWithExpAvgScaleParameterFalse", 3, ("MeanSquare",), ("update_rms", "trust_ratio")),
+            (
+                (False, False, True, True),
+                True,
+                True,
+                False,
+            ): Program(
+                "AdafactorWithExpAvgCautionTrue",
+                4,
+                ("MeanSquare", "MeanSquare", "Mean"),
+                ("update_rms", "trust_ratio", "agreeing", "weight_rms"),
+            ),
+            (
+                (False, False, True, True),
+                True,
+                False,
+                False,
+            ): Program(
+                "AdafactorWithExpAvgCautionTrueScaleParameterFalse",
+                5,
+                ("MeanSquare", "Mean"),
+                ("update_rms", "trust_ratio", "agreeing"),
+            ),
         },
     ),
     "layerwise.rules.lamb": Printed(
@@ -91,6 +122,7 @@ RULES: dict[str, Printed] = {
                 "adapt",
                 "betas",
                 "bias_correction",
+                "caution",
                 "decay",
                 "eps",
                 "eps_root",
@@ -103,27 +135,56 @@ RULES: dict[str, Printed] = {
                 "max_weight_norm",
                 "maximize",
                 "min_norm",
+                "peak_lr",
                 "trust_clip",
                 "trust_eps",
                 "weight_decay",
                 "zero_norm_ratio",
             ]
         ),
-        options=("adapt",),
+        options=("caution", "adapt"),
         numbers=(),
         programs={
             (
                 (True, True),
+                False,
                 True,
-            ): Program("Lamb", 4, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 6, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True),
                 False,
-            ): Program("LambAdaptFalse", 5, (), ("trust_ratio",)),
+                False,
+            ): Program("LambAdaptFalse", 7, (), ("trust_ratio",)),
             (
                 (True, True),
+                False,
                 "decayed",
-            ): Program("Lamb", 4, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 6, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            (
+                (True, True),
+                True,
+                True,
+            ): Program(
+                "LambCautionTrue",
+                8,
+                ("Mean", "Squares", "Squares"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (True, True),
+                True,
+                False,
+            ): Program("LambCautionTrueAdaptFalse", 9, ("Mean",), ("trust_ratio", "agreeing")),
+            (
+                (True, True),
+                True,
+                "decayed",
+            ): Program(
+                "LambCautionTrue",
+                8,
+                ("Mean", "Squares", "Squares"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
         },
     ),
     "layerwise.rules.lans": Printed(
@@ -150,17 +211,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 6, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 10, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 7, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 11, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 6, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 10, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -168,6 +229,7 @@ RULES: dict[str, Printed] = {
         known=frozenset(
             [
                 "adapt",
+                "caution",
                 "dampening",
                 "eps",
                 "l2",
@@ -187,57 +249,150 @@ RULES: dict[str, Printed] = {
                 "zero_norm_ratio",
             ]
         ),
-        options=("adapt", "nesterov"),
+        options=("caution", "adapt", "nesterov"),
         numbers=(),
         programs={
             (
                 (True,),
+                False,
                 True,
                 False,
-            ): Program("Lars", 8, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
-            (
-                (True,),
-                True,
-                True,
-            ): Program("LarsNesterovTrue", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
-            (
-                (True,),
-                False,
-                False,
-            ): Program("LarsAdaptFalse", 10, (), ("trust_ratio",)),
+            ): Program("Lars", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
                 False,
                 True,
-            ): Program("LarsAdaptFalseNesterovTrue", 11, (), ("trust_ratio",)),
+                True,
+            ): Program("LarsNesterovTrue", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
+                False,
+                False,
+                False,
+            ): Program("LarsAdaptFalse", 14, (), ("trust_ratio",)),
+            (
+                (True,),
+                False,
+                False,
+                True,
+            ): Program("LarsAdaptFalseNesterovTrue", 15, (), ("trust_ratio",)),
+            (
+                (True,),
+                False,
                 "decayed",
                 False,
-            ): Program("Lars", 8, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
+                False,
                 "decayed",
                 True,
-            ): Program("LarsNesterovTrue", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("LarsNesterovTrue", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
-                (False,),
+                (True,),
+                True,
                 True,
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsCautionTrue",
+                16,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (True,),
+                True,
+                True,
+                True,
+            ): Program(
+                "LarsCautionTrueNesterovTrue",
+                17,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (True,),
+                True,
+                False,
+                False,
+            ): Program("LarsCautionTrueAdaptFalse", 18, ("Mean",), ("trust_ratio", "agreeing")),
+            (
+                (True,),
+                True,
+                False,
+                True,
+            ): Program("LarsCautionTrueAdaptFalseNesterovTrue", 19, ("Mean",), ("trust_ratio", "agreeing")),
+            (
+                (True,),
+                True,
+                "decayed",
+                False,
+            ): Program(
+                "LarsCautionTrue",
+                16,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (True,),
+                True,
+                "decayed",
+                True,
+            ): Program(
+                "LarsCautionTrueNesterovTrue",
+                17,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (False,),
+                False,
+                True,
+                False,
+            ): Program(
+                "LarsWithoutMomentumBuffer", 20, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False,),
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 13, (), ("trust_ratio",)),
+                False,
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 21, (), ("trust_ratio",)),
             (
                 (False,),
+                False,
                 "decayed",
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 20, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+            ),
+            (
+                (False,),
+                True,
+                True,
+                False,
+            ): Program(
+                "LarsWithoutMomentumBufferCautionTrue",
+                22,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (False,),
+                True,
+                False,
+                False,
+            ): Program("LarsWithoutMomentumBufferCautionTrueAdaptFalse", 23, ("Mean",), ("trust_ratio", "agreeing")),
+            (
+                (False,),
+                True,
+                "decayed",
+                False,
+            ): Program(
+                "LarsWithoutMomentumBufferCautionTrue",
+                22,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
         },
     ),

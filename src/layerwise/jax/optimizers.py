@@ -76,6 +76,7 @@ def adafactor(
     relative_step: bool | Literal["factor", "cap"] | None = False,
     lr_cap: Number = 0.01,
     warmup_init: bool = False,
+    caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
     max_grad_value: Number | Bounds | None = None,
@@ -123,6 +124,8 @@ def adafactor(
             True) or bounds ("cap"); None is on when learning_rate is None.
         lr_cap: Upper bound of the relative step, and what learning_rate is with "cap" where none is given.
         warmup_init: Bound the relative step by 1e-6·t as well.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -172,6 +175,7 @@ def lamb(
     *,
     bias_correction: bool | Literal["lr"] = True,
     decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+    peak_lr: Number | None = None,
     grad_averaging: bool = True,
     trust_eps: Number = 0.0,
     max_weight_norm: Number | None = None,
@@ -180,6 +184,7 @@ def lamb(
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
     l2: Number = 0.0,
+    caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
     max_grad_value: Number | Bounds | None = None,
@@ -212,6 +217,8 @@ def lamb(
             the step ("lr").
         decay: Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first
             ("decoupled"), or the gradient ("l2").
+        peak_lr: Multiply decoupled decay by learning_rate/peak_lr as well, so that it fades as lr² does; None does
+            not, and decay="decoupled" is needed.
         grad_averaging: Weigh the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
@@ -221,6 +228,8 @@ def lamb(
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -357,6 +366,7 @@ def lars(
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
     l2: Number = 0.0,
+    caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
     max_grad_value: Number | Bounds | None = None,
@@ -395,6 +405,8 @@ def lars(
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.

@@ -23,6 +23,7 @@ Departures, each an option:
     paper: b2 = 1 − t^beta2_decay    beta2:  what the user's function gives, which comes with `now`
     paper: no momentum               beta1:  e ← b1·e + (1 − b1)·alpha·û,  p ← p − e
                                      lr_in_momentum=False:  e ← b1·e + (1 − b1)·û,  p ← p − alpha·e
+    paper: all of the step           caution:  e ← e·[e·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: no decay                  weight_decay:  p ← p − w·lam·p − …,  w = lr, alpha or 1 by decay_scale
 
 Mean(R) is wanted before the second round of sums, and costs no round of its own: mean(R) obeys the same recurrence as
@@ -39,12 +40,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, pair, schedule
 from layerwise.errors import ContradictionError, sentence
-from layerwise.hyper import LR, RATE, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
+from layerwise.hyper import LR, RATE, Caution, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.parts import (
     add,
     at_least,
     at_most,
+    cautious,
     choose,
     clipped,
     final,
@@ -70,7 +72,7 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 
 
 @dataclass(frozen=True)
-class Adafactor(ClippedByNorm):
+class Adafactor(Caution, ClippedByNorm):
     """Options of Adafactor; docs/optimizers/adafactor.md gives each its place in the formula."""
 
     settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
@@ -225,6 +227,10 @@ class Adafactor(ClippedByNorm):
             raise ContradictionError(
                 sentence("decay_offset", f"0 with beta2={self.beta2}", self.decay_offset, "That follows no step.")
             )
+        if self.caution and self.beta1 is None:
+            raise ContradictionError(
+                sentence("caution", "False without momentum", True, "Pass beta1, such as 0.9: else all elements agree.")
+            )
         if self.momentum_dtype is not None and self.beta1 is None:
             raise ContradictionError(
                 sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
@@ -373,7 +379,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     k = coefficients(xp, h, now)
     g = yield from clipped(xp, ready(xp, g, h, now), h)
     measured = (_factored if h.factored else _unfactored)(xp, p, g, state, k, h)
-    del g  # what waits for the sums is p and u
+    g = g if h.caution else None  # what waits for the sums is p and u
     (R, C, V), u, uu, pp = yield from measured
     rms = length(xp, uu, u)
     clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, 1.0 / at_least(xp, rms / k.threshold, 1.0))
@@ -382,9 +388,11 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     alpha = k.rho * scale
 
     size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, k)
+    stats = {"update_rms": rms, "trust_ratio": scale * clip}
+    if h.caution:
+        moved, stats["agreeing"] = yield from cautious(xp, moved, g)
     lam = k.lam if is_zero(k.lam_alpha) else k.lam + k.lam_alpha * alpha
     moves = ((-size, moved),) if is_zero(lam) else ((-lam, p), (-size, moved))
-    stats = {"update_rms": rms, "trust_ratio": scale * clip}
     if h.scale_parameter:
         stats["weight_rms"] = rms_p
     return Stepped(moves, State(R, C, V, e), stats)

@@ -15,6 +15,8 @@ Departures, each an option:
                                      min_norm:  max(‖p‖, min_norm) and max(‖r‖, min_norm) instead of both norms
     paper: no L2                     l2:  g ← g + l2·p, besides lam
     paper: r = u + lam·p             decay="decoupled":  p ← p − lr·lam·p first, r = u;   "l2":  g ← g + lam·p, r = u
+                                     peak_lr:  lam·lr/peak_lr instead of lam, so that decay fades as lr² does
+    paper: u, all of it              caution:  u ← u·[u·g > 0] / max(share of these elements, 1e-3)
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: m ← b1·m + (1 − b1)·g     grad_averaging=False:  m ← b1·m + g
     paper: corrected m and v         bias_correction=False:  neither;   "lr":  lr·√(1 − b2^t)/(1 − b1^t) instead of lr
@@ -26,9 +28,11 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import number, one_of
+from layerwise.checks import NONE, number, one_of
+from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import (
     BoundedTrustRatio,
+    Caution,
     ClippedByNorm,
     L2Penalty,
     Scheduled,
@@ -44,6 +48,7 @@ from layerwise.rules.asks import Array, Asking, Keep, Moves, Nonnegative, Now, S
 from layerwise.rules.parts import (
     Trust,
     add,
+    cautious,
     clipped,
     final,
     floored,
@@ -61,7 +66,7 @@ from layerwise.rules.parts import (
 
 
 @dataclass(frozen=True)
-class Lamb(BoundedTrustRatio, L2Penalty, ClippedByNorm):
+class Lamb(BoundedTrustRatio, L2Penalty, Caution, ClippedByNorm):
     """Options of LAMB; docs/optimizers/lamb.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
@@ -90,6 +95,13 @@ class Lamb(BoundedTrustRatio, L2Penalty, ClippedByNorm):
         'or the gradient ("l2").',
         'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
     )
+    peak_lr: float | None = option(
+        None,
+        number(0, above=True) | NONE,
+        "Multiply decoupled decay by lr/peak_lr as well, so that it fades as lr² does; None does not, and"
+        ' decay="decoupled" is needed.',
+        "Pass the largest lr of the schedule, or None.",
+    )
     grad_averaging: bool = flag(True, "Weigh the gradient by 1 - b1 as it enters m.")
     trust_eps: float = option(
         0.0,
@@ -103,6 +115,9 @@ class Lamb(BoundedTrustRatio, L2Penalty, ClippedByNorm):
         b1, b2 = self.betas
         if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
             warn_of_swap("b1", "b2", self.betas)
+        if self.peak_lr is not None and self.decay != "decoupled":
+            way_out = 'Pass decay="decoupled" as well, or drop it.'
+            raise ContradictionError(sentence("peak_lr", f"None with decay={self.decay!r}", self.peak_lr, way_out))
 
 
 class State(NamedTuple):
@@ -136,7 +151,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
     corrected = h.bias_correction is True
     return Coefficients(
         l2=h.l2 + lam if h.decay == "l2" else h.l2,
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,
+        shrink=_shrink(lr, lam, h),
         b1=b1,
         a1=1 - b1 if h.grad_averaging else 1.0,
         b2=b2,
@@ -149,6 +164,13 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,
         trust=trust_of(xp, h, lam),
     )
+
+
+def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
+    """Return the share of itself that p loses before everything else."""
+    if h.decay != "decoupled":
+        return 0.0
+    return lr * lam if h.peak_lr is None else lr * lam * (lr / h.peak_lr)
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
@@ -165,12 +187,15 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v = final(xp, m, v)
 
     u = _direction(xp, m, v, k)
+    m, v = yield Keep(State(m, v))
+    agreeing = {}
+    if h.caution:
+        u, agreeing["agreeing"] = yield from cautious(xp, u, g)
     r = u if is_zero(k.lam) else move(xp, u, k.lam, p)
     del g, u  # what waits for the sums is p and r
-    m, v = yield Keep(State(m, v))
 
     ratio, stats = yield from _ratio(xp, p, r, k, h)
-    return Stepped((*moves, (-k.lr * ratio, r)), State(m, v), stats)
+    return Stepped((*moves, (-k.lr * ratio, r)), State(m, v), {**stats, **agreeing})
 
 
 def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:

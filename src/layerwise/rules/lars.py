@@ -16,6 +16,7 @@ Departures, each an option:
     paper: lr inside b               lr_in_momentum=False:  u = ratio·r,  p ← p − lr·b
     paper: b ← mu·b + u              dampening:  b ← mu·b + (1 − dampening)·u from the second step on
     paper: p ← p − b                 nesterov:  p ← p − (u + mu·b)
+    paper: all of the step           caution:  b ← b·[b·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: no bounds                 trust_clip:  ratio ← clip(ratio/lr, low, high);  (0, 1) is LARC's min(ratio, lr)
 """
@@ -31,6 +32,7 @@ from layerwise.checks import NONE, number, one_of, pair
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import (
     OFF,
+    Caution,
     ClippedByNorm,
     L2Penalty,
     Scheduled,
@@ -45,6 +47,7 @@ from layerwise.rules.parts import (
     Trust,
     add,
     between,
+    cautious,
     choose,
     clipped,
     floored,
@@ -59,7 +62,7 @@ from layerwise.rules.parts import (
 
 
 @dataclass(frozen=True)
-class Lars(TrustRatio, L2Penalty, ClippedByNorm):
+class Lars(TrustRatio, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS; docs/optimizers/lars.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
@@ -179,6 +182,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     u = k.lr * ratio * r
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
     moved = add(xp, u, k.mu, b) if h.nesterov else b
+    if h.caution:
+        moved, stats["agreeing"] = yield from cautious(xp, moved, g)
     kept = None if state.momentum_buffer is None else b
     return Stepped(((-k.pace, moved),), State(kept), stats)
 

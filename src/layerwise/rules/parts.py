@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import inf, log, sqrt
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, ModelSum, Moves, Now, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, Mean, ModelSum, Moves, Now, Scalar, Squares
 
 
 class Trust(NamedTuple):
@@ -170,6 +170,20 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
         (gg,) = yield (ModelSum(g),)
         g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm, 1.0)
     return g
+
+
+LEAST_SHARE = 1e-3  # of the elements, as which fewer count
+
+
+def cautious(xp: Any, u: Array, g: Array) -> Asking[tuple[Array, Scalar]]:
+    """Return u where its sign is the gradient's, and 0 elsewhere, divided by the share of such elements; and the share.
+
+    By signs, because u·g of small numbers may be 0. What is not a number stays so.
+    """
+    agrees = xp.where(((u > 0) & (g > 0)) | ((u < 0) & (g < 0)), xp.ones_like(u), 0 * u)
+    (share,) = yield (Mean(agrees),)
+    size = at_least(xp, share, LEAST_SHARE)
+    return u * agrees / size, share
 
 
 def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:

@@ -66,6 +66,8 @@ class Adafactor(Optimizer):
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
             of matrices only ("matrix"), two dimensions or groups of them, or none (False).
         min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -116,6 +118,7 @@ class Adafactor(Optimizer):
         warmup_init: bool = False,
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
+        caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -150,6 +153,8 @@ class Lamb(Optimizer):
             the step ("lr").
         decay: Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first
             ("decoupled"), or the gradient ("l2").
+        peak_lr: Multiply decoupled decay by lr/peak_lr as well, so that it fades as lr² does; None does not, and
+            decay="decoupled" is needed.
         grad_averaging: Weigh the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
@@ -159,6 +164,8 @@ class Lamb(Optimizer):
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -197,6 +204,7 @@ class Lamb(Optimizer):
         eps_root: float = 0.0,
         bias_correction: bool | Literal["lr"] = True,
         decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+        peak_lr: float | None = None,
         grad_averaging: bool = True,
         trust_eps: float = 0.0,
         max_weight_norm: float | None = None,
@@ -205,6 +213,7 @@ class Lamb(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -317,6 +326,8 @@ class Lars(Optimizer):
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
+            elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -362,6 +373,7 @@ class Lars(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -42,6 +42,17 @@ LAMB = [
         {**CLIP, "weight_decay": 0.1, "decay": "decoupled"},
         WARM,
     ),
+    case({"caution": True}, {**CLIP, "weight_decay": 0.01, "caution": True}, FLAT),
+    case(
+        {"weight_decay": 0.1, "decoupled_decay": True, "caution": True},
+        {**CLIP, "weight_decay": 0.1, "decay": "decoupled", "caution": True},
+        WARM,
+    ),
+    case(
+        {"weight_decay": 0.1, "decoupled_decay": True, "corrected_weight_decay": True},
+        {**CLIP, "weight_decay": 0.1, "decay": "decoupled", "peak_lr": WARM[0]},
+        WARM,
+    ),
     case({"bias_correction": False}, {**CLIP, "weight_decay": 0.01, "bias_correction": False}, FLAT),
     case({"grad_averaging": False}, {**CLIP, "weight_decay": 0.01, "grad_averaging": False}, FLAT),
     case(
@@ -107,6 +118,16 @@ ADAFACTOR = [
         NONE,
     ),
     case(
+        {"min_dim_size_to_factor": 2, "weight_decay": 0.1, "betas": [0.9, 0.999], "caution": True},
+        {"min_dim_size_to_factor": 3, "weight_decay": 0.1, "decay_scale": "step", "beta1": 0.9, "caution": True},
+        WARM,
+    ),
+    case(
+        {"min_dim_size_to_factor": 2, "betas": [0.9, 0.999], "caution": True},
+        {"min_dim_size_to_factor": 3, "beta1": 0.9, "caution": True},
+        NONE,
+    ),
+    case(
         {"min_dim_size_to_factor": 2, "warmup_init": True},
         {"min_dim_size_to_factor": 3, "warmup_init": True},
         NONE,
@@ -134,11 +155,11 @@ LICENCES = {
 def main():
     version = importlib.metadata.version("timm")
     notes = {
-        "Lamb": "caution and corrected_weight_decay, which ours has not, were left at their default, off.",
+        "Lamb": "corrected_weight_decay takes the first lr for the largest, which is ours' peak_lr.",
         "Lars": "trust_clip bounds ratio / lr from above only, which for a positive ratio is LARC's (0, 1) too.",
         "Adafactor": "lrs of null: the relative step. A dimension must exceed min_dim_size_to_factor in timm, and "
         "reach it in ours. Where the first two of three dimensions both exceed it, timm factors these, otherwise the "
-        "last two. caution, which ours has not, was left off.",
+        "last two.",
     }
     for name, cases in {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR}.items():
         optimizer = getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)

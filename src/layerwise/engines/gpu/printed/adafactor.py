@@ -240,6 +240,170 @@ def adafactor_with_exp_avg_scale_parameter_false_report(k, S, n, to):
     tl.store(to + 1, clip)
 
 
+@triton.jit
+def adafactor_with_exp_avg_caution_true_values(k, a, COMPUTE: tl.constexpr):
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    eps1 = tl.load(k + EPS1).to(COMPUTE)
+    least = tl.load(k + LEAST).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    lam_ = tl.load(a + 1).to(COMPUTE)
+    size = tl.load(a + 2).to(COMPUTE)
+    size_ = tl.load(a + 3).to(COMPUTE)
+    return (b2, a2, eps1, least, b1, step, lam_, size, size_)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_terms_0(k, p, g, s):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    return (p, u)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_terms_1(k, p, g, s):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    e = b1 * exp_avg + step * u
+    agrees = tl.where(((e > 0.0) & (g > 0.0)) | ((e < 0.0) & (g < 0.0)), 1.0, 0.0 * e)
+    return (agrees,)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_apply(k, p, g, s, x):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    agrees = x[0]
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    e = b1 * exp_avg + step * u
+    moved = e * agrees / size_
+    return (p - lam_ * p - size * moved, V_, e)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_answer_0(k, S, n, a):
+    pp = S[0] / n
+    uu = S[1] / n
+    rms = root(uu)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
+    inside = tl.load(k + INSIDE) == 1.0
+    rms_p = root(pp)
+    scale = at_least(rms_p, tl.load(k + EPS2))
+    alpha = tl.load(k + RHO) * scale
+    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
+    size = tl.where(inside, 1.0, alpha)
+    tl.store(a + 0, tl.load(k + A1) * clip * tl.where(inside, alpha, 1.0))
+    tl.store(a + 1, lam)
+    tl.store(a + 2, size)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_answer_1(k, S, n, a):
+    share = S[2] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 3, size)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_report(k, S, n, to):
+    pp = S[0] / n
+    uu = S[1] / n
+    share = S[2] / n
+    rms = root(uu)
+    rms_p = root(pp)
+    scale = at_least(rms_p, tl.load(k + EPS2))
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
+    tl.store(to + 0, rms)
+    tl.store(to + 1, scale * clip)
+    tl.store(to + 2, share)
+    tl.store(to + 3, rms_p)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_values(k, a, COMPUTE: tl.constexpr):
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    eps1 = tl.load(k + EPS1).to(COMPUTE)
+    least = tl.load(k + LEAST).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    lam_ = (tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)).to(COMPUTE)
+    size = tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)).to(COMPUTE)
+    size_ = tl.load(a + 1).to(COMPUTE)
+    return (b2, a2, eps1, least, b1, step, lam_, size, size_)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_0(k, p, g, s):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    return (u,)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_1(k, p, g, s):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    e = b1 * exp_avg + step * u
+    agrees = tl.where(((e > 0.0) & (g > 0.0)) | ((e < 0.0) & (g < 0.0)), 1.0, 0.0 * e)
+    return (agrees,)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_apply(k, p, g, s, x):
+    b2, a2, eps1, least, b1, step, lam_, size, size_ = k
+    V, exp_avg = s
+    agrees = x[0]
+    G = g * g
+    V_ = b2 * V + a2 * (G + eps1)
+    u = g / at_least(root(V_), least)
+    e = b1 * exp_avg + step * u
+    moved = e * agrees / size_
+    return (p - lam_ * p - size * moved, V_, e)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_0(k, S, n, a):
+    uu = S[0] / n
+    rms = root(uu)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
+    inside = tl.load(k + INSIDE) == 1.0
+    tl.store(a + 0, tl.load(k + A1) * clip * tl.where(inside, tl.load(k + RHO), 1.0))
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_1(k, S, n, a):
+    share = S[1] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_report(k, S, n, to):
+    uu = S[0] / n
+    share = S[1] / n
+    rms = root(uu)
+    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
+    tl.store(to + 0, rms)
+    tl.store(to + 1, clip)
+    tl.store(to + 2, share)
+
+
 PROGRAMS = {
     "Adafactor": Program(
         states=("exp_avg_sq",),
@@ -300,5 +464,41 @@ PROGRAMS = {
         apply=adafactor_with_exp_avg_scale_parameter_false_apply,
         answers=(adafactor_with_exp_avg_scale_parameter_false_answer,),
         report=adafactor_with_exp_avg_scale_parameter_false_report,
+    ),
+    "AdafactorWithExpAvgCautionTrue": Program(
+        states=("exp_avg_sq", "exp_avg"),
+        rounds=(("MeanSquare", "MeanSquare"), ("Mean",)),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=3,
+        cached=(0,),
+        rereads=True,
+        values=adafactor_with_exp_avg_caution_true_values,
+        keep=None,
+        terms=(adafactor_with_exp_avg_caution_true_terms_0, adafactor_with_exp_avg_caution_true_terms_1),
+        apply=adafactor_with_exp_avg_caution_true_apply,
+        answers=(adafactor_with_exp_avg_caution_true_answer_0, adafactor_with_exp_avg_caution_true_answer_1),
+        report=adafactor_with_exp_avg_caution_true_report,
+    ),
+    "AdafactorWithExpAvgCautionTrueScaleParameterFalse": Program(
+        states=("exp_avg_sq", "exp_avg"),
+        rounds=(("MeanSquare",), ("Mean",)),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=3,
+        cached=(0,),
+        rereads=True,
+        values=adafactor_with_exp_avg_caution_true_scale_parameter_false_values,
+        keep=None,
+        terms=(
+            adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_0,
+            adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_1,
+        ),
+        apply=adafactor_with_exp_avg_caution_true_scale_parameter_false_apply,
+        answers=(
+            adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_0,
+            adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_1,
+        ),
+        report=adafactor_with_exp_avg_caution_true_scale_parameter_false_report,
     ),
 }

@@ -157,6 +157,183 @@ def lamb_adapt_false_report(k, S, n, to):
     tl.store(to + 0, 1.0)
 
 
+@triton.jit
+def lamb_caution_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    step = tl.load(a + 1).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step)
+
+
+@triton.jit
+def lamb_caution_true_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    m, v = s
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    return (m_, v_)
+
+
+@triton.jit
+def lamb_caution_true_terms_0(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    m, v = s
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    g_ = g + l2 * p
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    return (agrees,)
+
+
+@triton.jit
+def lamb_caution_true_terms_1(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    m, v = s
+    p_ = p - shrink * p
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    g_ = g + l2 * p
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    u_ = u * agrees / size
+    r = u_ + lam * p_
+    return (p_, r)
+
+
+@triton.jit
+def lamb_caution_true_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    m, v = s
+    r = x[1]
+    p_ = p - shrink * p
+    return (p_ - step * r, m, v)
+
+
+@triton.jit
+def lamb_caution_true_answer_0(k, S, n, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lamb_caution_true_answer_1(k, S, n, a):
+    pp = S[1]
+    rr = S[2]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 1, tl.load(k + LR) * ratio_)
+
+
+@triton.jit
+def lamb_caution_true_report(k, S, n, to):
+    share = S[0] / n
+    pp = S[1]
+    rr = S[2]
+    norm_p = root(pp)
+    norm_r = root(rr)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_r)
+    tl.store(to + 2, ratio_)
+    tl.store(to + 3, share)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    return (m_, v_)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_terms(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    g_ = g + l2 * p
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    return (agrees,)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    agrees = x[0]
+    p_ = p - shrink * p
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    u_ = u * agrees / size
+    r = u_ + lam * p_
+    return (p_ - lr * r, m, v)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_answer(k, S, n, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_report(k, S, n, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
 PROGRAMS = {
     "Lamb": Program(
         states=("exp_avg", "exp_avg_sq"),
@@ -187,5 +364,35 @@ PROGRAMS = {
         apply=lamb_adapt_false_apply,
         answers=(),
         report=lamb_adapt_false_report,
+    ),
+    "LambCautionTrue": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        rounds=(("Mean",), ("Squares", "Squares")),
+        keeps=0,
+        keep_writes=3,
+        apply_writes=0,
+        cached=(1,),
+        rereads=True,
+        values=lamb_caution_true_values,
+        keep=lamb_caution_true_keep,
+        terms=(lamb_caution_true_terms_0, lamb_caution_true_terms_1),
+        apply=lamb_caution_true_apply,
+        answers=(lamb_caution_true_answer_0, lamb_caution_true_answer_1),
+        report=lamb_caution_true_report,
+    ),
+    "LambCautionTrueAdaptFalse": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        rounds=(("Mean",),),
+        keeps=0,
+        keep_writes=3,
+        apply_writes=0,
+        cached=(0,),
+        rereads=True,
+        values=lamb_caution_true_adapt_false_values,
+        keep=lamb_caution_true_adapt_false_keep,
+        terms=(lamb_caution_true_adapt_false_terms,),
+        apply=lamb_caution_true_adapt_false_apply,
+        answers=(lamb_caution_true_adapt_false_answer,),
+        report=lamb_caution_true_adapt_false_report,
     ),
 }

@@ -226,6 +226,294 @@ def lars_adapt_false_nesterov_true_report(k, S, n, to):
 
 
 @triton.jit
+def lars_caution_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, pace, step, size)
+
+
+@triton.jit
+def lars_caution_true_terms_0(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_caution_true_terms_1(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    return (agrees,)
+
+
+@triton.jit
+def lars_caution_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    moved = b_ * agrees / size
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_caution_true_answer_0(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_caution_true_answer_1(k, S, n, a):
+    share = S[2] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def lars_caution_true_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    share = S[2] / n
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+    tl.store(to + 3, share)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, pace, step, size)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_terms_0(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_terms_1(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    return (agrees,)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, pace, step, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    moved_ = moved * agrees / size
+    return (p - pace * moved_, b_)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_answer_0(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_answer_1(k, S, n, a):
+    share = S[2] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def lars_caution_true_nesterov_true_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    share = S[2] / n
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+    tl.store(to + 3, share)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_terms(k, p, g, s):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    return (agrees,)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    moved = b_ * agrees / size
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_answer(k, S, n, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_report(k, S, n, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_nesterov_true_terms(k, p, g, s):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    return (agrees,)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    moved_ = moved * agrees / size
+    return (p - pace * moved_, b_)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_nesterov_true_answer(k, S, n, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_nesterov_true_report(k, S, n, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
+@triton.jit
 def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
@@ -311,6 +599,136 @@ def lars_without_momentum_buffer_adapt_false_report(k, S, n, to):
     tl.store(to + 0, 1.0)
 
 
+@triton.jit
+def lars_without_momentum_buffer_caution_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, lam, lam_x, pace, step, size)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_terms_0(k, p, g, s):
+    l2, lam, lam_x, pace, step, size = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_terms_1(k, p, g, s):
+    l2, lam, lam_x, pace, step, size = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    return (agrees,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, pace, step, size = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    moved = u * agrees / size
+    return (p - pace * moved,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_answer_1(k, S, n, a):
+    share = S[2] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_report(k, S, n, to):
+    pp = S[0]
+    xx = S[1]
+    share = S[2] / n
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+    tl.store(to + 3, share)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lr, pace, size)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_adapt_false_terms(k, p, g, s):
+    l2, lam, lr, pace, size = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    return (agrees,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, pace, size = k
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    moved = u * agrees / size
+    return (p - pace * moved,)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_adapt_false_answer(k, S, n, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lars_without_momentum_buffer_caution_true_adapt_false_report(k, S, n, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
 PROGRAMS = {
     "Lars": Program(
         states=("momentum_buffer",),
@@ -372,6 +790,66 @@ PROGRAMS = {
         answers=(),
         report=lars_adapt_false_nesterov_true_report,
     ),
+    "LarsCautionTrue": Program(
+        states=("momentum_buffer",),
+        rounds=(("Squares", "Squares"), ("Mean",)),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_caution_true_values,
+        keep=None,
+        terms=(lars_caution_true_terms_0, lars_caution_true_terms_1),
+        apply=lars_caution_true_apply,
+        answers=(lars_caution_true_answer_0, lars_caution_true_answer_1),
+        report=lars_caution_true_report,
+    ),
+    "LarsCautionTrueNesterovTrue": Program(
+        states=("momentum_buffer",),
+        rounds=(("Squares", "Squares"), ("Mean",)),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_caution_true_nesterov_true_values,
+        keep=None,
+        terms=(lars_caution_true_nesterov_true_terms_0, lars_caution_true_nesterov_true_terms_1),
+        apply=lars_caution_true_nesterov_true_apply,
+        answers=(lars_caution_true_nesterov_true_answer_0, lars_caution_true_nesterov_true_answer_1),
+        report=lars_caution_true_nesterov_true_report,
+    ),
+    "LarsCautionTrueAdaptFalse": Program(
+        states=("momentum_buffer",),
+        rounds=(("Mean",),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_caution_true_adapt_false_values,
+        keep=None,
+        terms=(lars_caution_true_adapt_false_terms,),
+        apply=lars_caution_true_adapt_false_apply,
+        answers=(lars_caution_true_adapt_false_answer,),
+        report=lars_caution_true_adapt_false_report,
+    ),
+    "LarsCautionTrueAdaptFalseNesterovTrue": Program(
+        states=("momentum_buffer",),
+        rounds=(("Mean",),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_caution_true_adapt_false_nesterov_true_values,
+        keep=None,
+        terms=(lars_caution_true_adapt_false_nesterov_true_terms,),
+        apply=lars_caution_true_adapt_false_nesterov_true_apply,
+        answers=(lars_caution_true_adapt_false_nesterov_true_answer,),
+        report=lars_caution_true_adapt_false_nesterov_true_report,
+    ),
     "LarsWithoutMomentumBuffer": Program(
         states=(),
         rounds=(("Squares", "Squares"),),
@@ -401,5 +879,38 @@ PROGRAMS = {
         apply=lars_without_momentum_buffer_adapt_false_apply,
         answers=(),
         report=lars_without_momentum_buffer_adapt_false_report,
+    ),
+    "LarsWithoutMomentumBufferCautionTrue": Program(
+        states=(),
+        rounds=(("Squares", "Squares"), ("Mean",)),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=0,
+        cached=(),
+        rereads=True,
+        values=lars_without_momentum_buffer_caution_true_values,
+        keep=None,
+        terms=(lars_without_momentum_buffer_caution_true_terms_0, lars_without_momentum_buffer_caution_true_terms_1),
+        apply=lars_without_momentum_buffer_caution_true_apply,
+        answers=(
+            lars_without_momentum_buffer_caution_true_answer_0,
+            lars_without_momentum_buffer_caution_true_answer_1,
+        ),
+        report=lars_without_momentum_buffer_caution_true_report,
+    ),
+    "LarsWithoutMomentumBufferCautionTrueAdaptFalse": Program(
+        states=(),
+        rounds=(("Mean",),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=0,
+        cached=(),
+        rereads=True,
+        values=lars_without_momentum_buffer_caution_true_adapt_false_values,
+        keep=None,
+        terms=(lars_without_momentum_buffer_caution_true_adapt_false_terms,),
+        apply=lars_without_momentum_buffer_caution_true_adapt_false_apply,
+        answers=(lars_without_momentum_buffer_caution_true_adapt_false_answer,),
+        report=lars_without_momentum_buffer_caution_true_adapt_false_report,
     ),
 }
