@@ -478,7 +478,7 @@ void Batch::answer(Layer& l, Work work) {
   if (work.kind != MEASURE) return;  // of a norm of all, every layer's part is waited for
   const int round = work.round, first = l.first(round);
   for (int i = first; i < first + l.sums(round); i++)
-    if (l.program->totals[i] != SQUARES) l.totals[i] /= at_least(l.entries, 1);
+    if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
   l.program->answer(l.f ? 0 : round, l.k, l.totals, l.answers);
   if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, stats_[size_t(index(l))].data());

@@ -11,8 +11,10 @@ inline constexpr double NO_BOUND = __builtin_inf();
 // what compact formats store.
 enum Dtype : uint8_t { F32, F64, BF16, F16, COUNT, I8, U8, I16 };
 
-// What a rule requests of a layer: Σx², its mean, or the mean of x.
-enum Total : uint8_t { NONE, SQUARES, MEAN_SQUARE, MEAN };
+// What a rule requests of a layer: Σx², its mean, or the mean or the sum of x.
+enum Total : uint8_t { NONE, SQUARES, MEAN_SQUARE, MEAN, SUM };
+constexpr bool is_plain(Total total) { return total == MEAN || total == SUM; }  // of the terms, and not of their squares
+constexpr bool is_mean(Total total) { return total == MEAN || total == MEAN_SQUARE; }
 
 // The weights, the gradient, and the parts of the state that have their shape, in the rule's order: counted in bytes. The
 // others are no arrays of the caller. ROW and COL are places among the row and column statistics, counted in entries; INDEX

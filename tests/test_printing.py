@@ -54,10 +54,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "&": np.logical_and,
     "|": np.logical_or,
     "neg": np.negative,
+    "abs": np.abs,
     "sqrt": np.sqrt,
     "where": np.where,
 }
-SUMS = {"Squares": lambda x: np.sum(x * x), "MeanSquare": lambda x: np.mean(x * x), "Mean": np.mean}
+SUMS = {"Squares": lambda x: np.sum(x * x), "MeanSquare": lambda x: np.mean(x * x), "Mean": np.mean, "Sum": np.sum}
 
 
 def value_of(x: Any, known: dict[Any, Any]) -> Any:
@@ -174,13 +175,13 @@ def test_a_changed_rule_is_printed_changed(tmp_path: Path, old: str, new: str, l
 
 
 UNSEEN = '''
-"""A rule with three states, a flag and two rounds, one of which is of terms and not of squares."""
+"""A rule with three states, a flag and two rounds, whose sums are of squares and of terms as they are."""
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, Hyper, Scheduled, flag, lr_option, option, weight_decay_option
-from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped
+from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped, Sum
 from layerwise.rules.parts import choose, clipped, is_zero, length, ready, square
 
 @dataclass(frozen=True)
@@ -218,9 +219,9 @@ def step(xp, p, g, state, h, now):
     u = xp.where(m > 0, 1.0, -1.0) * xp.sqrt(most) if h.signed else m / (xp.sqrt(most) + 1e-8)
     u = h.weight(u) ** 2 / h.rate + now.weight_decay * p
     m, v, most = yield Keep(State(m, v, most))
-    pp, uu = yield Squares(p), Squares(u)
+    pp, uu, pu = yield Squares(p), Squares(u), Sum(p * u)
     w, x = length(xp, pp, p), length(xp, uu, u)
-    ratio = choose(xp, (w != 0) & (x != 0), w / choose(xp, x == 0, 1.0, x), 1.0)
+    ratio = choose(xp, (w != 0) & (x != 0), w / choose(xp, x == 0, 1.0, x), 1.0) * (1 + pu / (1 + abs(pu)))
     return Stepped(((-now.lr * ratio, u),), State(m, v, most), {"trust_ratio": ratio})
 '''
 
@@ -237,7 +238,7 @@ def test_a_rule_that_nobody_has_seen(tmp_path: Path) -> None:
     for signed in (False, True):
         h = entry.hyper(lr=0.1, weight_decay=0.1, signed=signed)
         program = found.structures.programs[((True,) * 3, signed)]
-        assert (program.keeps, [len(one) for one in program.rounds]) == (1, [1, 2])
+        assert (program.keeps, [len(one) for one in program.rounds]) == (1, [1, 3])
         draw = np.random.default_rng(5)
         p, grads = draw.normal(size=7), draw.normal(size=(STEPS, 7))
         expected = trajectory(NAMESPACES[0], entry.rule, h, [p], [[g] for g in grads])
@@ -273,8 +274,8 @@ def State_fields(entry: Entry) -> tuple[str, ...]:  # noqa: N802
         ("State(m, v, most), {", "State(m, v, 0.0), {", "its state `most` becomes a number"),
         ('{"trust_ratio": ratio}', '{"trust_ratio": u}', "it reports `trust_ratio` of each element"),
         (
-            "pp, uu = yield Squares(p), Squares(u)",
-            "pp, uu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
+            "pp, uu, pu = yield Squares(p), Squares(u), Sum(p * u)",
+            "pp, uu, pu, *_ = yield (Squares(p),) * 2 + (Squares(u),) * 3",
             "at most 4 sums",
         ),
         ("g = ready(xp, g, h, now)", "pass", "does not make the gradient `ready`"),

@@ -40,7 +40,7 @@ TAKEN = {
     *("auto", "this", "delete", "union", "register", "static", "switch", "case", "do", "operator", "private", "public"),
 }
 CONDITIONS = {*COMPARISON.values(), "~"}
-KINDS = {"Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
+KINDS = {"Sum": "SUM", "Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
 
 
 class Cpp(Language):

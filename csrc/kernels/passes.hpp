@@ -41,7 +41,7 @@ inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
 
 template <class R, int ROUND, class U>
 inline U summed(U x, int i) {
-  return R::TOTALS[ROUND][i] == MEAN ? x : x * x;
+  return is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
 }
 
 // Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
@@ -111,7 +111,7 @@ __attribute__((noinline, cold)) void add_wide(const R k, const Arrays<T, S> at, 
 template <class R, int ROUND, int I, class T>
 inline bool is_fine(const T* block) {
   if constexpr (I == R::SUMS[ROUND]) return true;
-  else return (R::TOTALS[ROUND][I] == MEAN || fits(block[I])) && is_fine<R, ROUND, I + 1>(block);
+  else return (is_plain(R::TOTALS[ROUND][I]) || fits(block[I])) && is_fine<R, ROUND, I + 1>(block);
 }
 
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>

@@ -3,6 +3,7 @@
 from layerwise.drive.parts import Others, TensorRequest, in_rounds
 from layerwise.drive.requests import (
     MEANS,
+    PLAIN,
     Answer,
     PartialSum,
     Request,
@@ -16,6 +17,7 @@ from layerwise.drive.whole import local
 
 __all__ = [
     "MEANS",
+    "PLAIN",
     "Answer",
     "Others",
     "PartialSum",

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares, Sum
 from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
-Request = Mean | Squares | MeanSquare | ModelSum
+Request = Sum | Mean | Squares | MeanSquare | ModelSum
 Requests = tuple[Request, ...]
 Answer = tuple[Array, ...]
+PLAIN = (Sum, Mean)  # of terms as they are; all others are of their squares
 MEANS = (Mean, MeanSquare)
 
 
@@ -53,7 +54,7 @@ def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
 
 def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
     """Sum the terms of a request that are here over these dimensions."""
-    if isinstance(request, Mean):
+    if isinstance(request, PLAIN):
         return _summed(xp, request.terms, dims)
     squares = sum_of_squares(xp, request.terms, dims)
     # Tensors of any number of dimensions add to it.

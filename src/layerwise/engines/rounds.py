@@ -8,9 +8,9 @@ from typing import Any
 from layerwise.drive import Others, Request, TensorRequest, dims_of
 from layerwise.engines import Job
 from layerwise.engines.programs import program_for
-from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares
+from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 
-REQUESTS: dict[str, type[Request]] = {one.__name__: one for one in (Mean, MeanSquare, Squares)}
+REQUESTS: dict[str, type[Request]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 
 
 class Rounds:

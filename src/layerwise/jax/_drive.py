@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import MEANS, dims_of, partial_sum
+from layerwise.drive import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, Wanted, completed, first_column, measured
 from layerwise.jax._recompute import Namespace, Running
 from layerwise.jax._unread import Unread
-from layerwise.rules.asks import Asking, Mean, ModelSum, Now, Stepped
+from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -113,7 +113,7 @@ def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Rou
     for i, own in requests.items():
         found = rules[i].again(own, range(len(own))) if rules[i].recomputes else dict(enumerate(own))
         for k, request in found.items():
-            if isinstance(request, Mean):
+            if isinstance(request, PLAIN):
                 sums[i, k] = partial_sum(jnp, request, tasks[i].dims_of(request))
             elif rules[i].recomputes:
                 wanted = _wanted(tasks[i], request)

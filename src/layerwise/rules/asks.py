@@ -13,6 +13,12 @@ Statistic = Annotated[Nonnegative, "of rows or columns"]
 T = TypeVar("T")
 
 
+class Sum(NamedTuple):
+    """The sum of `terms` over the whole tensor, or the whole of each block."""
+
+    terms: Array
+
+
 class Mean(NamedTuple):
     """The sum of `terms` over `dims` of the tensor, each kept with size 1, divided by its number of entries along them.
 
@@ -75,4 +81,4 @@ class Stepped(NamedTuple):
     stats: dict[str, Array]  # its answers and what it made of them, per tensor or block
 
 
-Asking = Generator[tuple[Mean | Squares | MeanSquare | ModelSum, ...] | Keep, Any, T]
+Asking = Generator[tuple[Sum | Mean | Squares | MeanSquare | ModelSum, ...] | Keep, Any, T]

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Others, TensorRequest
+from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import passes
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.program import Program
 from layerwise.rules import asks
+
+AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 
 
 class Spans(NamedTuple):
@@ -86,7 +88,7 @@ class Passes:
             call.each(
                 passes.measure, [group], tables.answers, tables.partials, tables.partials.shape[1],
                 VALUES=program.values, KEEP=program.keep, TERMS=program.terms[number], STATES=len(program.states),
-                SUMS=len(kinds), PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind == "Mean"), KEEPS=keeps,
+                SUMS=len(kinds), PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
                 WRITES=program.keep_writes if keeps and not late else 0,
                 LAST=keeps and not late and last and not program.rereads,
             )  # fmt: skip

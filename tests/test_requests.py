@@ -1,0 +1,91 @@
+"""Requests of terms as they are: every driver and engine answers the same, for whole tensors and for blocks."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from engines.test_rounds import Cut, in_parts, step_parts
+from engines.worlds import WORLDS, Job, World, mapped
+
+from layerwise.engines.rule import RuleEngine
+from layerwise.numpy import _arrays
+from layerwise.rules.asks import Mean, Now, Stepped, Sum
+from layerwise.rules.lamb import Lamb
+
+SHAPE = (6, 5, 4)
+NOW = Now(1, 1.0, 0.0)
+each_layer = pytest.mark.parametrize("block_dims", [(), (0,), (0, 2)])
+
+
+class State(NamedTuple):
+    total: Any
+
+
+def step(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
+    total, mean = yield Sum(p * g), Mean(p * g)
+    return Stepped(((total, g), (mean, p)), State(state.total + 0 * p + total), {"total": total, "mean": mean})
+
+
+RULE = ModuleType("asking")  # which has a hash, as engines need it
+RULE.__dict__.update(step=step, State=State, shapes=lambda h, shape: State(shape))
+
+
+def job_of(block_dims: tuple[int, ...], shape: tuple[int, ...] = SHAPE) -> Job:
+    draw = np.random.default_rng(3)
+    p, g = draw.normal(size=shape), draw.normal(size=shape)
+    return Job(RULE, Lamb(), NOW, p, g, State(np.zeros(shape)), block_dims)
+
+
+def expected(job: Job) -> tuple[np.ndarray, np.ndarray]:
+    """The weights, and the total at each element."""
+    dims = tuple(d for d in range(job.p.ndim) if d not in job.block_dims)
+    terms = job.p * job.g
+    total = np.broadcast_to(terms.sum(dims, keepdims=True), job.p.shape)
+    return job.p + total * job.g + terms.mean(dims, keepdims=True) * job.p, total
+
+
+def check(job: Job, weights: Any, total: Any) -> None:
+    for mine, its in zip((weights, total), expected(job), strict=True):
+        np.testing.assert_allclose(np.asarray(mine), its, rtol=1e-12)
+
+
+@each_layer
+@pytest.mark.parametrize("size", [None, 1, 7, 40])
+def test_of_a_whole_tensor_and_of_slices(block_dims: tuple[int, ...], size: int | None) -> None:
+    job, engine = job_of(block_dims), RuleEngine(_arrays.Arrays(), size)
+    ours = mapped(job, np.copy)
+    World("numpy", engine, np.asarray, np.copy, ()).rule.step([ours])
+    check(job, ours.p, ours.state.total)
+
+
+@each_layer
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_of_parts(block_dims: tuple[int, ...], world: World) -> None:
+    """Two small tensors of one kind, which may be stacked."""
+    jobs, cut = [job_of(block_dims)] * 2, Cut(1, (3,))
+    parts = [in_parts(job, cut, 2) for job in jobs]
+    step_parts(
+        world.engine_of_rule, [list(seat) for seat in zip(*parts, strict=True)], [SHAPE] * 2, [cut] * 2, world.array
+    )
+    for job, own in zip(jobs, parts, strict=True):
+        check(job, *(np.concatenate(both, 1) for both in zip(*((one.p, one.state.total) for one in own), strict=True)))
+
+
+@each_layer
+@pytest.mark.parametrize("large", [1, 1 << 16], ids=["computed again", "kept"])
+def test_under_jax(block_dims: tuple[int, ...], large: int, jax64: Any, monkeypatch: Any) -> None:
+    from layerwise.jax import _drive
+    from layerwise.rules.parts import moved
+
+    monkeypatch.setattr(_drive, "LARGE", large)
+    job = job_of(block_dims)
+
+    def stepped(p: Any, g: Any, total: Any) -> Any:
+        task = _drive.Task(RULE, job.h, SHAPE, block_dims, (p, g, total), NOW, p.dtype)
+        [done] = _drive.driven([task])
+        return moved(jax64.numpy, p, done.moves), done.state.total
+
+    check(job, *jax64.jit(stepped)(job.p, job.g, job.state.total))
