@@ -42,6 +42,7 @@ int64_t cached_bytes() {
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
 #include "kernels/hash.hpp"
+#include "kernels/convert.hpp"
 
 // Makes the keys of a step (src/layerwise/storage/bits.py, `at_step`).
 void draw(Storage& storage, uint64_t t) {
@@ -130,6 +131,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     if (dim.kind == COL) dim.stride[ROLE_R] = dim.stride[ROLE_SUM_R] = 0;
     if (dim.kind == ROW) dim.stride[ROLE_C] = dim.stride[ROLE_SUM_C] = 0;
     if (dim.kind != P) dim.stride[ROLE_SUM_M] = 0;
+    for (int i = 0; i < LAYER_STATES; i++) dim.stride[ROLE_L0 + i] = 0;
     all.push_back(dim);
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -155,6 +157,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
     l.direct[r] = !t.arrays[size_t(r)].present;
   }
+  for (int i = 0; i < LAYER_STATES; i++) l.own_dtype[i] = t.arrays[size_t(ROLE_L0 + i)].dtype;
   for (size_t d = 0; d < dims.size(); d++) {
     l.size[d] = dims[d].size;
     for (size_t r = 0; r < ARRAYS; r++) l.stride[d][r] = dims[d].stride[r];
@@ -330,6 +333,7 @@ void Batch::place(int tensor, Role role, char* address) {
     char* at = address + base_[size_t(i)][role];
     if (role == ROLE_R) l.f->stored_R = at;
     else if (role == ROLE_C) l.f->stored_C = at;
+    else if (role >= ROLE_L0) l.own[role - ROLE_L0] = at;
     else {
       const int64_t size = size_of(l.dtype[role]);
       l.data[role] = at;
@@ -376,7 +380,7 @@ void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
     const Layer& l = layers_[i];
     stats_[i].fill(0);
-    if (l.rounds() == 0) l.program->report(l.k, l.totals, stats_[i].data());
+    if (l.rounds() == 0) l.program->report(l.k, l.totals, remembered(l).data(), stats_[i].data());
   }
 }
 
@@ -451,7 +455,11 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   double* sums = l.partial + SUMS * chunk;
   if (work.kind == PREPARE) return clear_factors(l);
   if (work.kind == STORE) return store_factors(l);
-  if (work.kind == APPLY) return passes.apply(l, chunk);
+  if (work.kind == APPLY) {
+    passes.apply(l, chunk);
+    if (chunk == 0 && l.program->layer_states) remember(l);  // which none of its chunks reads
+    return;
+  }
   if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
   else k.square(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
@@ -480,8 +488,23 @@ void Batch::answer(Layer& l, Work work) {
   for (int i = first; i < first + l.sums(round); i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
-  l.program->answer(l.f ? 0 : round, l.k, l.totals, l.answers);
-  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, stats_[size_t(index(l))].data());
+  const auto old = remembered(l);
+  l.program->answer(l.f ? 0 : round, l.k, l.totals, old.data(), l.answers);
+  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, old.data(), stats_[size_t(index(l))].data());
+}
+
+// The numbers of a layer's state as the step before left them.
+std::array<double, LAYER_STATES> Batch::remembered(const Layer& l) {
+  std::array<double, LAYER_STATES> found{};
+  for (int i = 0; i < l.program->layer_states; i++) load<double>(l.own_dtype[i], l.own[i], 0, 1, &found[size_t(i)]);
+  return found;
+}
+
+// Stores them as this step leaves them, made of all totals.
+void Batch::remember(Layer& l) {
+  double made[LAYER_STATES] = {};
+  l.program->remember(l.k, l.totals, remembered(l).data(), made);
+  for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 
 void Batch::answer_model() {

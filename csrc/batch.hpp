@@ -22,11 +22,11 @@ struct Array {
 };
 
 // Roles of a tensor's arrays: p, g, the parts of the state with their shape, then Adafactor's R and C. The next three are
-// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix. The
-// last two number the elements, as the operands of the same names do.
+// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix. Then
+// come two that number the elements, as the operands of the same names do, and the numbers of each layer.
 enum Role {
   ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M,
-  ROLE_INDEX, ROLE_GROUP, ROLES
+  ROLE_INDEX, ROLE_GROUP, ROLE_L0, ROLE_L1, ROLES
 };
 
 // How the arrays of a tensor are stored, where not all are plain.
@@ -157,6 +157,8 @@ class Batch {
   void add_up(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
   void answer_model();
+  static std::array<double, LAYER_STATES> remembered(const Layer& layer);
+  static void remember(Layer& layer);
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
 
   std::vector<Tensor> tensors_;

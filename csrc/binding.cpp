@@ -67,10 +67,16 @@ nb::handle field(PyObject* job, Field which) {
   return PyTuple_GET_ITEM(job, which);
 }
 
-// The roles of the parts of a state that there are. Adafactor's rows and columns come before the part of p's shape.
-Role role_of(int part, bool factored) {
-  if (!factored) return Role(ROLE_S0 + part);
-  return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
+// How many parts of a state there are, and their roles. Adafactor's rows and columns come before the part of p's shape.
+int parts_of(const Form& form) {
+  const Program& program = programs[form.program];
+  return program.states + program.layer_states + (form.rows.empty() ? 0 : 1);
+}
+Role role_of(int part, const Form& form) {
+  if (!form.rows.empty()) return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
+  const unsigned of_layer = programs[form.program].of_layer;
+  const int before = __builtin_popcount(of_layer & ((1u << part) - 1));
+  return of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before);
 }
 
 // The numbers of a step, which Python computes from the hyperparameters and `now` of a job: for many tensors the same.
@@ -237,20 +243,20 @@ class Jobs {
     const auto [program, own, model, rows, cols, storage] = nb::cast<Formed>(given);
     if (program < 0 || program >= program_count) throw nb::value_error("there is no such program");
     Form form{program, own, model, rows, cols, {}};
-    if (storage) form.formats = formats_of(*storage, !rows.empty());
+    if (storage) form.formats = formats_of(*storage, form);
     return form;
   }
 
   // The rows of groups, the number of the first element in the whole tensor and its strides there; then for the weights
   // and each part of the state None, or the format, whether it draws random bits, and its key.
-  static Formats formats_of(const StoredForm& given, bool factored) {
+  static Formats formats_of(const StoredForm& given, const Form& form) {
     const auto& [row_dims, first, stride, arrays] = given;
     Formats found;
     found.row_dims = row_dims, found.index = first, found.stride = stride;
     for (size_t i = 0; i < arrays.size(); i++) {
       if (!arrays[i]) continue;
-      const Role role = i ? role_of(int(i) - 1, factored) : ROLE_P;
-      if (role >= ARRAYS) throw nb::value_error("rows and columns are plain");
+      const Role role = i ? role_of(int(i) - 1, form) : ROLE_P;
+      if (role >= ARRAYS) throw nb::value_error("rows, columns and numbers of a layer are plain");
       const auto [format, draws, first_word, second_word] = *arrays[i];
       found.of[role] = {Format(format), draws, {first_word, second_word}};
     }
@@ -270,6 +276,8 @@ class Jobs {
       std::vector<int64_t> expected = tensor.shape;
       for (int d : role == ROLE_R ? tensor.form.cols : role == ROLE_C ? tensor.form.rows : std::vector<int>{})
         expected.at(size_t(d)) = 1;
+      for (size_t d = 0; role >= ROLE_L0 && d < expected.size(); d++)
+        if (std::find(tensor.block_dims.begin(), tensor.block_dims.end(), int(d)) == tensor.block_dims.end()) expected[d] = 1;
       if (shape != expected) return false;
       tensor.arrays[role] = {true, seen.dtype, seen.stride()};
       return true;
@@ -278,14 +286,14 @@ class Jobs {
     if (!PyTuple_Check(state.ptr())) return false;
     if (!add(ROLE_P, field(job, JOB_P).ptr()) || !add(ROLE_G, g)) return false;
     int part = 0;
+    const int parts = parts_of(tensor.form);
     for (nb::handle one : state) {
       like.parts.push_back(!one.is_none());
       if (one.is_none()) continue;
-      const Role role = role_of(part++, !tensor.form.rows.empty());
-      if (role > ROLE_C || !add(role, one.ptr())) return false;
+      if (part == parts || !add(role_of(part, tensor.form), one.ptr())) return false;
+      part++;
     }
-    const Program& program = programs[tensor.form.program];
-    if (part != program.states + (tensor.form.rows.empty() ? 0 : 1)) return false;
+    if (part != parts) return false;
     return !tensor.form.formats || see_beside(*tensor.form.formats, tensor, like, beside(job));
   }
 

@@ -21,6 +21,7 @@ constexpr bool is_mean(Total total) { return total == MEAN || total == MEAN_SQUA
 // is the number of an element in the whole tensor, and GROUP the same where every row is filled up to whole groups.
 enum Operand { P, G, S0, S1, S2, S3, ROW, COL, INDEX, GROUP, OPERANDS };
 inline constexpr int ARRAYS = 6, STATES = 4;
+inline constexpr int LAYER_STATES = 2;  // parts of the state that are one number of the layer
 inline constexpr int MAX_DIMS = 8;
 inline constexpr int ROUNDS = 3, SUMS = 4, TOTALS = 8, ANSWERS = 8, STATS = 8;  // the most that a program has
 
@@ -59,12 +60,17 @@ struct GradientNumbers {
 // What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
 struct Program {
   const char* name;
-  int states, rounds, caches, keeps;  // `keeps` is the round in which state is stored; −1: with the weights
+  int states, layer_states;           // of the parts of the state: arrays, and numbers of the layer,
+  unsigned of_layer;                  // whose bits these are, in the rule's order
+  int rounds, caches, keeps;          // `keeps` is the round in which state is stored; −1: with the weights
   int numbers;                        // how many coefficients it takes
   int sums[ROUNDS];                   // of each round
   Total totals[TOTALS];               // of all rounds
-  void (*answer)(int round, const double* k, const double* S, double* a);  // S are totals, a are answers
-  void (*report)(const double* k, const double* S, double* stats);
+  // S are totals, `old` are the numbers of the layer's state before the step; answers, measurements and the numbers after
+  // it are made of them.
+  void (*answer)(int round, const double* k, const double* S, const double* old, double* a);
+  void (*report)(const double* k, const double* S, const double* old, double* stats);
+  void (*remember)(const double* k, const double* S, const double* old, double* made);
 };
 
 // The row and column statistics of one factored layer.
@@ -109,6 +115,8 @@ struct Layer {
   double squares;               // Σg²
   double clip_own, clip_model;  // g is divided by these
   double totals[TOTALS], answers[ANSWERS];
+  char* own[LAYER_STATES];  // where the numbers of its state are stored
+  Dtype own_dtype[LAYER_STATES];
 
   char* cached;     // room for what the layer caches, if it does
   double* partial;  // SUMS sums of each chunk

@@ -12,14 +12,20 @@ namespace {
 template <class R>
 Program program_of(const char* name) {
   using N = typename R::Numbers;
-  Program found{name, R::STATES, R::ROUNDS, R::CACHES, R::KEEPS, int(sizeof(N) / sizeof(double)), {}, {}, {}, {}};
-  static_assert(R::ROUNDS <= ROUNDS && R::STATES <= STATES);
+  Program found{name, R::STATES, R::LAYER_STATES, R::OF_LAYER, R::ROUNDS, R::CACHES, R::KEEPS,
+                int(sizeof(N) / sizeof(double)), {}, {}, {}, {}, {}};
+  static_assert(R::ROUNDS <= ROUNDS && R::STATES <= STATES && R::LAYER_STATES <= LAYER_STATES);
   for (int j = 0, at = 0; j < R::ROUNDS; j++) {
     found.sums[j] = R::SUMS[j];
     for (int i = 0; i < R::SUMS[j]; i++) found.totals[at++] = R::TOTALS[j][i];
   }
-  found.answer = [](int round, const double* k, const double* S, double* a) { R::answer(round, *(const N*)k, S, a); };
-  found.report = [](const double* k, const double* S, double* stats) { R::report(*(const N*)k, S, stats); };
+  found.answer = [](int round, const double* k, const double* S, const double* old, double* a) {
+    R::answer(round, *(const N*)k, S, old, a);
+  };
+  found.report = [](const double* k, const double* S, const double* old, double* to) { R::report(*(const N*)k, S, old, to); };
+  found.remember = [](const double* k, const double* S, const double* old, double* to) {
+    R::remember(*(const N*)k, S, old, to);
+  };
   return found;
 }
 

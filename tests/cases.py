@@ -48,6 +48,11 @@ class Case:
         trajectory(NAMESPACES[0], rule, self.hyper(**self.busy), [np.ones((3, 2))], [[np.ones((3, 2))]])
         return len(asked)
 
+    @property
+    def measures_weights(self) -> bool:
+        """Whether a step is measured against the weights, by a ratio or by their root mean square."""
+        return not {"adapt", "scale_parameter"}.isdisjoint(self.options)
+
     def usual(self) -> Options:
         return {name: values[0] for name, values in self.options.items()}
 

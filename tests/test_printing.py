@@ -88,7 +88,7 @@ def stepped(program: Any, given: dict[Any, Any], leaf: Any) -> tuple[Any, dict[s
     for i in program.cached:
         known[leaf("term", i, is_array=True)] = value_of(program.rounds[-1][i].terms, known)
     new = {name: known[leaf("kept", name, is_array=True)] for name in program.keep}
-    new |= {name: value_of(x, known) for name, x in program.state.items()}
+    new |= {name: value_of(x, known) for name, x in {**program.state, **program.remember}.items()}
     return value_of(program.weights, known), new
 
 
@@ -105,7 +105,7 @@ def test_the_program_is_the_rule(case: Any, seed: int) -> None:
     p, grads = draw.normal(size=7), draw.normal(size=(STEPS, 7))
     expected = trajectory(NAMESPACES[0], case.rule, h, [p], [[g] for g in grads])
     state = {
-        name: None if shape is None else np.zeros(7) for name, shape in case.rule.shapes(h, (7,))._asdict().items()
+        name: None if shape is None else np.zeros(shape) for name, shape in case.rule.shapes(h, (7,))._asdict().items()
     }
     key = (presence_of(state.values()), *(form_of(getattr(h, name)) for name in found.structures.options))
     program = found.structures.programs[key]
@@ -114,6 +114,7 @@ def test_the_program_is_the_rule(case: Any, seed: int) -> None:
         given = dict(zip((leaf("coefficient", name, is_array=False) for name in found.numbers), known, strict=True))
         given |= {leaf("input", name, is_array=True): x for name, x in (("p", p), ("g", g))}
         given |= {leaf("state", name, is_array=True): x for name, x in state.items()}
+        given |= {leaf("layer", name, is_array=False): state[name] for name in program.remember}
         p, new = stepped(program, given, leaf)
         state |= new
         np.testing.assert_allclose(p, expected[t - 1][0], rtol=1e-12, atol=1e-14)
@@ -294,6 +295,86 @@ def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why:
     assert UNSEEN.count(old) == 1
     with pytest.raises(NotPrinted, match=why):
         kernels_of(rule_from(tmp_path, "Unseen", UNSEEN.replace(old, new)))
+
+
+LAYERED = '''
+"""A rule whose state has a number of each layer, between two states of elements."""
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import NamedTuple
+from layerwise.checks import number
+from layerwise.hyper import NumberOfLayer, Scheduled, lr_option, option, weight_decay_option
+from layerwise.rules.asks import Array, Keep, Now, PerLayer, Squares, Stepped
+from layerwise.rules.parts import length, ready
+
+@dataclass(frozen=True)
+class Layered(NumberOfLayer):
+    """Options."""
+    lr: Scheduled = lr_option(1e-3)
+    beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
+    weight_decay: Scheduled = weight_decay_option()
+
+class State(NamedTuple):
+    m: Array
+    size: PerLayer
+    e: Array
+
+def shapes(h, shape):
+    return State(shape, h.layer_shape(shape), shape)
+
+def step(xp, p, g, state, h, now):
+    g = ready(xp, g, h, now)
+    m, size, e = state
+    (gg,) = yield (Squares(g),)
+    before, size = size, h.beta * size + length(xp, gg, g)
+    m = h.beta * m + g / size
+    m, size, e = yield Keep(State(m, size, e))
+    (mm,) = yield (Squares(m),)
+    e = e + m * before
+    moves = (-now.lr / (1 + length(xp, mm, m)), m), (-0.1, e)
+    return Stepped(moves, State(m, size, e), {"size": size, "trust_ratio": 1.0})
+'''
+
+
+def test_state_that_is_one_number_of_a_layer(tmp_path: Path) -> None:
+    from kernels import kernels_of
+    from symbols import leaf
+
+    entry = rule_from(tmp_path, "Layered", LAYERED)
+    found = kernels_of(entry)
+    [program] = found.structures.programs.values()
+    assert (program.states, [*program.remember], program.keeps) == (("m", "e"), ["size"], 1)
+    assert "LAYER_STATES = 1, OF_LAYER = 1 << 1;" in found.header
+    draw = np.random.default_rng(5)
+    p, grads = draw.normal(size=7), draw.normal(size=(STEPS, 7))
+    expected = trajectory(NAMESPACES[0], entry.rule, entry.hyper(lr=0.1), [p], [[g] for g in grads])
+    state: dict[str, Any] = {"m": np.zeros(7), "size": np.zeros(1), "e": np.zeros(7)}
+    for t, g in enumerate(grads):
+        known = dict.fromkeys(found.numbers, 0.9) | {"now.lr": 0.1}
+        given = {leaf("coefficient", name, is_array=False): x for name, x in known.items()}
+        given |= {leaf("input", "p", is_array=True): p, leaf("input", "g", is_array=True): g}
+        given |= {leaf("state", name, is_array=True): state[name] for name in program.states}
+        given[leaf("layer", "size", is_array=False)] = state["size"]
+        p, new = stepped(program, given, leaf)
+        state |= new
+        np.testing.assert_allclose(p, expected[t][0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("yield (Squares(g),)", "yield (Squares(g / (1 + size)),)", "with the number of a layer before its first sum"),
+        ("State(m, size, e), {", "State(m, m, e), {", "its state `size` is one number of a layer, and becomes one of"),
+        ("h.layer_shape(shape)", "shape[1:]", "its state `size` has another shape"),
+    ],
+)
+def test_what_cannot_be_printed_of_such_a_state(tmp_path: Path, old: str, new: str, why: str) -> None:
+    from kernels import kernels_of
+    from symbols import NotPrinted
+
+    assert LAYERED.count(old) == 1
+    with pytest.raises(NotPrinted, match=why):
+        kernels_of(rule_from(tmp_path, "Layered", LAYERED.replace(old, new)))
 
 
 def test_state_that_moves_to_another_part_is_stored(tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ def test_stats_are_what_the_step_used(case: Case) -> None:
     before = p.copy()
     opt.step("w", p, g)
     stats = opt.stats()["w"]
-    np.testing.assert_allclose(
-        np.linalg.norm(p - before), 0.5 * stats["trust_ratio"] * stats["update_norm"], rtol=1e-12
-    )
+    if "update_norm" in stats:
+        moved = np.linalg.norm(p - before)
+        np.testing.assert_allclose(moved, 0.5 * stats["trust_ratio"] * stats["update_norm"], rtol=1e-12)
+    else:  # no norm of the update is measured, and so there is no ratio
+        assert stats["trust_ratio"] == 1.0
     if "weight_norm" in stats:
         np.testing.assert_allclose(stats["weight_norm"], 5.0)
 
@@ -131,7 +133,8 @@ def test_nan_is_not_hidden_by_a_bound(case: Case, of: str) -> None:
     bad, good = np.array([1.0, np.nan, 2.0]), np.array([1.0, 3.0, 2.0])
     p, g = (bad, good) if of == "weights" else (good, bad)
     [[moved]] = path(WORLD, settings, [p], [[g]])
-    assert np.isnan(moved).all()
+    everywhere = of == "gradient" or case.measures_weights
+    assert (np.isnan(moved) == (everywhere | np.isnan(p))).all()
 
 
 @pytest.mark.parametrize("size", [1e-15, 1e-13, 1e-3])

@@ -17,11 +17,34 @@ from layerwise.engines.programs import names_of
 from layerwise.registry import Entry
 
 WIDTH = 120
-MOST = {"states": 4, "sums": 4, "rounds": 3, "totals": 8, "answers": 8, "stats": 8}  # of csrc/layer.hpp
+MOST = {
+    "states": 4,
+    "layer states": 2,
+    "sums": 4,
+    "rounds": 3,
+    "totals": 8,
+    "answers": 8,
+    "stats": 8,
+}  # of csrc/layer.hpp
 # Names of parameters and functions in printed code, and words of the language that may be names in a rule.
 TAKEN = {
     *"pgsxkaSTR",
-    *("to", "round", "root", "at_least", "at_most", "absolute", "keep", "terms", "apply", "answer", "report", "std"),
+    *(
+        "to",
+        "round",
+        "root",
+        "at_least",
+        "at_most",
+        "absolute",
+        "keep",
+        "terms",
+        "apply",
+        "answer",
+        "report",
+        "remember",
+        "old",
+    ),
+    "std",
     *(
         "new",
         "default",
@@ -124,6 +147,7 @@ class Struct:
         program = self.program
         sizes = {
             "states": len(program.states),
+            "layer states": len(program.remember),
             "sums": max(map(len, program.rounds), default=0),
             "rounds": len(program.rounds),
             "totals": sum(map(len, program.rounds)),
@@ -157,10 +181,12 @@ class Struct:
         reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
         keeps = -1 if program.keeps is None else program.keeps
         sizes = f"STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, CACHES = {len(program.cached)}"
+        of_layer = " | ".join(f"1 << {i}" for i in program.places_of_numbers()) or "0"
         return "\n".join(
             f"static constexpr {line};"
             for line in (
                 f"int {sizes}, KEEPS = {keeps}",
+                f"int LAYER_STATES = {len(program.remember)}, OF_LAYER = {of_layer}",
                 f"int SUMS[] = {{{', '.join(map(str, sums))}}}, CACHED[] = {{{cached}}}",
                 f"Total TOTALS[][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
                 f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
@@ -249,7 +275,8 @@ class Struct:
     # ---- answers, in float64
 
     def _answers(self) -> list[str]:
-        program, numbers = self.program, f"const {self.program.entry.name}Numbers& k"
+        program = self.program
+        given = f"const {program.entry.name}Numbers& k, const double* S, const double* old"
         known = [one for one in program.answers if one.round >= 0]
         parts = []
         for j in range(len(program.rounds)):
@@ -257,9 +284,11 @@ class Struct:
             if wanted:
                 parts.append(f"if (round == {j}) {{\n{textwrap.indent(self._scalars(wanted), '  ')}\n}}")
         stats = {f"to[{i}]": x for i, x in enumerate(program.stats.values())}
+        new = {f"to[{i}]": x for i, x in enumerate(program.remember.values())}
         return [
-            _function("static void answer", f"int round, {numbers}, const double* S, double* a", "\n".join(parts), ""),
-            _function("static void report", f"{numbers}, const double* S, double* to", self._scalars(stats), ""),
+            _function("static void answer", f"int round, {given}, double* a", "\n".join(parts), ""),
+            _function("static void report", f"{given}, double* to", self._scalars(stats), ""),
+            _function("static void remember", f"{given}, double* to", self._scalars(new), ""),
         ]
 
     def _scalars(self, written: Mapping[str, Any]) -> str:
@@ -267,7 +296,8 @@ class Struct:
         leaves = self._leaves("k.")
         totals = sum(map(len, program.rounds))
         leaves |= {leaf("total", i, is_array=False): f"S[{i}]" for i in range(totals)}
-        names = {x: name for x, name in program.names.items() if not x.is_array and x.op != "total"}
+        leaves |= {leaf("layer", name, is_array=False): f"old[{i}]" for i, name in enumerate(program.remember)}
+        names = {x: name for x, name in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
         printer = Printer(Cpp("double"), leaves, names, TAKEN - {"x", "s", "p", "g"})
         texts = printer.outputs(*written.values())
         lines = printer.lines + [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
@@ -312,6 +342,7 @@ def numbers_in(entry: Entry, found: Structures) -> list[str]:
     read: dict[str, None] = {}
     for program in found.programs.values():
         xs = [*program.keep.values(), program.weights, *program.state.values(), *program.stats.values()]
+        xs += program.remember.values()
         xs += [x for one in program.rounds for _, x in one] + [one.value for one in program.answers]
         for x in (x for one in xs if isinstance(one, Symbol) for x in one.walk()):
             if x.op == "coefficient" and x.args[0] not in own:

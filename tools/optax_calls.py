@@ -33,8 +33,13 @@ def parameters(entry: Entry, own: Sequence[Parameter], of_front: Sequence[Parame
         rest = [mask, *(one for one in options.values() if one.keyword), *of_front]
         return [first[0]._replace(default=None), *first[1:], *rest]
     named = [_theirs(entry, one, known) for one in theirs.values()]
+    mask = [] if {*MASKS} & theirs.keys() else [_mask("mask", "None")._replace(keyword=True)]
     rest = [one._replace(keyword=True) for name, one in known.items() if name not in theirs]
-    return [*named, *rest]
+    return [*named, *mask, *rest]
+
+
+def _mask(name: str, default: str | None) -> Parameter:
+    return Parameter(name, "ByLeaf", default, arguments.JAX_MASK, keyword=False)
 
 
 def _here(entry: Entry, one: Parameter) -> list[Parameter]:
@@ -60,7 +65,7 @@ def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]
     name = theirs.name
     default = None if theirs.default is theirs.empty else _source(theirs.default)
     if name in MASKS:
-        return Parameter(name, "ByLeaf", default, arguments.JAX_MASK, keyword=False)
+        return _mask(name, default)
     if name not in known:
         raise SystemExit(
             f"optax.{entry.name.lower()} takes {name!r}, and no option of {entry.rule.__name__} is called so. "

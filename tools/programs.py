@@ -54,10 +54,16 @@ class Program:
     keep: dict[str, Any]
     weights: Any
     state: dict[str, Any]  # what is stored beside the new weights
+    remember: dict[str, Any]  # state that is one number of the layer, and what it becomes
     cached: tuple[int, ...]  # terms of the last round that cost more than to load them
     answers: tuple[Answer, ...]
     stats: dict[str, Any]
     names: dict[Symbol, str]
+
+    def places_of_numbers(self) -> list[int]:
+        """Return the places, among the parts of the state that there are, of those that are one number of the layer."""
+        parts = [name for name in self.entry.rule.State._fields if name in {*self.states, *self.remember}]
+        return [i for i, name in enumerate(parts) if name in self.remember]
 
     def in_arrays(self) -> set[Symbol]:
         """Return all parts of the expressions that are computed of each element."""
@@ -131,13 +137,38 @@ def program_of(run: Run, suffix: str) -> Program:
     weights: Any = leaf("input", "p", is_array=True)
     for a, x in run.done.moves:
         weights = weights + a * x
-    state = {name: x for name, x in run.done.state._asdict().items() if x is not None}
-    keeps, keep = None, {}
-    if run.kept is not None:
-        keeps, keep = run.kept[0], {name: x for name, x in run.kept[1]._asdict().items() if x is not None}
+    state = _arrays(run, run.done.state)
+    keeps, keep = (None, {}) if run.kept is None else (run.kept[0], _arrays(run, run.kept[1]))
     keeps, keep, rounds, weights, state = _kept(keeps, keep, rounds, weights, state, run.names)
     state = {name: x for name, x in state.items() if not _stays(name, x)}
-    return _answered(run, suffix, keeps, keep, rounds, weights, state)
+    found = _answered(run, suffix, keeps, keep, rounds, weights, state)
+    _refuse_too_early(found)
+    return found
+
+
+def _arrays(run: Run, state: Any) -> dict[str, Any]:
+    """Return the parts of a state that have the tensor's shape."""
+    return {name: x for name, x in state._asdict().items() if x is not None and name not in run.of_layer}
+
+
+def _of_layer(run: Run) -> dict[str, Any]:
+    """Return what the parts of the state become that are one number of the layer."""
+    found = {name: getattr(run.done.state, name) for name in run.of_layer}
+    for name, x in found.items():
+        if isinstance(x, Symbol) and x.is_array:
+            raise NotPrinted(f"its state `{name}` is one number of a layer, and becomes one of each element")
+    if found and not run.requests:
+        raise NotPrinted("it keeps a number of each layer, and asks for no sums")
+    return found
+
+
+def _refuse_too_early(program: Program) -> None:
+    """Raise where elements are computed with what is known of their layer only later."""
+    rounds = [(j, [x for _, x in one]) for j, one in enumerate(program.rounds)]
+    for j, xs in [*rounds, (program.keeps or 0, [*program.keep.values()])]:
+        late = {one.leaf for one in program.answers if one.round >= j}
+        if any(late & set(x.walk()) for x in xs if isinstance(x, Symbol)):
+            raise NotPrinted("it computes elements with the number of a layer before its first sum")
 
 
 def _stays(name: str, x: Any) -> bool:
@@ -188,12 +219,13 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
         entry=run.entry,
         h=run.h,
         suffix=suffix,
-        states=tuple(name for name, shape in shapes._asdict().items() if shape is not None),
+        states=tuple(_arrays(run, shapes)),
         rounds=tuple(rounds),
         keeps=keeps,
         keep=keep,
         weights=weights,
         state=state,
+        remember=_of_layer(run),
         cached=cached,
         answers=tuple(answers.found.values()),
         stats=_scalars(run.done.stats),
@@ -225,7 +257,7 @@ class Answers:
 
     def in_array(self, x: Any) -> Any:
         """Return an expression of arrays with answers in the place of scalars that are not known before."""
-        if not isinstance(x, Symbol) or (x.is_leaf and x.op != "total"):
+        if not isinstance(x, Symbol) or (x.is_leaf and x.op not in ("total", "layer")):
             return x
         if x.is_array:
             made = operation(x.op, *map(self.in_array, x.args))
@@ -240,5 +272,7 @@ class Answers:
         return self.found[x].leaf
 
     def round_of(self, x: Symbol) -> int:
-        """Return the last round whose totals a scalar is made of."""
-        return max((self._round_of[one.args[0]] for one in x.walk() if one.op == "total"), default=-1)
+        """Return the last round whose totals a scalar is made of. Numbers of a layer are read with the first."""
+        parts = {*x.walk()}
+        first = 0 if any(one.op == "layer" for one in parts) else -1
+        return max([first, *(self._round_of[one.args[0]] for one in parts if one.op == "total")])

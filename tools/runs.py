@@ -18,6 +18,7 @@ from layerwise.rules import parts
 from layerwise.rules.asks import Keep, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
+MATRIX = (5, 6)  # whose state has other sizes than 1, unless it is one number of a layer
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
 
 
@@ -28,6 +29,7 @@ class Run:
         self.entry, self.h = entry, h
         self.names: Names = {}
         self.read: set[str] = set()
+        self.of_layer = self._of_layer()
         self.requests: list[tuple[Any, ...]] = []
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
         self._xp = Namespace()
@@ -52,7 +54,7 @@ class Run:
                     raise NotPrinted("it keeps state twice")
                 self.kept = len(self.requests), asked.state
                 each = zip(asked.state._fields, asked.state, strict=True)
-                answer = type(asked.state)(*(x if x is None else leaf("kept", n, is_array=True) for n, x in each))
+                answer = type(asked.state)(*(self._kept(n, x) for n, x in each))
                 continue
             if any(getattr(one, "dims", None) is not None for one in asked):
                 raise NotPrinted(SUMS_ALONG)
@@ -62,11 +64,10 @@ class Run:
 
     def _start(self) -> Any:
         rule = self.entry.rule
-        self._refuse_other_shapes()
         p, g = leaf("input", "p", is_array=True), leaf("raw", "the gradient as it comes", is_array=True)
         shapes = rule.shapes(self.h, (1,))
         each = zip(shapes._fields, shapes, strict=True)
-        state = rule.State(*(None if s is None else leaf("state", name, is_array=True) for name, s in each))
+        state = rule.State(*(None if s is None else self._stored(name) for name, s in each))
         rates = (leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay"))
         return rule.step(self._xp, p, g, state, Options(self), Known(*rates))
 
@@ -77,10 +78,23 @@ class Run:
         if isinstance(self.h, ClippedByNorm) and not self._xp.has_clipped:
             raise NotPrinted("it has options of clipping, and does not call `clipped`")
 
-    def _refuse_other_shapes(self) -> None:
-        for name, shape in self.entry.rule.shapes(self.h, (5,))._asdict().items():
-            if shape not in (None, (5,)):
+    def _stored(self, name: str) -> Symbol:
+        """Return the symbol of a part of the state: an array, or one number of the layer."""
+        return leaf("layer", name, is_array=False) if name in self.of_layer else leaf("state", name, is_array=True)
+
+    def _kept(self, name: str, x: Any) -> Any:
+        """Return what a rule receives for state that it keeps. The number of a layer is stored with the weights."""
+        return x if x is None or name in self.of_layer else leaf("kept", name, is_array=True)
+
+    def _of_layer(self) -> tuple[str, ...]:
+        """Return the names of state that is one number of the layer; all other state has the tensor's shape."""
+        found = []
+        for name, shape in self.entry.rule.shapes(self.h, MATRIX)._asdict().items():
+            if shape == (1, 1):
+                found.append(name)
+            elif shape not in (None, MATRIX):
                 raise NotPrinted(f"its state `{name}` has another shape than the tensor")
+        return tuple(found)
 
 
 class Known(NamedTuple):

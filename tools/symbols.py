@@ -69,7 +69,7 @@ class Symbol:
         return str(self.args[-1]) if self.is_leaf else f"{self.op}({', '.join(map(str, self.args))})"
 
 
-LEAVES = ("raw", "input", "state", "kept", "coefficient", "total", "answer", "term")
+LEAVES = ("raw", "input", "state", "kept", "layer", "coefficient", "total", "answer", "term")
 
 
 def leaf(kind: str, *what: Any, is_array: bool) -> Symbol:

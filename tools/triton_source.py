@@ -102,7 +102,7 @@ class Functions:
         self.prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
         shown = {x: own for x, own in program.names.items() if x.op == "state" and own != "_"}
         self.known = [one for one in program.answers if one.round >= 0]
-        self.taken = {*"kpgsxSna", "to", "tl", "triton", *SHARED}
+        self.taken = {*"kpgsxSna", "old", "to", "tl", "triton", *SHARED}
         self.members = {leaf("coefficient", one, is_array=False): free(member(one), self.taken) for one in numbers}
         self.members |= {one.leaf: free(str(one.leaf.args[0]), self.taken) for one in program.answers}
         self.values = self._values()
@@ -121,11 +121,13 @@ class Functions:
         terms = [self._name("terms", j) for j in range(len(program.rounds))]
         answers = [self._name("answer", j) if self._answered(j) else "None" for j in range(len(program.rounds))]
         return (
-            f"Program(states={program.states!r}, rounds={kinds!r}, keeps={program.keeps}, "
+            f"Program(states={program.states!r}, layer_states={(*program.remember,)!r}, "
+            f"rounds={kinds!r}, keeps={program.keeps}, "
             f"keep_writes={self._bits(program.keep)}, apply_writes={self._bits(program.state)}, "
             f"cached={program.cached!r}, rereads={self._rereads()}, values={self.prefix}_values, "
             f"keep={f'{self.prefix}_keep' if program.keep else None}, terms={_tuple(terms)}, "
-            f"apply={self.prefix}_apply, answers={_tuple(answers)}, report={self.prefix}_report)"
+            f"apply={self.prefix}_apply, answers={_tuple(answers)}, report={self.prefix}_report, "
+            f"remember={f'{self.prefix}_remember' if program.remember else None})"
         )
 
     def _bits(self, written: Iterable[str]) -> int:
@@ -159,9 +161,10 @@ class Functions:
         for j in range(len(program.rounds)):
             if wanted := self._answered(j):
                 name = self._name("answer", j).removeprefix(f"{self.prefix}_")
-                found.append(self._of_scalars(name, "k, S, n, a", wanted))
+                found.append(self._of_scalars(name, "k, S, n, old, a", wanted))
         stats = {f"to + {i}": x for i, x in enumerate(program.stats.values())}
-        return [*found, self._of_scalars("report", "k, S, n, to", stats)]
+        found.append(self._of_scalars("report", "k, S, n, old, to", stats))
+        return [*found, self._of_scalars("remember", "k, S, n, old", program.remember)] if program.remember else found
 
     def _load_values(self) -> str:
         leaves = {leaf("coefficient", name, is_array=False): f"tl.load(k + {column(name)})" for name in self.numbers}
@@ -194,22 +197,24 @@ class Functions:
         texts = printer.outputs(*results)
         return self._function(name, parameters, [*lines, *printer.lines, f"return {_tuple(texts)}"])
 
-    def _of_scalars(self, name: str, parameters: str, stored: Mapping[str, Any]) -> str:
-        """Return a function of a layer's totals, in float64, that stores its results."""
+    def _of_scalars(self, name: str, parameters: str, made: Mapping[str, Any]) -> str:
+        """Return a function of a layer's totals, in float64, that stores its results, or else returns them."""
         program = self.program
         leaves = {leaf("coefficient", one, is_array=False): f"tl.load(k + {column(one)})" for one in self.numbers}
-        read = {x for one in stored.values() if isinstance(one, Symbol) for x in one.walk()}
+        read = {x for one in made.values() if isinstance(one, Symbol) for x in one.walk()}
         kinds = [request.kind for one in program.rounds for request in one]
-        lines, taken = [], {"k", "S", "n", "a", "to", "tl", "triton", *SHARED}
+        lines, taken = [], {"k", "S", "n", "a", "old", "to", "tl", "triton", *SHARED}
+        leaves |= {leaf("layer", own, is_array=False): f"old[{i}]" for i, own in enumerate(program.remember)}
         for i, kind in enumerate(kinds):
             x = leaf("total", i, is_array=False)
             leaves[x] = free(program.names.get(x, f"total_{i}"), taken)
             if x in read:
                 lines.append(f"{leaves[x]} = S[{i}]" + (" / n" if kind in MEANS else ""))
-        names = {x: own for x, own in program.names.items() if not x.is_array and x.op != "total"}
+        names = {x: own for x, own in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
         printer = Printer(Triton(), leaves, names, taken)
-        texts = printer.outputs(*stored.values())
-        lines += printer.lines + [f"tl.store({at}, {text})" for at, text in zip(stored, texts, strict=True)]
+        texts = printer.outputs(*made.values())
+        stores = [f"tl.store({at}, {text})" for at, text in zip(made, texts, strict=True)]
+        lines += printer.lines + ([f"return {_tuple(texts)}"] if name == "remember" else stores)
         return self._function(name, parameters, lines or ["pass"])
 
     def _function(self, name: str, parameters: str, lines: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ template <class T>
 struct Adafactor {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -39,7 +40,7 @@ struct Adafactor {
     return p - lam * p - size * u;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms_p = root(S[0]);
       const double scale = at_least(rms_p, k.eps2);
@@ -53,7 +54,7 @@ struct Adafactor {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[1]);
     const double rms_p = root(S[0]);
     const double scale = at_least(rms_p, k.eps2);
@@ -62,12 +63,15 @@ struct Adafactor {
     to[1] = scale * clip;
     to[2] = rms_p;
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct AdafactorScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -98,7 +102,7 @@ struct AdafactorScaleParameterFalse {
     return p - lam * p - size * u;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms = root(S[0]);
       const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
@@ -107,18 +111,21 @@ struct AdafactorScaleParameterFalse {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[0]);
     const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = clip;
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct AdafactorWithExpAvg {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -152,7 +159,7 @@ struct AdafactorWithExpAvg {
     return p - lam * p - size * e;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms_p = root(S[0]);
       const double scale = at_least(rms_p, k.eps2);
@@ -168,7 +175,7 @@ struct AdafactorWithExpAvg {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[1]);
     const double rms_p = root(S[0]);
     const double scale = at_least(rms_p, k.eps2);
@@ -177,12 +184,15 @@ struct AdafactorWithExpAvg {
     to[1] = scale * clip;
     to[2] = rms_p;
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct AdafactorWithExpAvgScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -215,7 +225,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
     return p - lam * p - size * e;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms = root(S[0]);
       const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
@@ -224,18 +234,21 @@ struct AdafactorWithExpAvgScaleParameterFalse {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[0]);
     const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = clip;
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct AdafactorWithExpAvgCautionTrue {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -282,7 +295,7 @@ struct AdafactorWithExpAvgCautionTrue {
     return p - lam * p - size * moved;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms = root(S[1]);
       const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
@@ -302,7 +315,7 @@ struct AdafactorWithExpAvgCautionTrue {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[1]);
     const double rms_p = root(S[0]);
     const double scale = at_least(rms_p, k.eps2);
@@ -312,12 +325,15 @@ struct AdafactorWithExpAvgCautionTrue {
     to[2] = S[2];
     to[3] = rms_p;
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1, 1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -363,7 +379,7 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
     return p - lam * p - size * moved;
   }
 
-  static void answer(int round, const AdafactorNumbers& k, const double* S, double* a) {
+  static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double rms = root(S[0]);
       const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
@@ -376,11 +392,13 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
     }
   }
 
-  static void report(const AdafactorNumbers& k, const double* S, double* to) {
+  static void report(const AdafactorNumbers& k, const double* S, const double*, double* to) {
     const double rms = root(S[0]);
     const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
     to[0] = rms;
     to[1] = clip;
     to[2] = S[1];
   }
+
+  static void remember(const AdafactorNumbers&, const double*, const double*, double*) {}
 };

@@ -10,6 +10,7 @@ template <class T>
 struct Lamb {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
@@ -50,7 +51,7 @@ struct Lamb {
     return p_ - step * r;
   }
 
-  static void answer(int round, const LambNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -64,7 +65,7 @@ struct Lamb {
     }
   }
 
-  static void report(const LambNumbers& k, const double* S, double* to) {
+  static void report(const LambNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_r = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -77,12 +78,15 @@ struct Lamb {
     to[1] = norm_r;
     to[2] = ratio_;
   }
+
+  static void remember(const LambNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LambAdaptFalse {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -111,17 +115,20 @@ struct LambAdaptFalse {
     return p_ - lr * r;
   }
 
-  static void answer(int, const LambNumbers&, const double*, double*) {}
+  static void answer(int, const LambNumbers&, const double*, const double*, double*) {}
 
-  static void report(const LambNumbers&, const double*, double* to) {
+  static void report(const LambNumbers&, const double*, const double*, double* to) {
     to[0] = 1;
   }
+
+  static void remember(const LambNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LambCautionTrue {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1, 2}, CACHED[] = {1};
   static constexpr Total TOTALS[][4] = {{MEAN}, {SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
@@ -176,7 +183,7 @@ struct LambCautionTrue {
     return p_ - step * r;
   }
 
-  static void answer(int round, const LambNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double size = at_least(S[0], 0.001);
       a[0] = size;
@@ -194,7 +201,7 @@ struct LambCautionTrue {
     }
   }
 
-  static void report(const LambNumbers& k, const double* S, double* to) {
+  static void report(const LambNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[1]);
     const double norm_r = root(S[2]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -208,12 +215,15 @@ struct LambCautionTrue {
     to[2] = ratio_;
     to[3] = S[0];
   }
+
+  static void remember(const LambNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LambCautionTrueAdaptFalse {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
@@ -258,15 +268,17 @@ struct LambCautionTrueAdaptFalse {
     return p_ - lr * r;
   }
 
-  static void answer(int round, const LambNumbers&, const double* S, double* a) {
+  static void answer(int round, const LambNumbers&, const double* S, const double*, double* a) {
     if (round == 0) {
       const double size = at_least(S[0], 0.001);
       a[0] = size;
     }
   }
 
-  static void report(const LambNumbers&, const double* S, double* to) {
+  static void report(const LambNumbers&, const double* S, const double*, double* to) {
     to[0] = 1;
     to[1] = S[0];
   }
+
+  static void remember(const LambNumbers&, const double*, const double*, double*) {}
 };

@@ -10,6 +10,7 @@ template <class T>
 struct Lans {
   using Numbers = LansNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 2, KEEPS = 1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1, 3}, CACHED[] = {1, 2};
   static constexpr Total TOTALS[][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
@@ -57,7 +58,7 @@ struct Lans {
     return p - step * r - step_ * c;
   }
 
-  static void answer(int round, const LansNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LansNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm = root(S[0]);
       const double size = norm == 0 ? 1 : norm;
@@ -82,7 +83,7 @@ struct Lans {
     }
   }
 
-  static void report(const LansNumbers& k, const double* S, double* to) {
+  static void report(const LansNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[1]);
     const double norm_r = root(S[2]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -95,12 +96,15 @@ struct Lans {
     to[1] = norm_r;
     to[2] = ratio_r;
   }
+
+  static void remember(const LansNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LansAdaptFalse {
   using Numbers = LansNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -135,7 +139,7 @@ struct LansAdaptFalse {
     return p - lr_r * r_ - lr_c * c_;
   }
 
-  static void answer(int round, const LansNumbers&, const double* S, double* a) {
+  static void answer(int round, const LansNumbers&, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm = root(S[0]);
       const double size = norm == 0 ? 1 : norm;
@@ -143,7 +147,9 @@ struct LansAdaptFalse {
     }
   }
 
-  static void report(const LansNumbers&, const double*, double* to) {
+  static void report(const LansNumbers&, const double*, const double*, double* to) {
     to[0] = 1;
   }
+
+  static void remember(const LansNumbers&, const double*, const double*, double*) {}
 };

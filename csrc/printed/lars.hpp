@@ -10,6 +10,7 @@ template <class T>
 struct Lars {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -41,7 +42,7 @@ struct Lars {
     return p - pace * b_;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -55,7 +56,7 @@ struct Lars {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -68,12 +69,15 @@ struct Lars {
     to[1] = norm_x;
     to[2] = ratio__;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -106,7 +110,7 @@ struct LarsNesterovTrue {
     return p - pace * moved;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -120,7 +124,7 @@ struct LarsNesterovTrue {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -133,12 +137,15 @@ struct LarsNesterovTrue {
     to[1] = norm_x;
     to[2] = ratio__;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -161,17 +168,20 @@ struct LarsAdaptFalse {
     return p - pace * b_;
   }
 
-  static void answer(int, const LarsNumbers&, const double*, double*) {}
+  static void answer(int, const LarsNumbers&, const double*, const double*, double*) {}
 
-  static void report(const LarsNumbers&, const double*, double* to) {
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
     to[0] = 1;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsAdaptFalseNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -195,17 +205,20 @@ struct LarsAdaptFalseNesterovTrue {
     return p - pace * moved;
   }
 
-  static void answer(int, const LarsNumbers&, const double*, double*) {}
+  static void answer(int, const LarsNumbers&, const double*, const double*, double*) {}
 
-  static void report(const LarsNumbers&, const double*, double* to) {
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
     to[0] = 1;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsCautionTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -250,7 +263,7 @@ struct LarsCautionTrue {
     return p - pace * moved;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -268,7 +281,7 @@ struct LarsCautionTrue {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -282,12 +295,15 @@ struct LarsCautionTrue {
     to[2] = ratio__;
     to[3] = S[2];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsCautionTrueNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -334,7 +350,7 @@ struct LarsCautionTrueNesterovTrue {
     return p - pace * moved_;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -352,7 +368,7 @@ struct LarsCautionTrueNesterovTrue {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -366,12 +382,15 @@ struct LarsCautionTrueNesterovTrue {
     to[2] = ratio__;
     to[3] = S[2];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsCautionTrueAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -407,23 +426,26 @@ struct LarsCautionTrueAdaptFalse {
     return p - pace * moved;
   }
 
-  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers&, const double* S, const double*, double* a) {
     if (round == 0) {
       const double size = at_least(S[0], 0.001);
       a[0] = size;
     }
   }
 
-  static void report(const LarsNumbers&, const double* S, double* to) {
+  static void report(const LarsNumbers&, const double* S, const double*, double* to) {
     to[0] = 1;
     to[1] = S[0];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsCautionTrueAdaptFalseNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -461,23 +483,26 @@ struct LarsCautionTrueAdaptFalseNesterovTrue {
     return p - pace * moved_;
   }
 
-  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers&, const double* S, const double*, double* a) {
     if (round == 0) {
       const double size = at_least(S[0], 0.001);
       a[0] = size;
     }
   }
 
-  static void report(const LarsNumbers&, const double* S, double* to) {
+  static void report(const LarsNumbers&, const double* S, const double*, double* to) {
     to[0] = 1;
     to[1] = S[0];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsWithoutMomentumBuffer {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -505,7 +530,7 @@ struct LarsWithoutMomentumBuffer {
     return p - pace * u;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -519,7 +544,7 @@ struct LarsWithoutMomentumBuffer {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -532,12 +557,15 @@ struct LarsWithoutMomentumBuffer {
     to[1] = norm_x;
     to[2] = ratio__;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsWithoutMomentumBufferAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {0}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -557,17 +585,20 @@ struct LarsWithoutMomentumBufferAdaptFalse {
     return p - pace * u;
   }
 
-  static void answer(int, const LarsNumbers&, const double*, double*) {}
+  static void answer(int, const LarsNumbers&, const double*, const double*, double*) {}
 
-  static void report(const LarsNumbers&, const double*, double* to) {
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
     to[0] = 1;
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsWithoutMomentumBufferCautionTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -606,7 +637,7 @@ struct LarsWithoutMomentumBufferCautionTrue {
     return p - pace * moved;
   }
 
-  static void answer(int round, const LarsNumbers& k, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -624,7 +655,7 @@ struct LarsWithoutMomentumBufferCautionTrue {
     }
   }
 
-  static void report(const LarsNumbers& k, const double* S, double* to) {
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
     const double norm_p = root(S[0]);
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
@@ -638,12 +669,15 @@ struct LarsWithoutMomentumBufferCautionTrue {
     to[2] = ratio__;
     to[3] = S[2];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };
 
 template <class T>
 struct LarsWithoutMomentumBufferCautionTrueAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
   static constexpr int SUMS[] = {1}, CACHED[] = {0};
   static constexpr Total TOTALS[][4] = {{MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
@@ -674,15 +708,17 @@ struct LarsWithoutMomentumBufferCautionTrueAdaptFalse {
     return p - pace * moved;
   }
 
-  static void answer(int round, const LarsNumbers&, const double* S, double* a) {
+  static void answer(int round, const LarsNumbers&, const double* S, const double*, double* a) {
     if (round == 0) {
       const double size = at_least(S[0], 0.001);
       a[0] = size;
     }
   }
 
-  static void report(const LarsNumbers&, const double* S, double* to) {
+  static void report(const LarsNumbers&, const double* S, const double*, double* to) {
     to[0] = 1;
     to[1] = S[0];
   }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
 };

@@ -1,8 +1,10 @@
 // All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.
 #include "adafactor.hpp"
+#include "adammini.hpp"
 #include "lamb.hpp"
 #include "lans.hpp"
 #include "lars.hpp"
+#include "novograd.hpp"
 
 #define LAYERWISE_PROGRAMS(X) \
   X(Adafactor) \
@@ -11,6 +13,7 @@
   X(AdafactorWithExpAvgScaleParameterFalse) \
   X(AdafactorWithExpAvgCautionTrue) \
   X(AdafactorWithExpAvgCautionTrueScaleParameterFalse) \
+  X(AdamMini) \
   X(Lamb) \
   X(LambAdaptFalse) \
   X(LambCautionTrue) \
@@ -28,4 +31,5 @@
   X(LarsWithoutMomentumBuffer) \
   X(LarsWithoutMomentumBufferAdaptFalse) \
   X(LarsWithoutMomentumBufferCautionTrue) \
-  X(LarsWithoutMomentumBufferCautionTrueAdaptFalse)
+  X(LarsWithoutMomentumBufferCautionTrueAdaptFalse) \
+  X(NovoGrad)

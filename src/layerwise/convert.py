@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.errors import StateError
-from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, _forms, optimizers
+from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, _forms, optimizers
+from layerwise.jax._factored import from_factored, to_factored
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
@@ -24,14 +25,15 @@ __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 Names = Mapping[str, str] | Callable[[str], str] | None
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
+MOMENTS = {LambState: "ScaleByAdamState", NovoGradState: "ScaleByNovogradState"}  # with mu and nu
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, ours, that goes on where optax.lamb, lars or adafactor left off with `state`."""
+    """Return the state of `transform`, ours, that goes on where the optimizer of that name in optax left off."""
     ours, leaves = _ours(transform, params), parameters(params)
-    if isinstance(ours, LambState):
-        adam = _only(state, "ScaleByAdamState")
-        return _filled(ours, leaves, count=adam.count, mu=adam.mu, nu=_real(adam.nu))
+    if type(ours) in MOMENTS:
+        one = _only(state, MOMENTS[type(ours)])
+        return _filled(ours, leaves, count=one.count, mu=one.mu, nu=_shaped(ours.nu, _real(one.nu)))
     if isinstance(ours, LarsState):
         # Its trace is of what is added to parameters, ours of what is taken away; it counts only for schedules.
         counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]
@@ -41,7 +43,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     if not isinstance(ours, AdafactorState):
         raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
     rms = _only(state, "FactoredState")
-    parts = [_from_factored(*row) for row in _rows(leaves, ours, rms)]
+    parts = [from_factored(*row) for row in _rows(leaves, ours, rms)]
     trees = {part: leaves.like(column) for part, column in zip(FACTORED, zip(*parts, strict=True), strict=True)}
     kept = {} if ours.ema is None else {"ema": _only(state, "EmaState").ema}
     return _filled(ours, leaves, count=rms.count, **trees, **kept)
@@ -55,15 +57,15 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         kind, count = type(one).__name__, state.count
         if kind in COUNTED:
             return one._replace(count=count)
-        if kind == "ScaleByAdamState":
-            return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, state.nu))
+        if kind in MOMENTS.values():
+            return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, _shaped(one.nu, state.nu)))
         if kind == "TraceState":
             b = one.trace if state.trace is None else jax.tree.map(jnp.negative, state.trace)
             return one._replace(trace=_like(one.trace, b))
         if kind == "EmaState":
             return one._replace(count=count, ema=_like(one.ema, state.ema))
         if kind == "FactoredState":
-            parts = [_to_factored(*row) for row in _rows(leaves, state, one)]
+            parts = [to_factored(*row) for row in _rows(leaves, state, one)]
             trees = [leaves.like(column) for column in zip(*parts, strict=True)]
             v_row, v_col, v = (_like(a, b) for a, b in zip((one.v_row, one.v_col, one.v), trees, strict=True))
             return one._replace(count=count, v_row=v_row, v_col=v_col, v=v)
@@ -72,7 +74,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
     return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in FILLED)
 
 
-FILLED = (*COUNTED, "ScaleByAdamState", "TraceState", "EmaState", "FactoredState")
+FILLED = (*COUNTED, *MOMENTS.values(), "TraceState", "EmaState", "FactoredState")
 FACTORED = ("v_row", "v_col", "v")
 
 
@@ -237,34 +239,21 @@ def _real(tree: Any) -> Any:
     return jax.tree.map(jnp.real, tree)
 
 
+def _shaped(wanted: Any, given: Any) -> Any:
+    """Return single numbers with the dimensions that they have elsewhere."""
+
+    def shaped(like: Any, x: Any) -> Any:
+        return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
+
+    return jax.tree.map(shaped, wanted, given)
+
+
 def _rows(leaves: Leaves, ours: Any, theirs: Any) -> list[tuple[Any, ...]]:
     """Return for each parameter its shape, our parts and optax's."""
     columns = [of_state(leaves, part, getattr(ours, part)) for part in FACTORED]
     columns += [of_state(leaves, part, getattr(theirs, part)) for part in ("v_row", "v_col", "v")]
     shapes = [tuple(p.shape) for p in leaves.arrays]
     return [(shape, row[:3], row[3:]) for shape, *row in zip(shapes, *columns, strict=True)]
-
-
-def _dims(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return optax's second largest and largest dimension: v_row is the mean over the latter, v_col over the former."""
-    order = np.argsort(shape)
-    return int(order[-2]), int(order[-1])
-
-
-def _from_factored(shape: tuple[int, ...], ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any, Any]:
-    if ours[0] is None:
-        return None, None, theirs[2]
-    second, largest = _dims(shape)
-    over_largest, over_second = jnp.expand_dims(theirs[0], largest), jnp.expand_dims(theirs[1], second)
-    return (over_largest, over_second, None) if largest > second else (over_second, over_largest, None)
-
-
-def _to_factored(shape: tuple[int, ...], ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any, Any]:
-    if ours[0] is None:
-        return theirs[0], theirs[1], ours[2]
-    second, largest = _dims(shape)
-    over_largest, over_second = (ours[0], ours[1]) if largest > second else (ours[1], ours[0])
-    return jnp.squeeze(over_largest, largest), jnp.squeeze(over_second, second), theirs[2]
 
 
 # ---- PyTorch

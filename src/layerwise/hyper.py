@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -180,6 +181,29 @@ class ClippedByNorm(Hyper):
     @property
     def model_bound(self) -> float:
         return 0.0 if self.max_grad_norm is None else self.max_grad_norm
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberOfLayer(Hyper):
+    """For rules that keep one number of each layer in their state."""
+
+    block_dims: ClassVar[Shape] = ()  # of the tensor that these are fitted to
+
+    def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
+        try:  # the same object for all tensors, because engines compute the numbers of a step once for each
+            fitted: H = _fitted_to_blocks(self, block_dims)
+        except TypeError:  # numbers that are traced have no hash
+            fitted = self.settled(block_dims=block_dims)
+        return fitted
+
+    def layer_shape(self, shape: Shape) -> Shape:
+        """Return the shape of one number for each layer of a tensor of this shape."""
+        return tuple(n if d in self.block_dims else 1 for d, n in enumerate(shape))
+
+
+@lru_cache(256)
+def _fitted_to_blocks(h: Any, block_dims: Shape) -> Any:
+    return h.settled(block_dims=block_dims)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,6 +196,50 @@ _ALL = (
         "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
         "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
     ),
+    Preset("paper.NovoGrad", "NovoGrad", {}, "arXiv 1905.11286: our defaults.", ""),
+    Preset(
+        "optax.novograd",
+        "NovoGrad",
+        {"betas": (0.9, 0.25), "eps": 1e-6},
+        "the paper; β = (0.9, 0.25), eps 1e-6.",
+        "",
+    ),
+    Preset(
+        "apex.FusedNovoGrad",
+        "NovoGrad",
+        {
+            "betas": (0.9, 0.999),
+            "grad_averaging": True,
+            "bias_correction": True,
+            "normalize": "momentum",
+            "decay": "decoupled",
+        },
+        "m of the gradients as they come, divided afterwards, with bias corrections and decoupled decay; "
+        'reg_inside_moment=True is normalize="gradient", decay="momentum", and init_zero=True is v_start="zero".',
+        "norm_type=0, the largest element in place of the norm; its step count per group.",
+    ),
+    Preset(
+        "timm.NvNovoGrad",
+        "NovoGrad",
+        {"v_start": "nonzero"},
+        'the paper; v starts from the first gradient that is not 0, and decoupled_decay is decay="decoupled".',
+        "amsgrad and corrected_weight_decay.",
+    ),
+    Preset(
+        "pytorch_optimizer.NovoGrad",
+        "NovoGrad",
+        {"m_start": "direction"},
+        'the paper; with grad_averaging the first direction is not weighed; weight_decouple is decay="decoupled".',
+        "adam_debias, which multiplies lr by √(1 − β₂^t); fixed_decay.",
+    ),
+    Preset("paper.AdamMini", "AdamMini", {}, "arXiv 2406.16793: our defaults, with `blocks` for its partition.", ""),
+    Preset(
+        "adam_mini.Adam_mini",
+        "AdamMini",
+        {},
+        "the paper; its partition, which goes by names of parameters, is `blocks`, and what it does not decay `decay`.",
+        "state in the dtype of the parameter.",
+    ),
 )
 
 _PRESETS = {one.name: one for one in _ALL}

@@ -95,6 +95,8 @@ struct World {
     places.emplace_back();
     const auto have = [&](Role role, Dtype dtype) {
       std::vector<int64_t> shape = t.shape;
+      for (int d = 0; role >= ROLE_L0 && d < rank; d++)
+        if (t.block_dims != std::vector<int>{d}) shape[size_t(d)] = 1;
       for (int d : role == ROLE_R ? t.form.cols : role == ROLE_C ? t.form.rows : std::vector<int>{}) shape[size_t(d)] = 1;
       int64_t n = 1;
       for (int64_t one : shape) n *= one;
@@ -125,6 +127,7 @@ struct World {
       else if (stored && state == BF16) formats.of[of] = {PLAIN, true, {uint32_t(draw()), uint32_t(draw())}};
       have(Role(ROLE_S0 + i), grouped ? i == 1 ? U8 : I8 : state);
     }
+    for (int i = 0; i < programs[program].layer_states; i++) have(Role(ROLE_L0 + i), state);
     if (stored) t.form.formats = formats;
     numbers.emplace_back(draw, t.form);
     tensors.push_back(t);

@@ -310,10 +310,9 @@ def test_sums_come_in_the_order_of_the_jobs(case, fast):
 
 
 @cases
+@pytest.mark.needs("adapt")
 @pytest.mark.parametrize("fast", [True, False], ids=["compiled", "rule"])
 def test_somebody_is_met_even_where_nothing_is_asked(case, fast):
-    if case.name == "Adafactor":
-        pytest.skip("it always asks")
     h = case.hyper(adapt=False)
     job = make_job(case, h, (5, 3), (), 0)
     engine = compiled.CompiledEngine() if fast else WORLDS[0].engine_of_rule

@@ -20,6 +20,7 @@ OF_OPTAX = {
     "Lamb": (optax.lamb, {"weight_decay": 0.1}),
     "Lars": (optax.lars, {"weight_decay": 0.1, "trust_coefficient": 0.5}),
     "Adafactor": (optax.adafactor, {"momentum": 0.9, "min_dim_size_to_factor": 0}),
+    "NovoGrad": (optax.novograd, {"weight_decay": 0.1}),
 }
 
 
@@ -62,6 +63,7 @@ JAX = {
         "learning_rate": 0.1, "momentum": 0.9, "weight_decay_rate": 0.01, "decay_scale": "lr", "factored": "last",
         "multiply_by_parameter_scale": None, "min_dim_size_to_factor": 0,
     },
+    "NovoGrad": {"learning_rate": 0.1, "b1": 0.95, "b2": 0.98, "eps": 1e-8, "weight_decay": 0.1},
 }  # fmt: skip
 # The same weights lie transposed in a flax layer and in a PyTorch one.
 OTHERS = {"weight_decay": 0.1}

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
-from jax_front.front import FRONTS, NAMES, WITH_RATIO, close, gradients, made, mainly, taken, tree
+from jax_front.front import FRONTS, NAMES, close, gradients, made, mainly, taken, tree
 
 from layerwise.jax import _drive
 
@@ -133,9 +133,7 @@ def test_slopes_at_zero(name, jax64):
 
     def once(g):
         params = {"b": jnp.asarray([1.0, -2.0])}
-        opt = FRONTS[name](
-            0.1, **SMOOTH[name], **({"adapt": False} if name in WITH_RATIO else {"clipping_threshold": None})
-        )
+        opt = FRONTS[name](0.1, **SMOOTH[name], **taken(name, {"adapt": False, "clipping_threshold": None}))
         updates, _ = jax.jit(opt.update)(g, opt.init(params), params)
         return updates["b"] @ jnp.asarray([1.0, 3.0])
 

@@ -1,4 +1,4 @@
-"""optax.lamb, optax.lars and optax.adafactor, run beside ours."""
+"""optax.lamb, optax.lars, optax.adafactor and optax.novograd, run beside ours."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from draws import seeds
 from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.numpy import Adafactor, Lamb, Lars, NovoGrad
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -130,10 +130,21 @@ def adafactor(draw):
     )
 
 
+def novograd(draw):
+    lr, b1, b2 = scheduled(draw, 1e-3, 1e-1), draw.of(0.0, 0.5, 0.95), draw.of(0.0, 0.25, 0.98)
+    shared = {
+        "eps": draw.of(1e-8, 1e-2),
+        "eps_root": draw.of(0.0, 1e-8, 1e-2),
+        "weight_decay": draw.of(0.0, draw.between(1e-3, 1.0)),
+    }
+    return {"learning_rate": lr, "b1": b1, "b2": b2, **shared}, {"lr": lr, "betas": (b1, b2), **shared}
+
+
 CASES = {
     "lamb": (optax.lamb, Lamb, preset("optax.lamb"), lamb),
     "lars": (optax.lars, Lars, preset("optax.lars"), lars),
     "adafactor": (optax.adafactor, Adafactor, preset("optax.adafactor"), adafactor),
+    "novograd": (optax.novograd, NovoGrad, preset("optax.novograd"), novograd),
 }
 
 

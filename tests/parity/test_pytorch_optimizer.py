@@ -1,4 +1,4 @@
-"""Lamb, LARS and AdaFactor of pytorch_optimizer run beside ours, where their formulas are those of the papers.
+"""Lamb, LARS, AdaFactor and NovoGrad of pytorch_optimizer run beside ours, where their formulas are the papers'.
 
 Lamb: no bias correction of v; that of m is on lr, outside the ratio, unless adam_debias=True. Its eps is also added to
 the denominator of the ratio, and to the norm that pre_norm clips by, where it is drawn too small to matter. rectify and
@@ -7,12 +7,14 @@ LARS: tensors of one dimension and none are plain SGD; a zero gradient with deca
 first gradient is dampened too.
 AdaFactor: the momentum is rounded to momentum_dtype before it is used, not after; weight_decouple=False and ams_bound
 are other optimizers.
+NovoGrad: adam_debias corrects lr for v's start; fixed_decay has no equal.
 """
 
 import pytest
 from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
 
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise import preset
+from layerwise.numpy import Adafactor, Lamb, Lars, NovoGrad
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -105,6 +107,22 @@ def adafactor(draw):
     )
 
 
+def novograd(draw):
+    b1, b2 = draw.of(0.0, 0.5, 0.95), draw.of(0.25, 0.98)
+    debias = draw.of(True, False)
+    decoupled = draw.of(True, False) and not debias  # which its correction of v leaves alone
+    shared = {
+        "betas": (b1, b2),
+        "eps": draw.of(1e-8, 1e-2),
+        "weight_decay": draw.of(0.0, 0.1, 1.0),
+        "grad_averaging": draw.of(True, False),
+        "maximize": draw.of(True, False),
+    }
+    theirs = {"weight_decouple": decoupled, "adam_debias": debias, "foreach": draw.of(True, False), **shared}
+    mine = preset("pytorch_optimizer.NovoGrad", decay="decoupled" if decoupled else "momentum", **shared)
+    return theirs, mine, [(1 - b2**t) ** 0.5 if debias else 1.0 for t in range(1, 6)]
+
+
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize(
     ("their_class", "our_class", "options"),
@@ -112,6 +130,7 @@ def adafactor(draw):
         pytest.param(peer.Lamb, Lamb, lamb, id="lamb"),
         pytest.param(peer.LARS, Lars, lars, id="lars"),
         pytest.param(peer.AdaFactor, Adafactor, adafactor, id="adafactor"),
+        pytest.param(peer.NovoGrad, NovoGrad, novograd, id="novograd"),
     ],
 )
 def test_drawn_options(their_class, our_class, options, seed):

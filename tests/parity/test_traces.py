@@ -15,6 +15,7 @@ RUNS = [pytest.param(trace, run, id=f"{trace}-{i}") for trace in TRACES for i, r
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
 
 KINDS = {"lamb": numpy.Lamb, "lars": numpy.Lars, "larc": numpy.Lars, "adafactor": numpy.Adafactor}
+KINDS |= {"novograd": numpy.NovoGrad, "adam_mini": numpy.AdamMini}
 
 # The first step at which a tensor differs in the runs that say they differ; from then on it stays apart.
 DIFFERS = {
@@ -35,6 +36,7 @@ PRESETS = {
     "apex.LARC": "apex.LARC",
     "apex.RefLAMB": "apex.FusedLAMB-nvlamb",
     "t5x.Adafactor": "t5x.Adafactor",
+    "timm.NvNovoGrad": "timm.NvNovoGrad",
 }
 # Which of our options an argument of theirs decides; any other argument decides the option of its own name.
 DECIDES = {
@@ -72,6 +74,11 @@ def our_class(trace):
     return next(cls for kind, cls in KINDS.items() if kind in trace.split(".")[1].lower())
 
 
+def _blocks(given):
+    """Return blocks, given as a split and an axis or as an axis alone."""
+    return Blocks(*given) if isinstance(given, list) else Blocks("each", given)
+
+
 def differences(trace, run, options):
     """By tensor and step (from 1): how far we end up from the recording, in units of what is allowed."""
     recorded = TRACES[trace]
@@ -83,7 +90,7 @@ def differences(trace, run, options):
     if run["lrs"][0] is not None:
         options = {**options, "lr": run["lrs"][0]}
     if "blocks" in run:
-        options = {**options, "blocks": {name: Blocks("each", axis) for name, axis in run["blocks"].items()}}
+        options = {**options, "blocks": {name: _blocks(given) for name, given in run["blocks"].items()}}
     optimizer = our_class(trace)(**options)
     weights = arrays({name: p["data"] for name, p in recorded["params"].items()})
     found = {}

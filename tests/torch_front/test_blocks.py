@@ -91,7 +91,7 @@ def test_blocks_for_all(front):
     params = parameters(1, {"a": (4, 3), "b": (2, 5)})
     opt = busy(front, params.values(), blocks=2)
     walk(opt, params, [1])
-    assert [one["update_norm"].shape for one in opt.stats().values()] == [(2,), (2,)]
+    assert [one["trust_ratio"].shape for one in opt.stats().values()] == [(2,), (2,)]
 
 
 def test_blocks_that_would_be_factored_differently():

@@ -116,6 +116,26 @@ RULES: dict[str, Printed] = {
             ),
         },
     ),
+    "layerwise.rules.adammini": Printed(
+        known=frozenset(
+            [
+                "betas",
+                "eps",
+                "eps_root",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "weight_decay",
+            ]
+        ),
+        options=(),
+        numbers=(),
+        programs={
+            ((True, True),): Program("AdamMini", 6, ("MeanSquare",), ("gradient_rms", "average_rms", "trust_ratio")),
+        },
+    ),
     "layerwise.rules.lamb": Printed(
         known=frozenset(
             [
@@ -149,24 +169,24 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 False,
                 True,
-            ): Program("Lamb", 6, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True),
                 False,
                 False,
-            ): Program("LambAdaptFalse", 7, (), ("trust_ratio",)),
+            ): Program("LambAdaptFalse", 8, (), ("trust_ratio",)),
             (
                 (True, True),
                 False,
                 "decayed",
-            ): Program("Lamb", 6, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True),
                 True,
                 True,
             ): Program(
                 "LambCautionTrue",
-                8,
+                9,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -174,14 +194,14 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
                 False,
-            ): Program("LambCautionTrueAdaptFalse", 9, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program("LambCautionTrueAdaptFalse", 10, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (True, True),
                 True,
                 "decayed",
             ): Program(
                 "LambCautionTrue",
-                8,
+                9,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -211,17 +231,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 10, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 11, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 11, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 12, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 10, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 11, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -257,37 +277,37 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
                 False,
-            ): Program("Lars", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
                 False,
                 True,
                 True,
-            ): Program("LarsNesterovTrue", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("LarsNesterovTrue", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
                 False,
                 False,
                 False,
-            ): Program("LarsAdaptFalse", 14, (), ("trust_ratio",)),
+            ): Program("LarsAdaptFalse", 15, (), ("trust_ratio",)),
             (
                 (True,),
                 False,
                 False,
                 True,
-            ): Program("LarsAdaptFalseNesterovTrue", 15, (), ("trust_ratio",)),
+            ): Program("LarsAdaptFalseNesterovTrue", 16, (), ("trust_ratio",)),
             (
                 (True,),
                 False,
                 "decayed",
                 False,
-            ): Program("Lars", 12, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
                 False,
                 "decayed",
                 True,
-            ): Program("LarsNesterovTrue", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("LarsNesterovTrue", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True,),
                 True,
@@ -295,7 +315,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                17,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -306,7 +326,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LarsCautionTrueNesterovTrue",
-                17,
+                18,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -315,13 +335,13 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
                 False,
-            ): Program("LarsCautionTrueAdaptFalse", 18, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program("LarsCautionTrueAdaptFalse", 19, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (True,),
                 True,
                 False,
                 True,
-            ): Program("LarsCautionTrueAdaptFalseNesterovTrue", 19, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program("LarsCautionTrueAdaptFalseNesterovTrue", 20, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (True,),
                 True,
@@ -329,7 +349,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                17,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -340,7 +360,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LarsCautionTrueNesterovTrue",
-                17,
+                18,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -350,21 +370,21 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 20, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False,),
                 False,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 21, (), ("trust_ratio",)),
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 22, (), ("trust_ratio",)),
             (
                 (False,),
                 False,
                 "decayed",
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 20, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False,),
@@ -373,7 +393,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsWithoutMomentumBufferCautionTrue",
-                22,
+                23,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -382,7 +402,7 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferCautionTrueAdaptFalse", 23, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program("LarsWithoutMomentumBufferCautionTrueAdaptFalse", 24, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (False,),
                 True,
@@ -390,10 +410,36 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsWithoutMomentumBufferCautionTrue",
-                22,
+                23,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
+        },
+    ),
+    "layerwise.rules.novograd": Printed(
+        known=frozenset(
+            [
+                "betas",
+                "bias_correction",
+                "decay",
+                "eps",
+                "eps_root",
+                "grad_averaging",
+                "lr",
+                "m_start",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "normalize",
+                "v_start",
+                "weight_decay",
+            ]
+        ),
+        options=(),
+        numbers=(),
+        programs={
+            ((True, True),): Program("NovoGrad", 25, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
         },
     ),
 }

@@ -15,21 +15,27 @@ from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
+from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import novograd as novograd_rule
 
 StateDtype = Literal["float32", "bfloat16", "int8"]
 
 __all__ = [
     "AdafactorState",
+    "AdamMiniState",
     "LambState",
     "LansState",
     "LarsState",
+    "NovoGradState",
     "adafactor",
+    "adammini",
     "lamb",
     "lans",
     "lars",
+    "novograd",
 ]
 
 
@@ -145,6 +151,79 @@ def adafactor(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(adafactor_rule, adafactor_rule.Adafactor, AdafactorState, locals())
+
+
+class AdamMiniState(NamedTuple):
+    """State of `adammini`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        mu: A tree, `exp_avg` in the other fronts.
+        nu: A tree, `exp_avg_sq` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+    stats: Any = None
+
+
+@explained
+def adammini(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.999,
+    eps: Number = 1e-08,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    eps_root: Number = 0.0,
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
+
+    docs/optimizers/adammini.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        eps: Added to the root of v that m is divided by.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        eps_root: Added inside the root of the denominator.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(adammini_rule, adammini_rule.AdamMini, AdamMiniState, locals())
 
 
 class LambState(NamedTuple):
@@ -426,3 +505,90 @@ def lars(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(lars_rule, lars_rule.Lars, LarsState, locals())
+
+
+class NovoGradState(NamedTuple):
+    """State of `novograd`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        mu: A tree, `exp_avg` in the other fronts.
+        nu: A tree, `exp_avg_sq` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+    stats: Any = None
+
+
+@explained
+def novograd(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.25,
+    eps: Number = 1e-06,
+    eps_root: Number = 0.0,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    grad_averaging: bool = False,
+    normalize: Literal["gradient", "momentum"] = "gradient",
+    decay: Literal["momentum", "decoupled"] = "momentum",
+    bias_correction: bool = False,
+    v_start: Literal["first", "zero", "nonzero"] = "first",
+    m_start: Literal["zero", "direction"] = "zero",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+
+    docs/optimizers/novograd.md has the formula with every option in its place, docs/jax.md the rest. The first 6
+    arguments are those of optax.novograd.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the momentum m and of the squared norm v.
+        b2: The second of the two: decay rates of the momentum m and of the squared norm v.
+        eps: Added to the root of v that the gradient is divided by.
+        eps_root: Added inside the root of the denominator.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        grad_averaging: Weigh what enters m by 1 - b1.
+        normalize: What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").
+        decay: Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").
+        bias_correction: Correct m and v for a start at 0.
+        v_start: What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0
+            ("nonzero").
+        m_start: What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(novograd_rule, novograd_rule.NovoGrad, NovoGradState, locals())

@@ -13,9 +13,11 @@ from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 from layerwise.rules import adafactor as adafactor_rule
+from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import novograd as novograd_rule
 
 V = TypeVar("V")
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -24,9 +26,11 @@ Split = Blocks | int | Literal["each"]
 
 __all__ = [
     "Adafactor",
+    "AdamMini",
     "Lamb",
     "Lans",
     "Lars",
+    "NovoGrad",
 ]
 
 
@@ -109,6 +113,67 @@ class Adafactor(Optimizer):
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class AdamMini(Optimizer):
+    """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
+
+    docs/optimizers/adammini.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the root of v that m is divided by.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        eps_root: Added inside the root of the denominator.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: Scheduled = 0.0,
+        *,
+        eps_root: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -353,6 +418,78 @@ class Lars(Optimizer):
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
         decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class NovoGrad(Optimizer):
+    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+
+    docs/optimizers/novograd.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the momentum m and of the squared norm v.
+        eps: Added to the root of v that the gradient is divided by.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        eps_root: Added inside the root of the denominator.
+        grad_averaging: Weigh what enters m by 1 - b1.
+        normalize: What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").
+        decay: Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").
+        bias_correction: Correct m and v for a start at 0.
+        v_start: What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0
+            ("nonzero").
+        m_start: What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        betas: tuple[float, float] = (0.95, 0.98),
+        eps: float = 1e-08,
+        weight_decay: Scheduled = 0.0,
+        *,
+        eps_root: float = 0.0,
+        grad_averaging: bool = False,
+        normalize: Literal["gradient", "momentum"] = "gradient",
+        decay: Literal["momentum", "decoupled"] | ByName[bool | float | str] = "momentum",
+        bias_correction: bool = False,
+        v_start: Literal["first", "zero", "nonzero"] = "first",
+        m_start: Literal["zero", "direction"] = "zero",
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool | Literal["split", "split24"] = False,

@@ -14,6 +14,7 @@ MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"  # of state, beside w
 REMAINDER_BITS = {"split": 16, "split24": 8}
 OPTIONS = ("master_weights", "rounding", "state_dtype", "seed")
 DTYPES = checks.dtype("float32", "bfloat16", "int8")
+FEW = "a mean of rows or columns", "one number of each layer"
 WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of state to these.'
 
 
@@ -80,8 +81,9 @@ def _by_field(rule: Any, asked: Any) -> dict[str, str]:
         names = f"names among {', '.join(fields)}"
         raise HyperparameterError(sentence("state_dtype", names, sorted(map(str, unknown)), WAY_OUT))
     for field, dtype in asked.items():
-        if is_statistic(rule, field) and dtype not in (None, "float32"):
-            allowed = f"float32 for {field!r}, a mean of rows or columns"
+        few = FEW[0] if is_statistic(rule, field) else FEW[1] if is_of_layer(rule, field) else ""
+        if few and dtype not in (None, "float32"):
+            allowed = f"float32 for {field!r}, {few}"
             raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few numbers."))
     return {key: asked[key] for key in fields if asked.get(key) is not None}
 
@@ -107,3 +109,8 @@ def is_signed(rule: Any, field: str) -> bool:
 def is_statistic(rule: Any, field: str) -> bool:
     """Return whether a field has a number for each row or column, and not for each element."""
     return _says(rule, field, "of rows or columns")
+
+
+def is_of_layer(rule: Any, field: str) -> bool:
+    """Return whether a field is one number of the tensor, or of each of its blocks."""
+    return _says(rule, field, "of a layer")

@@ -14,9 +14,11 @@ from layerwise.blocks import Blocks
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
+from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import novograd as novograd_rule
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -29,9 +31,11 @@ BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
 __all__ = [
     "Adafactor",
+    "AdamMini",
     "Lamb",
     "Lans",
     "Lars",
+    "NovoGrad",
 ]
 
 
@@ -119,6 +123,72 @@ class Adafactor(Optimizer):
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class AdamMini(Optimizer):
+    """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
+
+    docs/optimizers/adammini.md has the formula with every option in its place, docs/pytorch.md the rest.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the root of v that m is divided by.
+        weight_decay: Weight decay λ.
+        eps_root: Added inside the root of the denominator.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
+            it needs named_parameters().
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+            available.
+    """
+
+    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: Rate = 0.0,
+        *,
+        eps_root: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -374,6 +444,85 @@ class Lars(Optimizer):
         min_norm: float = 0.0,
         l2: float = 0.0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class NovoGrad(Optimizer):
+    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+
+    docs/optimizers/novograd.md has the formula with every option in its place, docs/pytorch.md the rest.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        betas: Decay rates of the momentum m and of the squared norm v.
+        eps: Added to the root of v that the gradient is divided by.
+        weight_decay: Weight decay λ.
+        eps_root: Added inside the root of the denominator.
+        grad_averaging: Weigh what enters m by 1 - b1.
+        normalize: What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").
+        decay: Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").
+        bias_correction: Correct m and v for a start at 0.
+        v_start: What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0
+            ("nonzero").
+        m_start: What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
+            it needs named_parameters().
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+            available.
+    """
+
+    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.001,
+        betas: tuple[float, float] = (0.95, 0.98),
+        eps: float = 1e-08,
+        weight_decay: Rate = 0.0,
+        *,
+        eps_root: float = 0.0,
+        grad_averaging: bool = False,
+        normalize: Literal["gradient", "momentum"] = "gradient",
+        decay: Literal["momentum", "decoupled"] = "momentum",
+        bias_correction: bool = False,
+        v_start: Literal["first", "zero", "nonzero"] = "first",
+        m_start: Literal["zero", "direction"] = "zero",
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

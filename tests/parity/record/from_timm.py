@@ -1,4 +1,4 @@
-"""timm's Lamb, Lars and Adafactor.
+"""timm's Lamb, Lars, Adafactor and NvNovoGrad.
 
 To run it:
 
@@ -145,10 +145,28 @@ ADAFACTOR = [
 ]
 
 
+# With rates that rise, so that its decay of the rate's own size would show.
+NOVOGRAD = [
+    case({}, {"v_start": "nonzero"}, FLAT),
+    case({"weight_decay": 0.1}, {"v_start": "nonzero", "weight_decay": 0.1}, WARM),
+    case(
+        {"betas": [0.9, 0.25], "eps": 0.01, "weight_decay": 0.1, "grad_averaging": True},
+        {"v_start": "nonzero", "betas": [0.9, 0.25], "eps": 0.01, "weight_decay": 0.1, "grad_averaging": True},
+        WARM,
+    ),
+    case(
+        {"weight_decay": 0.1, "decoupled_decay": True},
+        {"v_start": "nonzero", "weight_decay": 0.1, "decay": "decoupled"},
+        WARM,
+    ),
+]
+
+
 LICENCES = {
     "Lamb": "Apache-2.0, in part MIT (cybertronai/pytorch-lamb)",
     "Lars": "Apache-2.0",
     "Adafactor": "Apache-2.0, in part MIT (facebookresearch/fairseq)",
+    "NvNovoGrad": "Apache-2.0",
 }
 
 
@@ -160,8 +178,10 @@ def main():
         "Adafactor": "lrs of null: the relative step. A dimension must exceed min_dim_size_to_factor in timm, and "
         "reach it in ours. Where the first two of three dimensions both exceed it, timm factors these, otherwise the "
         "last two.",
+        "NvNovoGrad": "amsgrad and corrected_weight_decay, which ours has not, were left at their default, off.",
     }
-    for name, cases in {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR}.items():
+    torch.set_default_dtype(torch.float64)  # in which NvNovoGrad makes its second moment
+    for name, cases in {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR, "NvNovoGrad": NOVOGRAD}.items():
         optimizer = getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
         write(
             "timm",

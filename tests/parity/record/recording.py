@@ -66,7 +66,8 @@ def torch_steps(build, dtype="float64"):
         optimizer = build(list(params.values()), run["lrs"][0], run["theirs"])
         for lr, grads in zip(run["lrs"], GRADS, strict=True):
             if lr is not None:
-                optimizer.param_groups[0]["lr"] = lr
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
             for name, p in params.items():
                 p.grad = torch.tensor(grads[name], dtype=p.dtype)
             optimizer.step()

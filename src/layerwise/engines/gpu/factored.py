@@ -14,17 +14,11 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes, Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
-from layerwise.engines.gpu.layout import Group, Kind, Layers, full_shape, numbered
+from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, full_shape, numbered
 from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of, traits_of
 from layerwise.engines.gpu.stored import formats_of
 
 FOLDED = 64  # sums whose strips one program adds up
-CODES = {
-    torch.float32: at.FLOAT32.value,
-    torch.float64: at.FLOAT64.value,
-    torch.bfloat16: at.BFLOAT16.value,
-    torch.float16: at.FLOAT16.value,
-}
 
 
 class Stretch(NamedTuple):

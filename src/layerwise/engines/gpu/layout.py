@@ -13,6 +13,14 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.program import layer_states_of
+
+CODES = {
+    torch.float32: at.FLOAT32.value,
+    torch.float64: at.FLOAT64.value,
+    torch.bfloat16: at.BFLOAT16.value,
+    torch.float16: at.FLOAT16.value,
+}
 
 
 def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
@@ -110,6 +118,17 @@ def entries(job: Job) -> int:
     return prod(sizes[d] for d in but(job, job.block_dims))
 
 
+def _note_layer_states(rows: np.ndarray, job: Job) -> None:
+    """Write where the numbers of the layers' state lie, and their dtypes, in the rows of a job's layers."""
+    for i, state in enumerate(layer_states_of(job)):
+        blocks = np.indices([job.p.shape[d] for d in job.block_dims]).reshape(len(job.block_dims), len(rows))
+        elements = sum(
+            (n * state.stride(d) for n, d in zip(blocks, job.block_dims, strict=True)), np.zeros(len(rows), int)
+        )
+        rows[:, at.OLD0.value + 2 * i] = state.data_ptr() + elements * state.element_size()
+        rows[:, at.OLD0_AS.value + 2 * i] = CODES[state.dtype]
+
+
 class Group(NamedTuple):
     """Layers of one kind."""
 
@@ -138,6 +157,8 @@ class Layers:
         rows[:, at.JOB], rows[:, at.COUNT] = of, sizes[of]
         rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * sizes[of]
         rows[:, at.ENTRIES] = np.array([entries(job) for job in jobs])[of]
+        for j, job in enumerate(jobs):
+            _note_layer_states(rows[self.of(j)], job)
         rows[:, at.CHUNKS] = chunks = np.maximum(1, -(-sizes // chunk))[of]
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())

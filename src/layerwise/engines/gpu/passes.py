@@ -115,7 +115,8 @@ class Passes:
         tables.kernels[passes.answer, len(spans.table)](
             tables.coefficients, tables.layers.table, spans.table, spans.partials, spans.partials.shape[1], tables.sums,
             tables.answers, tables.layers.n, tables.width, call.skip, FIRST_TOTAL=first, TOTALS=totals, ADD=add,
-            ANSWER=answer, REPORT=program.report, ASKED=ask and answer is not None,
+            ANSWER=answer, REPORT=program.report, REMEMBER=program.remember, STATES=len(program.layer_states),
+            ASKED=ask and answer is not None,
             LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.programs import program_for
 
-STATES = 4  # of the tensor's shape, for which kernels have operands
+STATES = 4  # of the tensor's shape, for which kernels have operands; other state is a number of each layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +19,7 @@ class Program:
     """The printed device functions of a program, and what they take and make."""
 
     states: tuple[str, ...]
+    layer_states: tuple[str, ...]  # those that are one number of the layer
     rounds: tuple[tuple[str, ...], ...]  # the kinds of sums in each
     keeps: int | None  # the round before whose sums `keep` makes state that is final
     keep_writes: int  # bits of the states that each of both makes
@@ -31,6 +32,7 @@ class Program:
     apply: Any
     answers: tuple[Any, ...]  # of each round; None where it has none
     report: Any
+    remember: Any  # makes the numbers of the layer's state; None where it has none
 
     @property
     def totals(self) -> tuple[str, ...]:
@@ -58,3 +60,8 @@ def states_of(job: Job) -> list[Tensor | None]:
     """Return the states of the tensor's shape that the program names, and None for all other operands of kernels."""
     found = [getattr(job.state, name) for name in functions_for(job).states]
     return found + [None] * (STATES - len(found))
+
+
+def layer_states_of(job: Job) -> list[Tensor]:
+    """Return the states that are one number of each layer."""
+    return [getattr(job.state, name) for name in functions_for(job).layer_states]

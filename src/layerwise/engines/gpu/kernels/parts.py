@@ -7,10 +7,14 @@ import triton.language as tl
 
 from layerwise.engines.gpu.kernels.tables import (
     BASE,
+    BFLOAT16,
     CHUNKS,
     COUNT,
     COUNTER,
     FIRST,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
     G_SCALE,
     GRAD_HIGH,
     GRAD_LOW,
@@ -73,6 +77,28 @@ def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
         tl.store(at, x, eviction_policy="evict_first" if LAST else "")
     else:
         tl.store(at, x, mask, eviction_policy="evict_first" if LAST else "")
+
+
+@triton.jit
+def fetch(address, kind, at, mask, OTHER: tl.constexpr):
+    """Load numbers of any dtype, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == FLOAT32), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == FLOAT64), other=OTHER)
+    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == BFLOAT16), other=OTHER)
+    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == FLOAT16), other=OTHER)
+    low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
+    return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
+
+
+@triton.jit
+def put(address, kind, at, x, mask):
+    """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
+    single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
+    half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == FLOAT32))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == FLOAT64))
+    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == BFLOAT16))
+    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == FLOAT16))
 
 
 @triton.jit

@@ -29,8 +29,10 @@ from layerwise.engines.gpu.kernels.parts import (
     at_least,
     chunk_of,
     count,
+    fetch,
     goes,
     gradient,
+    put,
     read,
     ready,
     sum_of,
@@ -46,6 +48,7 @@ from layerwise.engines.gpu.kernels.tables import (
     ENTRIES,
     JOB,
     LAYER,
+    OLD0,
     OWN,
     PLANE,
     PLANE_BASE,
@@ -284,9 +287,13 @@ def apply_at(
 def answer(
     coefficients, layers, spans, partials, sums_stride, sums, answers, n, width, skip,
     FIRST_TOTAL: tl.constexpr, TOTALS: tl.constexpr, ADD: tl.constexpr, ANSWER: tl.constexpr, REPORT: tl.constexpr,
-    ASKED: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
+    REMEMBER: tl.constexpr, STATES: tl.constexpr, ASKED: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
-    """Add up the sums of a round, and make the rule's answers of all TOTALS up to here; report in the LAST round."""
+    """Add up the sums of a round, and make the rule's answers of all TOTALS up to here.
+
+    In the LAST round it reports, and stores the numbers of the layer's state, since nothing can stop the step then.
+    """
     span = spans + tl.program_id(0) * SPAN
     layer, first, parts = tl.load(span + SPAN_LAYER), tl.load(span + SPAN_FIRST), tl.load(span + SPAN_COUNT)
     row, S = layers + layer * LAYER, ()
@@ -300,7 +307,16 @@ def answer(
     if goes(skip, SKIPS):  # a skipped step leaves the measurements of the step before
         k = coefficients + tl.load(row + JOB) * width + OWN
         entries, to = at_least(tl.load(row + ENTRIES).to(tl.float64), 1.0), answers + layer * ANSWERS
+        old = ()
+        for i in tl.static_range(STATES):
+            kind = tl.load(row + OLD0 + 2 * i + 1)
+            old += (fetch(tl.load(row + OLD0 + 2 * i), kind, 0, kind >= 0, 0.0),)
         if ASKED:
-            ANSWER(k, S, entries, to + ANSWERED)
+            ANSWER(k, S, entries, old, to + ANSWERED)
         if LAST:
-            REPORT(k, S, entries, to + REPORTED)
+            REPORT(k, S, entries, old, to + REPORTED)
+            if STATES > 0:
+                new = REMEMBER(k, S, entries, old)
+                for i in tl.static_range(STATES):
+                    kind = tl.load(row + OLD0 + 2 * i + 1)
+                    put(tl.load(row + OLD0 + 2 * i), kind, 0, new[i], kind >= 0)

@@ -45,8 +45,9 @@ G_SCALE, SIGN, GRAD_LOW, GRAD_HIGH, OWN_BOUND, MODEL_BOUND, OWN = columns(7)
 # dtypes that numbers are stored in
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 
-# layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's elements
-JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, LAYER = columns(7)
+# layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's
+# elements; for each number of its state the address and the dtype
+JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, LAYER = columns(11)
 
 # pointers; the gradient's address is among the step parameters
 P, STORAGE, S0, S1, S2, S3, OPERANDS = columns(7)

@@ -48,7 +48,7 @@ def adafactor_apply(k, p, g, s, x):
 
 
 @triton.jit
-def adafactor_answer(k, S, n, a):
+def adafactor_answer(k, S, n, old, a):
     pp = S[0] / n
     uu = S[1] / n
     rms_p = root(pp)
@@ -63,7 +63,7 @@ def adafactor_answer(k, S, n, a):
 
 
 @triton.jit
-def adafactor_report(k, S, n, to):
+def adafactor_report(k, S, n, old, to):
     pp = S[0] / n
     uu = S[1] / n
     rms = root(uu)
@@ -107,7 +107,7 @@ def adafactor_scale_parameter_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def adafactor_scale_parameter_false_answer(k, S, n, a):
+def adafactor_scale_parameter_false_answer(k, S, n, old, a):
     uu = S[0] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
@@ -116,7 +116,7 @@ def adafactor_scale_parameter_false_answer(k, S, n, a):
 
 
 @triton.jit
-def adafactor_scale_parameter_false_report(k, S, n, to):
+def adafactor_scale_parameter_false_report(k, S, n, old, to):
     uu = S[0] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
@@ -159,7 +159,7 @@ def adafactor_with_exp_avg_apply(k, p, g, s, x):
 
 
 @triton.jit
-def adafactor_with_exp_avg_answer(k, S, n, a):
+def adafactor_with_exp_avg_answer(k, S, n, old, a):
     pp = S[0] / n
     uu = S[1] / n
     rms_p = root(pp)
@@ -176,7 +176,7 @@ def adafactor_with_exp_avg_answer(k, S, n, a):
 
 
 @triton.jit
-def adafactor_with_exp_avg_report(k, S, n, to):
+def adafactor_with_exp_avg_report(k, S, n, old, to):
     pp = S[0] / n
     uu = S[1] / n
     rms = root(uu)
@@ -223,7 +223,7 @@ def adafactor_with_exp_avg_scale_parameter_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def adafactor_with_exp_avg_scale_parameter_false_answer(k, S, n, a):
+def adafactor_with_exp_avg_scale_parameter_false_answer(k, S, n, old, a):
     uu = S[0] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
@@ -232,7 +232,7 @@ def adafactor_with_exp_avg_scale_parameter_false_answer(k, S, n, a):
 
 
 @triton.jit
-def adafactor_with_exp_avg_scale_parameter_false_report(k, S, n, to):
+def adafactor_with_exp_avg_scale_parameter_false_report(k, S, n, old, to):
     uu = S[0] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
@@ -290,7 +290,7 @@ def adafactor_with_exp_avg_caution_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_answer_0(k, S, n, a):
+def adafactor_with_exp_avg_caution_true_answer_0(k, S, n, old, a):
     pp = S[0] / n
     uu = S[1] / n
     rms = root(uu)
@@ -307,14 +307,14 @@ def adafactor_with_exp_avg_caution_true_answer_0(k, S, n, a):
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_answer_1(k, S, n, a):
+def adafactor_with_exp_avg_caution_true_answer_1(k, S, n, old, a):
     share = S[2] / n
     size = at_least(share, 0.001)
     tl.store(a + 3, size)
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_report(k, S, n, to):
+def adafactor_with_exp_avg_caution_true_report(k, S, n, old, to):
     pp = S[0] / n
     uu = S[1] / n
     share = S[2] / n
@@ -378,7 +378,7 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_apply(k, p, g, s, 
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_0(k, S, n, a):
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_0(k, S, n, old, a):
     uu = S[0] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
@@ -387,14 +387,14 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_0(k, S, n, 
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_1(k, S, n, a):
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_1(k, S, n, old, a):
     share = S[1] / n
     size = at_least(share, 0.001)
     tl.store(a + 1, size)
 
 
 @triton.jit
-def adafactor_with_exp_avg_caution_true_scale_parameter_false_report(k, S, n, to):
+def adafactor_with_exp_avg_caution_true_scale_parameter_false_report(k, S, n, old, to):
     uu = S[0] / n
     share = S[1] / n
     rms = root(uu)
@@ -407,6 +407,7 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_report(k, S, n, to
 PROGRAMS = {
     "Adafactor": Program(
         states=("exp_avg_sq",),
+        layer_states=(),
         rounds=(("MeanSquare", "MeanSquare"),),
         keeps=None,
         keep_writes=0,
@@ -419,9 +420,11 @@ PROGRAMS = {
         apply=adafactor_apply,
         answers=(adafactor_answer,),
         report=adafactor_report,
+        remember=None,
     ),
     "AdafactorScaleParameterFalse": Program(
         states=("exp_avg_sq",),
+        layer_states=(),
         rounds=(("MeanSquare",),),
         keeps=None,
         keep_writes=0,
@@ -434,9 +437,11 @@ PROGRAMS = {
         apply=adafactor_scale_parameter_false_apply,
         answers=(adafactor_scale_parameter_false_answer,),
         report=adafactor_scale_parameter_false_report,
+        remember=None,
     ),
     "AdafactorWithExpAvg": Program(
         states=("exp_avg_sq", "exp_avg"),
+        layer_states=(),
         rounds=(("MeanSquare", "MeanSquare"),),
         keeps=None,
         keep_writes=0,
@@ -449,9 +454,11 @@ PROGRAMS = {
         apply=adafactor_with_exp_avg_apply,
         answers=(adafactor_with_exp_avg_answer,),
         report=adafactor_with_exp_avg_report,
+        remember=None,
     ),
     "AdafactorWithExpAvgScaleParameterFalse": Program(
         states=("exp_avg_sq", "exp_avg"),
+        layer_states=(),
         rounds=(("MeanSquare",),),
         keeps=None,
         keep_writes=0,
@@ -464,9 +471,11 @@ PROGRAMS = {
         apply=adafactor_with_exp_avg_scale_parameter_false_apply,
         answers=(adafactor_with_exp_avg_scale_parameter_false_answer,),
         report=adafactor_with_exp_avg_scale_parameter_false_report,
+        remember=None,
     ),
     "AdafactorWithExpAvgCautionTrue": Program(
         states=("exp_avg_sq", "exp_avg"),
+        layer_states=(),
         rounds=(("MeanSquare", "MeanSquare"), ("Mean",)),
         keeps=None,
         keep_writes=0,
@@ -479,9 +488,11 @@ PROGRAMS = {
         apply=adafactor_with_exp_avg_caution_true_apply,
         answers=(adafactor_with_exp_avg_caution_true_answer_0, adafactor_with_exp_avg_caution_true_answer_1),
         report=adafactor_with_exp_avg_caution_true_report,
+        remember=None,
     ),
     "AdafactorWithExpAvgCautionTrueScaleParameterFalse": Program(
         states=("exp_avg_sq", "exp_avg"),
+        layer_states=(),
         rounds=(("MeanSquare",), ("Mean",)),
         keeps=None,
         keep_writes=0,
@@ -500,5 +511,6 @@ PROGRAMS = {
             adafactor_with_exp_avg_caution_true_scale_parameter_false_answer_1,
         ),
         report=adafactor_with_exp_avg_caution_true_scale_parameter_false_report,
+        remember=None,
     ),
 }

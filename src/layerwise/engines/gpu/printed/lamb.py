@@ -85,7 +85,7 @@ def lamb_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lamb_answer(k, S, n, a):
+def lamb_answer(k, S, n, old, a):
     pp = S[0]
     rr = S[1]
     norm_p = root(pp)
@@ -102,7 +102,7 @@ def lamb_answer(k, S, n, a):
 
 
 @triton.jit
-def lamb_report(k, S, n, to):
+def lamb_report(k, S, n, old, to):
     pp = S[0]
     rr = S[1]
     norm_p = root(pp)
@@ -153,7 +153,7 @@ def lamb_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lamb_adapt_false_report(k, S, n, to):
+def lamb_adapt_false_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -222,14 +222,14 @@ def lamb_caution_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lamb_caution_true_answer_0(k, S, n, a):
+def lamb_caution_true_answer_0(k, S, n, old, a):
     share = S[0] / n
     size = at_least(share, 0.001)
     tl.store(a + 0, size)
 
 
 @triton.jit
-def lamb_caution_true_answer_1(k, S, n, a):
+def lamb_caution_true_answer_1(k, S, n, old, a):
     pp = S[1]
     rr = S[2]
     norm_p = root(pp)
@@ -246,7 +246,7 @@ def lamb_caution_true_answer_1(k, S, n, a):
 
 
 @triton.jit
-def lamb_caution_true_report(k, S, n, to):
+def lamb_caution_true_report(k, S, n, old, to):
     share = S[0] / n
     pp = S[1]
     rr = S[2]
@@ -321,14 +321,14 @@ def lamb_caution_true_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_answer(k, S, n, a):
+def lamb_caution_true_adapt_false_answer(k, S, n, old, a):
     share = S[0] / n
     size = at_least(share, 0.001)
     tl.store(a + 0, size)
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_report(k, S, n, to):
+def lamb_caution_true_adapt_false_report(k, S, n, old, to):
     share = S[0] / n
     tl.store(to + 0, 1.0)
     tl.store(to + 1, share)
@@ -337,6 +337,7 @@ def lamb_caution_true_adapt_false_report(k, S, n, to):
 PROGRAMS = {
     "Lamb": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(("Squares", "Squares"),),
         keeps=0,
         keep_writes=3,
@@ -349,9 +350,11 @@ PROGRAMS = {
         apply=lamb_apply,
         answers=(lamb_answer,),
         report=lamb_report,
+        remember=None,
     ),
     "LambAdaptFalse": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(),
         keeps=None,
         keep_writes=0,
@@ -364,9 +367,11 @@ PROGRAMS = {
         apply=lamb_adapt_false_apply,
         answers=(),
         report=lamb_adapt_false_report,
+        remember=None,
     ),
     "LambCautionTrue": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(("Mean",), ("Squares", "Squares")),
         keeps=0,
         keep_writes=3,
@@ -379,9 +384,11 @@ PROGRAMS = {
         apply=lamb_caution_true_apply,
         answers=(lamb_caution_true_answer_0, lamb_caution_true_answer_1),
         report=lamb_caution_true_report,
+        remember=None,
     ),
     "LambCautionTrueAdaptFalse": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(("Mean",),),
         keeps=0,
         keep_writes=3,
@@ -394,5 +401,6 @@ PROGRAMS = {
         apply=lamb_caution_true_adapt_false_apply,
         answers=(lamb_caution_true_adapt_false_answer,),
         report=lamb_caution_true_adapt_false_report,
+        remember=None,
     ),
 }

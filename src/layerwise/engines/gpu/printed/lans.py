@@ -91,7 +91,7 @@ def lans_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lans_answer_0(k, S, n, a):
+def lans_answer_0(k, S, n, old, a):
     gg = S[0]
     norm = root(gg)
     size = tl.where(norm == 0.0, 1.0, norm)
@@ -99,7 +99,7 @@ def lans_answer_0(k, S, n, a):
 
 
 @triton.jit
-def lans_answer_1(k, S, n, a):
+def lans_answer_1(k, S, n, old, a):
     pp = S[1]
     rr = S[2]
     cc = S[3]
@@ -125,7 +125,7 @@ def lans_answer_1(k, S, n, a):
 
 
 @triton.jit
-def lans_report(k, S, n, to):
+def lans_report(k, S, n, old, to):
     pp = S[1]
     rr = S[2]
     norm_p = root(pp)
@@ -182,7 +182,7 @@ def lans_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lans_adapt_false_answer(k, S, n, a):
+def lans_adapt_false_answer(k, S, n, old, a):
     gg = S[0]
     norm = root(gg)
     size = tl.where(norm == 0.0, 1.0, norm)
@@ -190,13 +190,14 @@ def lans_adapt_false_answer(k, S, n, a):
 
 
 @triton.jit
-def lans_adapt_false_report(k, S, n, to):
+def lans_adapt_false_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
 PROGRAMS = {
     "Lans": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(("Squares",), ("Squares", "Squares", "Squares")),
         keeps=1,
         keep_writes=3,
@@ -209,9 +210,11 @@ PROGRAMS = {
         apply=lans_apply,
         answers=(lans_answer_0, lans_answer_1),
         report=lans_report,
+        remember=None,
     ),
     "LansAdaptFalse": Program(
         states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
         rounds=(("Squares",),),
         keeps=None,
         keep_writes=0,
@@ -224,5 +227,6 @@ PROGRAMS = {
         apply=lans_adapt_false_apply,
         answers=(lans_adapt_false_answer,),
         report=lans_adapt_false_report,
+        remember=None,
     ),
 }

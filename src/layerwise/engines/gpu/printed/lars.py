@@ -67,7 +67,7 @@ def lars_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_answer(k, S, n, a):
+def lars_answer(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -84,7 +84,7 @@ def lars_answer(k, S, n, a):
 
 
 @triton.jit
-def lars_report(k, S, n, to):
+def lars_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -135,7 +135,7 @@ def lars_nesterov_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_nesterov_true_answer(k, S, n, a):
+def lars_nesterov_true_answer(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -152,7 +152,7 @@ def lars_nesterov_true_answer(k, S, n, a):
 
 
 @triton.jit
-def lars_nesterov_true_report(k, S, n, to):
+def lars_nesterov_true_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -193,7 +193,7 @@ def lars_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_adapt_false_report(k, S, n, to):
+def lars_adapt_false_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -221,7 +221,7 @@ def lars_adapt_false_nesterov_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_adapt_false_nesterov_true_report(k, S, n, to):
+def lars_adapt_false_nesterov_true_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -272,7 +272,7 @@ def lars_caution_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_caution_true_answer_0(k, S, n, a):
+def lars_caution_true_answer_0(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -289,14 +289,14 @@ def lars_caution_true_answer_0(k, S, n, a):
 
 
 @triton.jit
-def lars_caution_true_answer_1(k, S, n, a):
+def lars_caution_true_answer_1(k, S, n, old, a):
     share = S[2] / n
     size = at_least(share, 0.001)
     tl.store(a + 1, size)
 
 
 @triton.jit
-def lars_caution_true_report(k, S, n, to):
+def lars_caution_true_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     share = S[2] / n
@@ -365,7 +365,7 @@ def lars_caution_true_nesterov_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_caution_true_nesterov_true_answer_0(k, S, n, a):
+def lars_caution_true_nesterov_true_answer_0(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -382,14 +382,14 @@ def lars_caution_true_nesterov_true_answer_0(k, S, n, a):
 
 
 @triton.jit
-def lars_caution_true_nesterov_true_answer_1(k, S, n, a):
+def lars_caution_true_nesterov_true_answer_1(k, S, n, old, a):
     share = S[2] / n
     size = at_least(share, 0.001)
     tl.store(a + 1, size)
 
 
 @triton.jit
-def lars_caution_true_nesterov_true_report(k, S, n, to):
+def lars_caution_true_nesterov_true_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     share = S[2] / n
@@ -447,14 +447,14 @@ def lars_caution_true_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_caution_true_adapt_false_answer(k, S, n, a):
+def lars_caution_true_adapt_false_answer(k, S, n, old, a):
     share = S[0] / n
     size = at_least(share, 0.001)
     tl.store(a + 0, size)
 
 
 @triton.jit
-def lars_caution_true_adapt_false_report(k, S, n, to):
+def lars_caution_true_adapt_false_report(k, S, n, old, to):
     share = S[0] / n
     tl.store(to + 0, 1.0)
     tl.store(to + 1, share)
@@ -500,14 +500,14 @@ def lars_caution_true_adapt_false_nesterov_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_caution_true_adapt_false_nesterov_true_answer(k, S, n, a):
+def lars_caution_true_adapt_false_nesterov_true_answer(k, S, n, old, a):
     share = S[0] / n
     size = at_least(share, 0.001)
     tl.store(a + 0, size)
 
 
 @triton.jit
-def lars_caution_true_adapt_false_nesterov_true_report(k, S, n, to):
+def lars_caution_true_adapt_false_nesterov_true_report(k, S, n, old, to):
     share = S[0] / n
     tl.store(to + 0, 1.0)
     tl.store(to + 1, share)
@@ -541,7 +541,7 @@ def lars_without_momentum_buffer_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_without_momentum_buffer_answer(k, S, n, a):
+def lars_without_momentum_buffer_answer(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -558,7 +558,7 @@ def lars_without_momentum_buffer_answer(k, S, n, a):
 
 
 @triton.jit
-def lars_without_momentum_buffer_report(k, S, n, to):
+def lars_without_momentum_buffer_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -595,7 +595,7 @@ def lars_without_momentum_buffer_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_without_momentum_buffer_adapt_false_report(k, S, n, to):
+def lars_without_momentum_buffer_adapt_false_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -640,7 +640,7 @@ def lars_without_momentum_buffer_caution_true_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, a):
+def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -657,14 +657,14 @@ def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, a):
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_answer_1(k, S, n, a):
+def lars_without_momentum_buffer_caution_true_answer_1(k, S, n, old, a):
     share = S[2] / n
     size = at_least(share, 0.001)
     tl.store(a + 1, size)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_report(k, S, n, to):
+def lars_without_momentum_buffer_caution_true_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
     share = S[2] / n
@@ -716,14 +716,14 @@ def lars_without_momentum_buffer_caution_true_adapt_false_apply(k, p, g, s, x):
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_answer(k, S, n, a):
+def lars_without_momentum_buffer_caution_true_adapt_false_answer(k, S, n, old, a):
     share = S[0] / n
     size = at_least(share, 0.001)
     tl.store(a + 0, size)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_report(k, S, n, to):
+def lars_without_momentum_buffer_caution_true_adapt_false_report(k, S, n, old, to):
     share = S[0] / n
     tl.store(to + 0, 1.0)
     tl.store(to + 1, share)
@@ -732,6 +732,7 @@ def lars_without_momentum_buffer_caution_true_adapt_false_report(k, S, n, to):
 PROGRAMS = {
     "Lars": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Squares", "Squares"),),
         keeps=None,
         keep_writes=0,
@@ -744,9 +745,11 @@ PROGRAMS = {
         apply=lars_apply,
         answers=(lars_answer,),
         report=lars_report,
+        remember=None,
     ),
     "LarsNesterovTrue": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Squares", "Squares"),),
         keeps=None,
         keep_writes=0,
@@ -759,9 +762,11 @@ PROGRAMS = {
         apply=lars_nesterov_true_apply,
         answers=(lars_nesterov_true_answer,),
         report=lars_nesterov_true_report,
+        remember=None,
     ),
     "LarsAdaptFalse": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(),
         keeps=None,
         keep_writes=0,
@@ -774,9 +779,11 @@ PROGRAMS = {
         apply=lars_adapt_false_apply,
         answers=(),
         report=lars_adapt_false_report,
+        remember=None,
     ),
     "LarsAdaptFalseNesterovTrue": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(),
         keeps=None,
         keep_writes=0,
@@ -789,9 +796,11 @@ PROGRAMS = {
         apply=lars_adapt_false_nesterov_true_apply,
         answers=(),
         report=lars_adapt_false_nesterov_true_report,
+        remember=None,
     ),
     "LarsCautionTrue": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Squares", "Squares"), ("Mean",)),
         keeps=None,
         keep_writes=0,
@@ -804,9 +813,11 @@ PROGRAMS = {
         apply=lars_caution_true_apply,
         answers=(lars_caution_true_answer_0, lars_caution_true_answer_1),
         report=lars_caution_true_report,
+        remember=None,
     ),
     "LarsCautionTrueNesterovTrue": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Squares", "Squares"), ("Mean",)),
         keeps=None,
         keep_writes=0,
@@ -819,9 +830,11 @@ PROGRAMS = {
         apply=lars_caution_true_nesterov_true_apply,
         answers=(lars_caution_true_nesterov_true_answer_0, lars_caution_true_nesterov_true_answer_1),
         report=lars_caution_true_nesterov_true_report,
+        remember=None,
     ),
     "LarsCautionTrueAdaptFalse": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Mean",),),
         keeps=None,
         keep_writes=0,
@@ -834,9 +847,11 @@ PROGRAMS = {
         apply=lars_caution_true_adapt_false_apply,
         answers=(lars_caution_true_adapt_false_answer,),
         report=lars_caution_true_adapt_false_report,
+        remember=None,
     ),
     "LarsCautionTrueAdaptFalseNesterovTrue": Program(
         states=("momentum_buffer",),
+        layer_states=(),
         rounds=(("Mean",),),
         keeps=None,
         keep_writes=0,
@@ -849,9 +864,11 @@ PROGRAMS = {
         apply=lars_caution_true_adapt_false_nesterov_true_apply,
         answers=(lars_caution_true_adapt_false_nesterov_true_answer,),
         report=lars_caution_true_adapt_false_nesterov_true_report,
+        remember=None,
     ),
     "LarsWithoutMomentumBuffer": Program(
         states=(),
+        layer_states=(),
         rounds=(("Squares", "Squares"),),
         keeps=None,
         keep_writes=0,
@@ -864,9 +881,11 @@ PROGRAMS = {
         apply=lars_without_momentum_buffer_apply,
         answers=(lars_without_momentum_buffer_answer,),
         report=lars_without_momentum_buffer_report,
+        remember=None,
     ),
     "LarsWithoutMomentumBufferAdaptFalse": Program(
         states=(),
+        layer_states=(),
         rounds=(),
         keeps=None,
         keep_writes=0,
@@ -879,9 +898,11 @@ PROGRAMS = {
         apply=lars_without_momentum_buffer_adapt_false_apply,
         answers=(),
         report=lars_without_momentum_buffer_adapt_false_report,
+        remember=None,
     ),
     "LarsWithoutMomentumBufferCautionTrue": Program(
         states=(),
+        layer_states=(),
         rounds=(("Squares", "Squares"), ("Mean",)),
         keeps=None,
         keep_writes=0,
@@ -897,9 +918,11 @@ PROGRAMS = {
             lars_without_momentum_buffer_caution_true_answer_1,
         ),
         report=lars_without_momentum_buffer_caution_true_report,
+        remember=None,
     ),
     "LarsWithoutMomentumBufferCautionTrueAdaptFalse": Program(
         states=(),
+        layer_states=(),
         rounds=(("Mean",),),
         keeps=None,
         keep_writes=0,
@@ -912,5 +935,6 @@ PROGRAMS = {
         apply=lars_without_momentum_buffer_caution_true_adapt_false_apply,
         answers=(lars_without_momentum_buffer_caution_true_adapt_false_answer,),
         report=lars_without_momentum_buffer_caution_true_adapt_false_report,
+        remember=None,
     ),
 }

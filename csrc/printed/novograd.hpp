@@ -1,0 +1,71 @@
+// Printed from rules/novograd.py by `make generate`: change that, not this file.
+
+// What NovoGrad computes before it reads a tensor, in this order.
+struct NovoGradNumbers {
+  double b2, a2, reseeds, c2, eps_root, eps, inside, b1, a1, lam, lr, shrink;
+};
+
+template <class T>
+struct NovoGrad {
+  using Numbers = NovoGradNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T b1, shrink, step, step_, step__;
+
+  NovoGrad(const NovoGradNumbers& k, const double* a) {
+    b1 = T(k.b1); shrink = T(k.shrink); step = T(a[0]); step_ = T(a[1]); step__ = T(k.a1 * k.lam);
+  }
+
+  template <int ROUND>
+  void terms(T, T g, const T*, T* x) const {
+    x[0] = g;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T m = s[0];
+    const T u = step_ * g;
+    const T u_ = u + step__ * p;
+    const T m_ = u_ + b1 * m;
+    s[0] = m_;
+    return p - shrink * p - step * m_;
+  }
+
+  static void answer(int round, const NovoGradNumbers& k, const double* S, const double* old, double* a) {
+    if (round == 0) {
+      const bool inside = k.inside == 1;
+      const double norm = root(S[0]);
+      const double squares = norm * norm;
+      const double new_ = k.b2 * old[0] + k.a2 * squares;
+      const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+      const bool zero = k.c2 * v + k.eps_root == 0;
+      const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
+      a[0] = k.lr * (inside ? 1 : 1 / d);
+      a[1] = inside ? k.a1 / d : k.a1;
+    }
+  }
+
+  static void report(const NovoGradNumbers& k, const double* S, const double* old, double* to) {
+    const double norm = root(S[0]);
+    const double squares = norm * norm;
+    const double new_ = k.b2 * old[0] + k.a2 * squares;
+    const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+    const bool zero = v == 0;
+    to[0] = norm;
+    to[1] = zero ? 0 : root(zero ? 1 : v);
+    to[2] = 1;
+  }
+
+  static void remember(const NovoGradNumbers& k, const double* S, const double* old, double* to) {
+    const double norm = root(S[0]);
+    const double squares = norm * norm;
+    const double new_ = k.b2 * old[0] + k.a2 * squares;
+    const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+    to[0] = v;
+  }
+};

@@ -1,0 +1,96 @@
+"""Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
+
+    m ← b1·m + (1 − b1)·g
+    v ← b2·v + (1 − b2)·mean(g²),  one number of each block, or of the tensor
+    p ← p − lr·lam·p − lr·(m / (1 − b1^t)) / (√(v / (1 − b2^t) + eps_root) + eps)
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to. Which
+weights are a block, which the paper answers by the part of a transformer that they are, is said by `blocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from layerwise.checks import number
+from layerwise.hyper import (
+    ClippedByNorm,
+    NumberOfLayer,
+    Scheduled,
+    betas_option,
+    eps_root_option,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.rules.asks import Array, Asking, MeanSquare, Moves, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.parts import clipped, is_zero, length, mix, one_minus_power, ready, root
+
+
+@dataclass(frozen=True)
+class AdamMini(NumberOfLayer, ClippedByNorm):
+    """Options of Adam-mini; docs/optimizers/adammini.md gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+
+    lr: Scheduled = lr_option(1e-3)
+    betas: tuple[float, float] = betas_option()
+    eps: float = option(
+        1e-8, number(0), "Added to the root of v that m is divided by.", "Pass a small number such as eps=1e-8."
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    eps_root: float = eps_root_option()
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m
+    exp_avg_sq: PerLayer  # v
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
+
+
+class Coefficients(NamedTuple):
+    b1: Scalar  # m ← b1·m + a1·g
+    a1: Scalar
+    b2: Scalar  # v ← b2·v + a2·mean(g²)
+    a2: Scalar
+    c2: Scalar  # p ← p − lr·m / (√(c2·v + eps_root) + eps)
+    eps_root: Scalar
+    eps: Scalar
+    lr: Scalar  # corrected for m's start at 0
+    shrink: Scalar  # p ← p − shrink·p first
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    b1, b2 = h.betas
+    return Coefficients(
+        b1=b1,
+        a1=1 - b1,
+        b2=b2,
+        a2=1 - b2,
+        c2=1 / one_minus_power(xp, b2, now.t),
+        eps_root=h.eps_root,
+        eps=h.eps,
+        lr=now.lr / one_minus_power(xp, b1, now.t),
+        shrink=now.lr * now.weight_decay,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, v) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    (gg,) = yield (MeanSquare(g),)
+    rms = length(xp, gg, g)
+    v = k.b2 * v + k.a2 * (rms * rms)
+    d = root(xp, k.c2 * v + k.eps_root) + k.eps
+
+    m = mix(xp, k.b1, m, k.a1, g)
+    moves: Moves = ((-k.lr / d, m),)
+    if not is_zero(k.shrink):
+        moves = ((-k.shrink, p), *moves)
+    return Stepped(moves, State(m, v), {"gradient_rms": rms, "average_rms": root(xp, v), "trust_ratio": 1.0})

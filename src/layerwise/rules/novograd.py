@@ -1,0 +1,157 @@
+"""NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+
+    v ← b2·v + (1 − b2)·‖g‖²,  and ‖g‖² in the first step: one number of each layer
+    m ← b1·m + g / (√(v + eps_root) + eps) + lam·p
+    p ← p − lr·m
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    paper: v = ‖g‖² first            v_start="zero":  v starts at 0;   "nonzero":  v = ‖g‖² wherever it is still 0
+    paper: m ← b1·m + …              grad_averaging=True:  m ← b1·m + (1 − b1)·(…)
+    paper: m starts at 0             m_start="direction":  m is what enters it first, without 1 − b1
+    paper: g is divided by √v        normalize="momentum":  m ← b1·m + g + lam·p,  p ← p − lr·m/(√(v + …) + eps)
+    paper: lam·p in m                decay="decoupled":  m without lam·p,  p ← p − lr·lam·p − …
+    paper: m and v as they are       bias_correction=True:  m / (1 − b1^t) and v / (1 − b2^t) wherever they are used
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise.checks import number, one_of, pair
+from layerwise.hyper import (
+    ClippedByNorm,
+    NumberOfLayer,
+    Scheduled,
+    eps_root_option,
+    flag,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.rules.asks import Array, Asking, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.parts import add, choose, clipped, is_zero, length, one_like, one_minus_power, ready, root
+
+
+@dataclass(frozen=True)
+class NovoGrad(NumberOfLayer, ClippedByNorm):
+    """Options of NovoGrad; docs/optimizers/novograd.md gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+
+    lr: Scheduled = lr_option(1e-3)
+    betas: tuple[float, float] = option(
+        (0.95, 0.98),
+        pair(number(0, 1), number(0, 1)),
+        "Decay rates of the momentum m and of the squared norm v.",
+        "Pass two numbers such as betas=(0.95, 0.98).",
+        optax=("b1", "b2"),
+    )
+    eps: float = option(
+        1e-8,
+        number(0),
+        "Added to the root of v that the gradient is divided by.",
+        "Pass a small number such as eps=1e-8.",
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    eps_root: float = eps_root_option()
+    grad_averaging: bool = flag(False, "Weigh what enters m by 1 - b1.")
+    normalize: Literal["gradient", "momentum"] = option(
+        "gradient",
+        one_of("gradient", "momentum"),
+        'What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").',
+        'Pass "gradient" as in the paper, or "momentum" to divide the average.',
+    )
+    decay: Literal["momentum", "decoupled"] = option(
+        "momentum",
+        one_of("momentum", "decoupled"),
+        'Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").',
+        'Pass "momentum" as in the paper, or "decoupled" as in AdamW.',
+    )
+    bias_correction: bool = flag(False, "Correct m and v for a start at 0.")
+    v_start: Literal["first", "zero", "nonzero"] = option(
+        "first",
+        one_of("first", "zero", "nonzero"),
+        'What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0 ("nonzero").',
+        'Pass "first" as in the paper, "zero", or "nonzero" for the first norm that is not 0.',
+    )
+    m_start: Literal["zero", "direction"] = option(
+        "zero",
+        one_of("zero", "direction"),
+        'What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").',
+        'Pass "zero" as in the paper, or "direction".',
+    )
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m
+    exp_avg_sq: PerLayer  # v
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
+
+
+class Coefficients(NamedTuple):
+    b2: Scalar  # v ← b2·v + a2·‖g‖²
+    a2: Scalar
+    reseeds: Scalar  # v = ‖g‖² where v is 0, unless this is 0
+    c2: Scalar  # d = √(c2·v + eps_root) + eps
+    eps_root: Scalar
+    eps: Scalar
+    inside: Scalar  # g/d enters m, or where this is 0, g does and m/d moves the weights
+    b1: Scalar  # m ← b1·m + a1·(… + lam·p)
+    a1: Scalar
+    lam: Scalar
+    lr: Scalar  # p ← p − shrink·p − lr·m
+    shrink: Scalar
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), lam, one = h.betas, now.weight_decay, one_like(xp, now.t)
+    c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
+    decoupled = h.decay == "decoupled"
+    a1 = 1 - b1 if h.grad_averaging else 1.0
+    return Coefficients(
+        b2=b2,
+        a2=choose(xp, now.t == 1, one, (1 - b2) * one) if h.v_start == "first" else 1 - b2,
+        reseeds=1.0 if h.v_start == "nonzero" else 0.0,
+        c2=1 / c2 if h.bias_correction else 1.0,
+        eps_root=h.eps_root,
+        eps=h.eps,
+        inside=1.0 if h.normalize == "gradient" else 0.0,
+        b1=b1,
+        a1=choose(xp, now.t == 1, one, a1 * one) if h.m_start == "direction" else a1,
+        lam=0.0 if decoupled else lam,
+        lr=now.lr / c1 if h.bias_correction else now.lr,
+        shrink=now.lr * lam if decoupled else 0.0,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, v) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    (gg,) = yield (Squares(g),)
+    norm = length(xp, gg, g)
+    v = _averaged(xp, v, norm * norm, k)
+    d = root(xp, k.c2 * v + k.eps_root) + k.eps
+
+    inside = k.inside == 1
+    u = choose(xp, inside, k.a1 / d, k.a1) * g
+    u = u if is_zero(k.lam) else add(xp, u, k.a1 * k.lam, p)
+    m = add(xp, u, k.b1, m)
+    moves: Moves = ((-k.lr * choose(xp, inside, 1.0, 1 / d), m),)
+    if not is_zero(k.shrink):
+        moves = ((-k.shrink, p), *moves)
+    return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})
+
+
+def _averaged(xp: Any, v: Array, squares: Scalar, k: Coefficients) -> Array:
+    """Return the average of ‖g‖², which begins with it where v is 0 if asked to."""
+    new = k.b2 * v + k.a2 * squares
+    return new if is_zero(k.reseeds) else choose(xp, (v == 0) & (k.reseeds != 0), squares, new)
