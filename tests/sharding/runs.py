@@ -15,6 +15,7 @@ from sharding.wrappings import WRAPPINGS, gathered
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from layerwise.storage.options import is_of_layer
 from sharding import layouts
 
 STEPS = 4
@@ -127,8 +128,9 @@ def layout_of_state(front: Any, layout: str) -> dict[tuple[str, str], tuple[bool
     give(params, grads[0])
     opt.step()
     sharded = {name: p for name, p in params.items() if isinstance(p, DTensor)}
+    alike = [key for key in ALIKE if key not in front._rule.State._fields or not is_of_layer(front._rule, key)]
     return {
-        (name, key): (_on_the_mesh_of(p, x), key not in ALIKE or x.placements == p.placements)
+        (name, key): (_on_the_mesh_of(p, x), key not in alike or x.placements == p.placements)
         for name, p in sharded.items()
         for key, x in opt.state[p].items()
         if key != "step"
