@@ -10,6 +10,7 @@ from layerwise.blocks import Blocks, Part, merged
 from layerwise.errors import ContradictionError
 from layerwise.hyper import Hyper
 from layerwise.names import Name
+from layerwise.storage.options import is_of_layer
 
 Shape = tuple[int, ...]
 Kept = tuple[bool, ...]  # of a state: whether it extends along each dimension of the tensor
@@ -92,3 +93,9 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
             del kept[piece.part.axis]  # which counts blocks
         found.append(None if kept is None else tuple(kept))
     return tuple(found)
+
+
+def elementwise(rule: Any, layout: Layout, ndim: int) -> dict[str, bool]:
+    """Return, for each of the rule's states by name, whether it has a number for each element of the tensor."""
+    kept = zip(rule.State._fields, kept_dims(rule, layout, ndim), strict=True)
+    return {field: one is not None and all(one) and not is_of_layer(rule, field) for field, one in kept}

@@ -13,7 +13,7 @@ import layerwise.numpy as numpy_front
 import layerwise.torch as torch_front
 from layerwise import Blocks
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.numpy import Adafactor, AdamMini, Lamb, Lars
 from layerwise.numpy._arrays import BITS
 from layerwise.storage import weights as formats
 
@@ -191,6 +191,19 @@ def test_momentum_dtype_alone_rounds_to_nearest():
     assert np.mean(found[None] != found["stochastic"]) > 0.1
     asked = after_loading(one.state_dict(), 1, Adafactor, **options, state_dtype={"exp_avg": "bfloat16"})
     np.testing.assert_array_equal(asked[None], found["stochastic"])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
+@pytest.mark.parametrize("blocks", [None, "each"])
+def test_a_number_of_each_layer_stays_float32(dtype, blocks):
+    """Also where each element is a layer, and there are as many numbers as elements."""
+    opt, w = AdamMini(state_dtype=dtype, blocks={"w": blocks} if blocks else None), {"w": np.ones(8192, np.float32)}
+    opt.step_all(w, {"w": np.ones(8192, np.float32)})
+    state = opt.state_dict()
+    assert state["w/exp_avg_sq"].dtype == np.float32
+    assert state["w/exp_avg_sq"].shape == ((8192,) if blocks else (1,))
+    with pytest.raises(HyperparameterError, match="float32 for 'exp_avg_sq', one number of each layer"):
+        AdamMini(state_dtype={"exp_avg_sq": dtype})
 
 
 def test_statistics_are_not_asked_for_in_few_bytes():

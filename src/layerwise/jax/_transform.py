@@ -27,7 +27,7 @@ from layerwise.jax._storage import (
     weights_of,
 )
 from layerwise.jax._trees import Leaves
-from layerwise.layout import Layout, kept_dims, lay_out
+from layerwise.layout import Layout, elementwise, lay_out
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage.options import Wanted, is_signed
 
@@ -217,8 +217,7 @@ class Transformation:
         layout = lay_out(name, self.rule, h, _mesh.whole_shape(here, cut), blocks, eps)
         if cut.axes:
             layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
-        kept = zip(self.rule.State._fields, kept_dims(self.rule, layout, len(here)), strict=True)
-        alike = {field: one is not None and all(one) for field, one in kept}
+        alike = elementwise(self.rule, layout, len(here))
         storing = Storing(self.rule, name, p, cut, self.want, self.options.h.state_dtypes(), alike)
         return Plan(name, p, layout, decayed, layout.state_shapes(), cut, storing)
 

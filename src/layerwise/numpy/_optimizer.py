@@ -23,7 +23,7 @@ from layerwise.errors import (
 )
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
-from layerwise.layout import Piece, kept_dims, lay_out
+from layerwise.layout import Piece, elementwise, lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
@@ -210,8 +210,7 @@ class Optimizer(Settable):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        kept = zip(self._rule.State._fields, kept_dims(self._rule, layout, len(shape)), strict=True)
-        alike = {field: one is not None and all(one) for field, one in kept}
+        alike = elementwise(self._rule, layout, len(shape))
         return Plan(layout, chosen["lr_scale"], chosen["decay"].factor, alike)
 
     def _storing(self, name: Name, plan: Plan, p: Array) -> Storing:

@@ -20,7 +20,7 @@ class Field(NamedTuple):
     name: str
     own: str  # the dtype of the arithmetic
     settled: str | None  # the dtype that another option gives it
-    is_alike: bool  # it extends along all dimensions of the tensor
+    is_alike: bool  # it has a number for each element of the tensor
     tensor: Shape
 
 
@@ -38,7 +38,7 @@ def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Ch
     if asked in (field.settled, field.own):
         return Chosen(asked)
     if not field.is_alike:
-        return Chosen(field.own, "it has a number for each row or column")
+        return Chosen(field.own, "it has fewer numbers than the parameter has elements, or one for each block")
     if asked == "float32":
         return Chosen(asked)
     if prod(field.tensor) < groups.LEAST:

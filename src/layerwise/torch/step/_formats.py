@@ -38,9 +38,8 @@ def codes_of(rule: Any, field: str) -> torch.dtype:
 
 
 def is_alike(plan: Plan, key: str) -> bool:
-    """Return whether a state extends along all dimensions of its parameter."""
-    kept = plan.kept.get(key)
-    return kept is not None and all(kept)
+    """Return whether a state has a number for each element of its parameter."""
+    return plan.elementwise.get(key, False)
 
 
 def named(dtype: torch.dtype) -> str:

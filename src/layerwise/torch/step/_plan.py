@@ -13,7 +13,7 @@ from layerwise.blocks import Blocks
 from layerwise.engines import Job
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
-from layerwise.layout import Kept, Layout, kept_dims, lay_out
+from layerwise.layout import Kept, Layout, elementwise, kept_dims, lay_out
 from layerwise.storage import Storage
 from layerwise.torch.sharding._cuts import Cut, Held, check_alike, cut_of, held, is_dtensor, local
 from layerwise.torch.step._tensors import check_gradient, check_parameter
@@ -34,6 +34,7 @@ class Plan:
     held: tuple[Held, ...]
     state_shapes: dict[str, Shape | None]  # of the whole of it
     kept: dict[str, Kept | None]
+    elementwise: dict[str, bool]  # whether a part of the state has a number for each element
 
     def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a state as it is at the start."""
@@ -112,4 +113,5 @@ def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Blocks | None) ->
     fields = rule.State._fields
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))
     kept = dict(zip(fields, kept_dims(rule, layout, len(shape)), strict=True))
-    return Plan(name, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept)
+    alike = elementwise(rule, layout, len(shape))
+    return Plan(name, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept, alike)
