@@ -14,7 +14,7 @@ from torch_front.front import bits, busy, everything, fronts, in_slices, kept_of
 from torch_front.storing import engines, give, held, made, same, snapshot, walk
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.torch import Adafactor, Lamb, Lars, convert
+from layerwise.torch import Adafactor, AdamMini, Lamb, Lars, convert
 
 SHAPES = {"matrix": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,)}
 LARGE = ("matrix", "vector")
@@ -28,6 +28,20 @@ def dtypes(opt, p):
 
 def is_alike(opt, p, key):
     return opt.state[p][key].shape == p.shape
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_number_of_each_layer_is_float32(form, fused):
+    """Also where each element is a layer, and there are as many numbers as elements."""
+    params = made(torch.float32, {"vector": (8192,)})
+    opt = AdamMini(params.items(), state_dtype=form, blocks={"vector": "each"}, fused=fused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        walk(opt, params, range(2))
+    [state] = opt.state.values()
+    assert (state["exp_avg_sq"].dtype, state["exp_avg_sq"].shape) == (torch.float32, (8192,))
+    assert opt.storage()["vector"]["state"]["exp_avg_sq"] == "float32"
 
 
 @forms
