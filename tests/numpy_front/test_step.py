@@ -255,7 +255,7 @@ def test_gradients_of_any_real_kind(front, convert):
     a, b = np.array([[3.0, 4.0], [5.0, 6.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])
     busy(front).step("w", a, convert(g))
     busy(front).step("w", b, g)
-    assert a.tobytes() == b.tobytes()
+    np.testing.assert_allclose(a, b, rtol=1e-15)  # the rule may take one, and kernels the other
 
 
 @fronts
