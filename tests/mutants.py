@@ -62,7 +62,7 @@ def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:
 MUTANTS = [
     *_rows(
         "rules.lamb",
-        ("trust ratio deleted", "(-k.lr * ratio, r)", "(-k.lr, r)", "reference vectors properties"),
+        ("trust ratio deleted", "size = k.lr * ratio", "size = k.lr", "reference vectors properties"),
         ("bias correction off by one", "xp, b2, now.t)", "xp, b2, now.t + 1)", "reference vectors limits"),
         ("bias correction of m left out", "k.eps, k.c1, root_v", "k.eps / k.c1, 1.0, root_v", "reference limits"),
         ("bias correction of v turned round", "c2=1 / c2 if", "c2=c2 if", "reference vectors limits"),
@@ -88,6 +88,8 @@ MUTANTS = [
         ("the fading of decay ignored", "lr * lam * (lr / h.peak_lr)", "lr * lam", "reference"),
         ("fading decay without lr", "lr * lam * (lr", "lam * (lr", "reference"),
         ("caution ignored", "u, agreeing[", "_, agreeing[", "reference"),
+        ("norm kept of the weights alone", "size + size * more", "size", "reference"),
+        ("norm not kept", "((more, p),)", "()", "reference"),
         ("decoupled decay left out of the norm", "add(xp, p, -k.shrink, p)", "p", "reference"),
         ("eps inside the root", "c1 * h.eps if", "c1 * h.eps_root if", "reference vectors"),
         ("eps not corrected", "c1 * h.eps if corrected else h.eps", "h.eps", "reference"),
@@ -126,6 +128,7 @@ MUTANTS = [
     *_rows(
         "rules.lars",
         ("caution ignored", "moved, stats[", "_, stats[", "reference"),
+        ("norm kept of the weights alone", "k.pace + k.pace * more", "k.pace", "reference"),
         ("caution by the decayed gradient", "cautious(xp, moved, g)", "cautious(xp, moved, r)", "reference"),
         ("trust coefficient left out", "k.eta * w", "w", "reference vectors"),
         ("weight norm left out", "k.eta * w", "k.eta", "reference vectors"),
@@ -154,7 +157,7 @@ MUTANTS = [
         ("bounds of the ratio not by lr", "unit=lr if clips else 1.0", "unit=1.0", "reference vectors"),
         ("bounds of the ratio ignored", "trust=trust if clips else", "trust=", "reference"),
         ("momentum not kept", "k.damped * u, k.mu, b)", "k.damped * u, 0, b)", "reference vectors limits"),
-        ("nesterov is heavy ball", "add(xp, u, k.mu, b) if h.nesterov else b", "b", "reference limits"),
+        ("nesterov is heavy ball", "ahead=float(h.nesterov)", "ahead=0.0", "reference limits"),
         (
             "buffer seeded with the raw gradient",
             "add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)",
@@ -354,9 +357,11 @@ MUTANTS = [
             "reference vectors",
         ),
         ("gating ignored", "choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)", "ratio", "reference vectors"),
-        ("gating always", 'if h.adapt == "decayed" else 1.0', "", "reference vectors"),
+        ("gating always", 'if h.adapt == "decayed" else float(h.adapt)', "", "reference vectors"),
         ("upper bound ignored", "inf if high is None else high", "inf", "reference vectors"),
         ("lower bound ignored", "-inf if low is None else low", "-inf", "reference"),
+        ("kept norm without ⟨p, r⟩", "a * (2 * cos - a)", "a * -a", "reference"),
+        ("kept norm without ‖r‖²", "a * (2 * cos - a)", "a * 2 * cos", "reference"),
         ("caution by positive elements alone", " | ((u < 0) & (g < 0))", "", "reference"),
         ("caution where they disagree", "(u > 0) & (g > 0)", "(u > 0) & (g < 0)", "reference"),
         ("caution's share ignored", "u * agrees / size", "u * agrees", "reference"),

@@ -63,6 +63,7 @@ ADAPT = ("one of True, False, 'decayed'", "only where weight_decay is not 0", (*
 WEIGHT_DECAY = (RATE, "maximize=True", (*NO_CALLABLE, None, -0.01))
 ZERO_NORM = (NOT_NEGATIVE, "such as 1", (*NO_NUMBER, None, -1))
 MIN_NORM = (NOT_NEGATIVE, "or 0 for no floor", (*NO_NUMBER, None, -1))
+KEEP_NORM = ("one of True, False, 'first'", "norm before each step", (*NO_FLAG, "last"))
 CAUTION = (FLAG, "Pass True or False", NO_FLAG)
 L2 = (NOT_NEGATIVE, "weight_decay is another", (*NO_ARGUMENT, None, -1e-9))
 # option: (the allowed range, a word of the way out, values that are refused)
@@ -85,6 +86,7 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "l2": L2,
         "peak_lr": (f"{POSITIVE} or None", "largest lr", (*NO_NUMBER, 0, -1)),
         "caution": CAUTION,
+        "keep_norm": KEEP_NORM,
         **GRADIENT,
     },
     Lars: {
@@ -103,6 +105,7 @@ TABLE: dict[type[Any], dict[str, tuple[str, str, tuple[Any, ...]]]] = {
         "min_norm": MIN_NORM,
         "l2": L2,
         "caution": CAUTION,
+        "keep_norm": KEEP_NORM,
         **GRADIENT,
     },
     Adafactor: {
@@ -191,6 +194,7 @@ CONTRADICTIONS = [
     (Adafactor, {"lr": 1e-3, "warmup_init": True}, ("`warmup_init`", "lr", "schedule")),
     (Adafactor, {"beta2": 0.9, "beta2_decay": -0.5}, ("`beta2`", "exponent -0.5", "0.9", "Drop one")),
     (Adafactor, {"beta2": 0.9, "decay_offset": 3}, ("`decay_offset`", "0 with beta2=0.9", "3")),
+    (Lamb, {"keep_norm": True, "decay": "decoupled"}, ("`keep_norm`", "False with decay", "Drop one")),
     (Lamb, {"peak_lr": 0.1}, ("`peak_lr`", "None with decay='ratio'", "0.1", 'decay="decoupled"')),
     (Adafactor, {"caution": True}, ("`caution`", "False without momentum", "beta1")),
     (Lamb, {"min_norm": 2, "max_weight_norm": 1}, ("`min_norm`", "max_weight_norm=1.0", "2.0", "Lower")),
@@ -304,6 +308,7 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "l2": PLAIN,
         "peak_lr": OPTIONAL,
         "caution": FLAGS,
+        "keep_norm": (*FLAGS, ("first", "first")),
         **GOOD_GRADIENT,
     },
     Lars: {
@@ -322,6 +327,7 @@ GOOD: dict[type[Any], dict[str, tuple[tuple[Any, Any], ...]]] = {
         "min_norm": PLAIN,
         "l2": PLAIN,
         "caution": FLAGS,
+        "keep_norm": (*FLAGS, ("first", "first")),
         **GOOD_GRADIENT,
     },
     Adafactor: {

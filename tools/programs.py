@@ -121,9 +121,11 @@ def _settings(entry: Entry, names: Sequence[str]) -> Iterator[Any]:
     specs = {spec.name: spec for spec in fields(entry.hyper)}
     for values in itertools.product(*(choices(specs[name]) for name in names)):
         try:
-            yield entry.hyper(**dict(zip(names, values, strict=True))).fit((1,), (), 1e-7)
+            h = entry.hyper(**dict(zip(names, values, strict=True))).fit((1,), (), 1e-7)
         except ContradictionError:
             continue
+        if h.has_kernels:
+            yield h
 
 
 # ---- from a run to a program

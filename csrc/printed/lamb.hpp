@@ -17,11 +17,11 @@ struct Lamb {
   static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size;
 
   Lamb(const LambNumbers& k, const double* a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); step = T(a[0]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); size = T(a[0]);
   }
 
   void keep(T p, T g, T* s) const {
@@ -48,7 +48,7 @@ struct Lamb {
   T apply(T p, T, T*, const T* x) const {
     const T r = x[1];
     const T p_ = p - shrink * p;
-    return p_ - step * r;
+    return p_ - size * r;
   }
 
   static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
@@ -61,7 +61,8 @@ struct Lamb {
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
       const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
-      a[0] = k.lr * ratio_;
+      const double size = k.lr * ratio_;
+      a[0] = size;
     }
   }
 
@@ -135,11 +136,11 @@ struct LambCautionTrue {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1, 1 << P | 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_;
 
   LambCautionTrue(const LambNumbers& k, const double* a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); size = T(a[0]); step = T(a[1]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); size = T(a[0]); size_ = T(a[1]);
   }
 
   void keep(T p, T g, T* s) const {
@@ -180,7 +181,7 @@ struct LambCautionTrue {
   T apply(T p, T, T*, const T* x) const {
     const T r = x[1];
     const T p_ = p - shrink * p;
-    return p_ - step * r;
+    return p_ - size_ * r;
   }
 
   static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
@@ -197,7 +198,8 @@ struct LambCautionTrue {
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
       const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
-      a[1] = k.lr * ratio_;
+      const double size = k.lr * ratio_;
+      a[1] = size;
     }
   }
 
@@ -220,21 +222,21 @@ struct LambCautionTrue {
 };
 
 template <class T>
-struct LambCautionTrueAdaptFalse {
+struct LambKeepNormTrue {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int SUMS[] = {3}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1};
-  static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
 
-  LambCautionTrueAdaptFalse(const LambNumbers& k, const double* a) {
+  LambKeepNormTrue(const LambNumbers& k, const double* a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); size = T(a[0]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); more = T(a[0]); size = T(a[1]);
   }
 
   void keep(T p, T g, T* s) const {
@@ -247,38 +249,164 @@ struct LambCautionTrueAdaptFalse {
   }
 
   template <int ROUND>
-  void terms(T p, T g, const T* s, T* x) const {
+  void terms(T p, T, const T* s, T* x) const {
     const T m = s[0], v = s[1];
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T g_ = g + l2 * p;
-    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
-    x[0] = agrees;
-  }
-
-  T apply(T p, T, T* s, const T* x) const {
-    const T m = s[0], v = s[1], agrees = x[0];
     const T p_ = p - shrink * p;
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
-    const T u_ = u * agrees / size;
-    const T r = u_ + lam * p_;
-    return p_ - lr * r;
+    const T r = u + lam * p_;
+    x[0] = p_;
+    x[1] = r;
+    x[2] = p_ * r;
   }
 
-  static void answer(int round, const LambNumbers&, const double* S, const double*, double* a) {
+  T apply(T p, T, T*, const T* x) const {
+    const T r = x[1];
+    const T p_ = p - shrink * p;
+    return p + more * p_ - size * r;
+  }
+
+  static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
-      const double size = at_least(S[0], 0.001);
-      a[0] = size;
+      const double norm_p = root(S[0]);
+      const bool there = (norm_p > 0) & (norm_p > 0);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[1]);
+      const double x = at_least(norm_r, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double size = k.lr * ratio_;
+      const double w_ = there ? norm_p : 1;
+      const double a_ = size * norm_r / w_;
+      const double cos = S[2] / w_ / (norm_r == 0 ? 1 : norm_r);
+      const double shorter = a_ * (2 * cos - a_);
+      const double x_ = at_least(1 - shorter, 0);
+      const bool zero = x_ == 0;
+      const double left = zero ? 0 : root(zero ? 1 : x_);
+      const bool there_ = there & (left > 0);
+      const double k_ = w_ / w_;
+      const double found = ((w_ - w_) / w_ * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
+      const double more = there_ ? found : 0 * found;
+      const double size_ = size + size * more;
+      a[0] = more;
+      a[1] = size_;
     }
   }
 
-  static void report(const LambNumbers&, const double* S, const double*, double* to) {
-    to[0] = 1;
-    to[1] = S[0];
+  static void report(const LambNumbers& k, const double* S, const double*, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_r = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double x = at_least(norm_r, k.trust_min_norm);
+    const double phi = at_most(w, k.trust_max_norm);
+    const double d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_r;
+    to[2] = ratio_;
   }
 
   static void remember(const LambNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
+struct LambWithNormKeepNormFirst {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 2;
+  static constexpr int SUMS[] = {3}, CACHED[] = {1};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
+
+  LambWithNormKeepNormFirst(const LambNumbers& k, const double* a) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); more = T(a[0]); size = T(a[1]);
+  }
+
+  void keep(T p, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T, const T* s, T* x) const {
+    const T m = s[0], v = s[1];
+    const T p_ = p - shrink * p;
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T r = u + lam * p_;
+    x[0] = p_;
+    x[1] = r;
+    x[2] = p_ * r;
+  }
+
+  T apply(T p, T, T*, const T* x) const {
+    const T r = x[1];
+    const T p_ = p - shrink * p;
+    return p + more * p_ - size * r;
+  }
+
+  static void answer(int round, const LambNumbers& k, const double* S, const double* old, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double R_ = old[0] == 0 ? norm_p : old[0];
+      const bool there = (R_ > 0) & (norm_p > 0);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[1]);
+      const double x = at_least(norm_r, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double size = k.lr * ratio_;
+      const double n = there ? norm_p : 1;
+      const double a_ = size * norm_r / n;
+      const double cos = S[2] / n / (norm_r == 0 ? 1 : norm_r);
+      const double shorter = a_ * (2 * cos - a_);
+      const double x_ = at_least(1 - shorter, 0);
+      const bool zero = x_ == 0;
+      const double left = zero ? 0 : root(zero ? 1 : x_);
+      const bool there_ = there & (left > 0);
+      const double w_ = there ? R_ : 1;
+      const double k_ = w_ / n;
+      const double found = ((w_ - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
+      const double more = there_ ? found : 0 * found;
+      const double size_ = size + size * more;
+      a[0] = more;
+      a[1] = size_;
+    }
+  }
+
+  static void report(const LambNumbers& k, const double* S, const double*, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_r = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double x = at_least(norm_r, k.trust_min_norm);
+    const double phi = at_most(w, k.trust_max_norm);
+    const double d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_r;
+    to[2] = ratio_;
+  }
+
+  static void remember(const LambNumbers&, const double* S, const double* old, double* to) {
+    const double norm_p = root(S[0]);
+    const double R_ = old[0] == 0 ? norm_p : old[0];
+    to[0] = R_;
+  }
 };

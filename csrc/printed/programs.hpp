@@ -17,19 +17,15 @@
   X(Lamb) \
   X(LambAdaptFalse) \
   X(LambCautionTrue) \
-  X(LambCautionTrueAdaptFalse) \
+  X(LambKeepNormTrue) \
+  X(LambWithNormKeepNormFirst) \
   X(Lans) \
   X(LansAdaptFalse) \
   X(Lars) \
-  X(LarsNesterovTrue) \
   X(LarsAdaptFalse) \
-  X(LarsAdaptFalseNesterovTrue) \
   X(LarsCautionTrue) \
-  X(LarsCautionTrueNesterovTrue) \
-  X(LarsCautionTrueAdaptFalse) \
-  X(LarsCautionTrueAdaptFalseNesterovTrue) \
   X(LarsWithoutMomentumBuffer) \
   X(LarsWithoutMomentumBufferAdaptFalse) \
-  X(LarsWithoutMomentumBufferCautionTrue) \
-  X(LarsWithoutMomentumBufferCautionTrueAdaptFalse) \
+  X(LarsKeepNormTrue) \
+  X(LarsWithNormKeepNormFirst) \
   X(NovoGrad)

@@ -135,6 +135,11 @@ class Hyper:
         """True if a step asks for a sum over every tensor of the model."""
         return is_on(self.model_bound)
 
+    @property
+    def has_kernels(self) -> bool:
+        """False where no kernels are printed, because the settings are too rare for that."""
+        return True
+
     def state_dtypes(self) -> dict[str, str]:
         """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
         return {}
@@ -264,6 +269,23 @@ class L2Penalty(Hyper):
         "L2 penalty added to the gradient, besides weight_decay.",
         "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given.",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptNorm(NumberOfLayer):
+    """Weights whose norm a step leaves as it was."""
+
+    keep_norm: bool | Literal["first"] = option(
+        False,
+        one_of(True, False, "first"),
+        "Give the weights back, after each step, the norm that they had before it (True) or before the first step "
+        '("first"; arXiv 2606.16899).',
+        'Pass True for the norm before each step, "first" for that before the first step, or False.',
+    )
+
+    def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
+        needed: Any = self
+        return super().fit(shape, block_dims, machine_eps) if needed.keep_norm == "first" else self  # type: ignore[misc]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,22 @@ _ALL = (
         {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (0.01, 10.0)},
         "bias correction on the step, outside the ratio; the ratio within [0.01, 10]; eps_inside_sqrt is eps_root.",
     ),
+    Preset(
+        "paper.AdamH",
+        "Lamb",
+        {"eps": 1e-8, "keep_norm": "first"},
+        "arXiv 2606.16899: Adam on a sphere, for matrices. Every tensor keeps the norm that it starts with; an lr to "
+        "try is √(lr·λ) of an AdamW run.",
+        "",
+    ),
+    Preset(
+        "levanter.AdamH",
+        "Lamb",
+        {"betas": (0.9, 0.95), "eps": 1e-8, "max_grad_norm": 1.0, "keep_norm": True},
+        "LAMB that gives every tensor the norm back that it had before the step; stacked layers are blocks.",
+        "its Adam for embeddings, norms and biases, which a group with another rule is here; zeros stay zeros there, "
+        "and clipping is by the norm of what AdamH steps alone.",
+    ),
     Preset("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
     Preset(
         "yscv.Lars",

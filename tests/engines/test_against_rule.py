@@ -56,10 +56,14 @@ def well_posed(options: Any) -> Any:
     """Options with which engines agree.
 
     Without memory of g², u is m/(|g| + eps): where g is next to 0, no two roundings agree unless eps is larger. And
-    caution is a round more than the kernels by rows and columns have.
+    caution is a round more than the kernels by rows and columns have, and other settings are too rare for kernels.
     """
     if options.get("caution") and "factored" in options:
         options = {**options, "factored": False}
+    if options.get("keep_norm") and (options["caution"] or not options.get("momentum", True)):
+        options = {**options, "keep_norm": False}
+    if options.get("caution") and not options.get("momentum", True):
+        options = {**options, "caution": False}
     return {**options, "eps": 1e-2} if options.get("betas", (0, 1))[1] == 0 else options
 
 

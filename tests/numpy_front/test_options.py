@@ -59,11 +59,13 @@ def test_a_set_option_acts_from_the_next_step_as_if_it_had_been_given(case, name
     opt, weights = case.numpy(**base), arrays(2, {"w": (4, 3), "b": (3,)})
     stepped(opt, weights, 20)
     other = copies(weights)
-    if name == "beta1":
+    if name == "beta1" or value == "first":
         given = case.numpy(**{**base, name: value})
         given.step_all(arrays(3, {"w": (4, 3), "b": (3,)}), arrays(4, {"w": (4, 3), "b": (3,)}))
         state = given.state_dict() | opt.state_dict()
-        state |= {key: np.zeros_like(state[key]) for key in state if key.endswith("/exp_avg")}
+        state |= {
+            key: np.zeros_like(state[key]) for key in state if key.endswith("/exp_avg" if name == "beta1" else "/norm")
+        }
     else:
         given, state = case.numpy(**{**base, name: value}), opt.state_dict()
         if name == "momentum":

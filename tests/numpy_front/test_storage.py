@@ -302,7 +302,7 @@ def test_adafactor_s_statistics_stay_float32():
         ({"master_weights": "all"}, "`master_weights` must be one of False, True, 'split', 'split24', but is 'all'"),
         ({"rounding": "up"}, "`rounding` must be one of None, 'nearest', 'stochastic', but is 'up'"),
         ({"state_dtype": "int4"}, "`state_dtype` must be one of 'float32', 'bfloat16', 'int8'"),
-        ({"state_dtype": {"mu": "int8"}}, "`state_dtype` must be names among exp_avg, exp_avg_sq, but is ['mu']"),
+        ({"state_dtype": {"mu": "int8"}}, "`state_dtype` must be names among exp_avg, exp_avg_sq, norm, but is ['mu']"),
         ({"seed": -1}, "`seed` must be an integer ≥ 0 and < 2^63, but is -1"),
         ({"seed": 1.5}, "`seed` must be an integer"),
     ],

@@ -21,6 +21,7 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "max_grad_value": (None, 0.4, (-0.1, 0.5), (None, 0.3), (0.05, None)),
     "maximize": (False, True),
     "caution": (False, True),
+    "keep_norm": (False, True, "first"),
 }
 
 

@@ -13,7 +13,7 @@ from layerwise.rules import lamb as rule
 from .case import Case, Options, floor_below_bound
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, divide, indices, norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm, with_norm
 
 
 class Lamb(Stepper):
@@ -38,6 +38,7 @@ class Lamb(Stepper):
         trust_eps=0,
         l2=0,
         caution=False,
+        keep_norm=False,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -60,11 +61,12 @@ class Lamb(Stepper):
         self.l2 = l2
         self.peak_lr = peak_lr
         self.caution = caution
+        self.keep_norm = keep_norm
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
         lr = lr * lr_scale
-        if not state:
+        if "m" not in state:
             state["m"], state["v"] = np.zeros(p.shape), np.zeros(p.shape)
         g = self.with_decay(g, p, self.l2 + lam if self.decay == "l2" else self.l2)
         if self.decay == "decoupled":
@@ -84,6 +86,10 @@ class Lamb(Stepper):
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - rate * r[i]
+        if self.keep_norm == "first":
+            state["R"] = state.get("R") or weight_norm
+        if self.keep_norm and weight_norm > 0:
+            new_p = with_norm(new_p, state["R"] if self.keep_norm == "first" else weight_norm)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def with_decay(self, x, p, factor):
@@ -195,7 +201,9 @@ def _limits(world: Any) -> None:
 
 def _consistent(options: Options) -> Options:
     options = floor_below_bound(options)
-    return options if options["peak_lr"] is None else {**options, "decay": "decoupled"}
+    if options["peak_lr"] is not None:
+        options = {**options, "decay": "decoupled"}
+    return {**options, "keep_norm": False} if options["decay"] == "decoupled" else options
 
 
 CASE = Case(

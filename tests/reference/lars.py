@@ -12,7 +12,7 @@ from layerwise.rules import lars as rule
 from .case import Case, Options
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, divide, indices, norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm, with_norm
 
 
 class Lars(Stepper):
@@ -35,6 +35,7 @@ class Lars(Stepper):
         min_norm=0,
         l2=0,
         caution=False,
+        keep_norm=False,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -55,6 +56,7 @@ class Lars(Stepper):
         self.min_norm = min_norm
         self.l2 = l2
         self.caution = caution
+        self.keep_norm = keep_norm
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -77,6 +79,10 @@ class Lars(Stepper):
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - (direction[i] if self.lr_in_momentum else lr * direction[i])
+        if self.keep_norm == "first":
+            state["R"] = state.get("R") or weight_norm
+        if self.keep_norm and weight_norm > 0:
+            new_p = with_norm(new_p, state["R"] if self.keep_norm == "first" else weight_norm)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def trust_ratio(self, weight_norm, update_norm, lr, lam):
@@ -97,7 +103,7 @@ class Lars(Stepper):
         """b ← mu·b + k·u; the direction is b, or u + mu·b with nesterov"""
         if self.mu == 0:
             return u
-        if not state:
+        if "b" not in state:
             state["b"] = np.zeros(u.shape)
         b = state["b"]
         k = 1 if t == 1 else 1 - self.dampening

@@ -41,6 +41,17 @@ def at_least(value, low):
     return low if value < low else value
 
 
+def with_norm(x, wanted):
+    """x at the norm that is wanted; x itself where that is 0, or its own."""
+    found = norm(x)
+    if not (wanted > 0 and found > 0):
+        return x
+    out = np.empty(x.shape)
+    for i in indices(x):
+        out[i] = x[i] * (wanted / found)
+    return out
+
+
 def agreeing(u, g):
     """u where its sign is g's, 0 elsewhere, over the share of such elements or 0.001 if that is less; and the share."""
     agree = {i: math.copysign(1, u[i]) == math.copysign(1, g[i]) and u[i] != 0 and g[i] != 0 for i in indices(u)}

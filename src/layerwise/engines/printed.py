@@ -147,6 +147,7 @@ RULES: dict[str, Printed] = {
                 "eps",
                 "eps_root",
                 "grad_averaging",
+                "keep_norm",
                 "l2",
                 "lr",
                 "max_grad_norm",
@@ -162,26 +163,30 @@ RULES: dict[str, Printed] = {
                 "zero_norm_ratio",
             ]
         ),
-        options=("caution", "adapt"),
+        options=("keep_norm", "caution", "adapt"),
         numbers=(),
         programs={
             (
-                (True, True),
+                (True, True, False),
+                False,
                 False,
                 True,
             ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
-                (True, True),
+                (True, True, False),
+                False,
                 False,
                 False,
             ): Program("LambAdaptFalse", 8, (), ("trust_ratio",)),
             (
-                (True, True),
+                (True, True, False),
+                False,
                 False,
                 "decayed",
             ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
-                (True, True),
+                (True, True, False),
+                False,
                 True,
                 True,
             ): Program(
@@ -191,12 +196,19 @@ RULES: dict[str, Printed] = {
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
             (
-                (True, True),
+                (True, True, False),
+                False,
                 True,
                 False,
-            ): Program("LambCautionTrueAdaptFalse", 10, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program(
+                "LambCautionTrue",
+                9,
+                ("Mean", "Squares", "Squares"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
             (
-                (True, True),
+                (True, True, False),
+                False,
                 True,
                 "decayed",
             ): Program(
@@ -204,6 +216,63 @@ RULES: dict[str, Printed] = {
                 9,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
+            (
+                (True, True, False),
+                True,
+                False,
+                True,
+            ): Program(
+                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+            ),
+            (
+                (True, True, False),
+                True,
+                False,
+                False,
+            ): Program(
+                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+            ),
+            (
+                (True, True, False),
+                True,
+                False,
+                "decayed",
+            ): Program(
+                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+            ),
+            (
+                (True, True, True),
+                "first",
+                False,
+                True,
+            ): Program(
+                "LambWithNormKeepNormFirst",
+                11,
+                ("Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
+            (
+                (True, True, True),
+                "first",
+                False,
+                False,
+            ): Program(
+                "LambWithNormKeepNormFirst",
+                11,
+                ("Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
+            (
+                (True, True, True),
+                "first",
+                False,
+                "decayed",
+            ): Program(
+                "LambWithNormKeepNormFirst",
+                11,
+                ("Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
             ),
         },
     ),
@@ -231,17 +300,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 11, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 12, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 13, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 11, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -252,6 +321,7 @@ RULES: dict[str, Printed] = {
                 "caution",
                 "dampening",
                 "eps",
+                "keep_norm",
                 "l2",
                 "lr",
                 "lr_in_momentum",
@@ -269,150 +339,147 @@ RULES: dict[str, Printed] = {
                 "zero_norm_ratio",
             ]
         ),
-        options=("caution", "adapt", "nesterov"),
+        options=("keep_norm", "caution", "adapt"),
         numbers=(),
         programs={
             (
-                (True,),
+                (True, False),
+                False,
                 False,
                 True,
-                False,
-            ): Program("Lars", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
-                (True,),
-                False,
-                True,
-                True,
-            ): Program("LarsNesterovTrue", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
-            (
-                (True,),
+                (True, False),
                 False,
                 False,
                 False,
             ): Program("LarsAdaptFalse", 15, (), ("trust_ratio",)),
             (
-                (True,),
+                (True, False),
                 False,
-                False,
-                True,
-            ): Program("LarsAdaptFalseNesterovTrue", 16, (), ("trust_ratio",)),
-            (
-                (True,),
                 False,
                 "decayed",
-                False,
-            ): Program("Lars", 13, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
-                (True,),
+                (True, False),
                 False,
-                "decayed",
                 True,
-            ): Program("LarsNesterovTrue", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+                True,
+            ): Program(
+                "LarsCautionTrue",
+                16,
+                ("Squares", "Squares", "Mean"),
+                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+            ),
             (
-                (True,),
-                True,
+                (True, False),
+                False,
                 True,
                 False,
             ): Program(
                 "LarsCautionTrue",
-                17,
+                16,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
             (
-                (True,),
-                True,
-                True,
-                True,
-            ): Program(
-                "LarsCautionTrueNesterovTrue",
-                18,
-                ("Squares", "Squares", "Mean"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
-            ),
-            (
-                (True,),
-                True,
+                (True, False),
                 False,
-                False,
-            ): Program("LarsCautionTrueAdaptFalse", 19, ("Mean",), ("trust_ratio", "agreeing")),
-            (
-                (True,),
-                True,
-                False,
-                True,
-            ): Program("LarsCautionTrueAdaptFalseNesterovTrue", 20, ("Mean",), ("trust_ratio", "agreeing")),
-            (
-                (True,),
                 True,
                 "decayed",
-                False,
             ): Program(
                 "LarsCautionTrue",
-                17,
+                16,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
             (
-                (True,),
-                True,
-                "decayed",
+                (False, False),
+                False,
+                False,
                 True,
             ): Program(
-                "LarsCautionTrueNesterovTrue",
-                18,
-                ("Squares", "Squares", "Mean"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
-                (False,),
+                (False, False),
                 False,
-                True,
                 False,
-            ): Program(
-                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
-            ),
+                False,
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 18, (), ("trust_ratio",)),
             (
-                (False,),
+                (False, False),
                 False,
-                False,
-                False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 22, (), ("trust_ratio",)),
-            (
-                (False,),
                 False,
                 "decayed",
-                False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
-                (False,),
-                True,
+                (True, False),
                 True,
                 False,
+                True,
             ): Program(
-                "LarsWithoutMomentumBufferCautionTrue",
-                23,
-                ("Squares", "Squares", "Mean"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+                "LarsKeepNormTrue",
+                19,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
-                (False,),
+                (True, False),
                 True,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferCautionTrueAdaptFalse", 24, ("Mean",), ("trust_ratio", "agreeing")),
+            ): Program(
+                "LarsKeepNormTrue",
+                19,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
             (
-                (False,),
+                (True, False),
                 True,
+                False,
                 "decayed",
+            ): Program(
+                "LarsKeepNormTrue",
+                19,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
+            (
+                (True, True),
+                "first",
+                False,
+                True,
+            ): Program(
+                "LarsWithNormKeepNormFirst",
+                20,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
+            (
+                (True, True),
+                "first",
+                False,
                 False,
             ): Program(
-                "LarsWithoutMomentumBufferCautionTrue",
-                23,
-                ("Squares", "Squares", "Mean"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
+                "LarsWithNormKeepNormFirst",
+                20,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
+            ),
+            (
+                (True, True),
+                "first",
+                False,
+                "decayed",
+            ): Program(
+                "LarsWithNormKeepNormFirst",
+                20,
+                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("weight_norm", "update_norm", "trust_ratio"),
             ),
         },
     ),
@@ -439,7 +506,7 @@ RULES: dict[str, Printed] = {
         options=(),
         numbers=(),
         programs={
-            ((True, True),): Program("NovoGrad", 25, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+            ((True, True),): Program("NovoGrad", 21, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
         },
     ),
 }

@@ -233,12 +233,14 @@ class LambState(NamedTuple):
         count: Steps taken, an int32 that stays at its largest value.
         mu: A tree, `exp_avg` in the other fronts.
         nu: A tree, `exp_avg_sq` in the other fronts.
+        norm: A tree, `norm` in the other fronts.
         stats: What the last step measured, a tree of dicts; None unless stats=True.
     """
 
     count: Any
     mu: Any
     nu: Any
+    norm: Any
     stats: Any = None
 
 
@@ -263,6 +265,7 @@ def lamb(
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
     l2: Number = 0.0,
+    keep_norm: bool | Literal["first"] = False,
     caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
@@ -307,6 +310,8 @@ def lamb(
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
+            first step ("first"; arXiv 2606.16899).
         caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
             elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
@@ -418,11 +423,13 @@ class LarsState(NamedTuple):
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
         trace: A tree, `momentum_buffer` in the other fronts.
+        norm: A tree, `norm` in the other fronts.
         stats: What the last step measured, a tree of dicts; None unless stats=True.
     """
 
     count: Any
     trace: Any
+    norm: Any
     stats: Any = None
 
 
@@ -445,6 +452,7 @@ def lars(
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
     l2: Number = 0.0,
+    keep_norm: bool | Literal["first"] = False,
     caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
@@ -484,6 +492,8 @@ def lars(
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
+            first step ("first"; arXiv 2606.16899).
         caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
             elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.

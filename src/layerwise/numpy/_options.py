@@ -25,7 +25,7 @@ from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, wanted
 FLAGS = tuple(one.name for one in NUMPY if one.type == "bool")
 RATES = ("lr", "weight_decay")
 BY_NAME = tuple(one.name for one in NUMPY if "ByName" in one.type)
-MOMENTUM = ("momentum_buffer", "exp_avg")  # what may start at 0, or go, in the middle
+OPTIONAL = ("momentum_buffer", "exp_avg", "norm")  # what may start at 0, or go, in the middle
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
                 old = as_numbers(rule, part, old, beside).astype(dtype)
                 beside.pop(part + SCALE, None)
             made.append(old)
-        elif part in MOMENTUM and (old is None or shape is None):
+        elif part in OPTIONAL and (old is None or shape is None):
             made.append(None if shape is None else np.zeros(shape, dtype))
             beside.pop(part + SCALE, None)
         else:

@@ -16,6 +16,8 @@ Departures, each an option:
     paper: no L2                     l2:  g ← g + l2·p, besides lam
     paper: r = u + lam·p             decay="decoupled":  p ← p − lr·lam·p first, r = u;   "l2":  g ← g + lam·p, r = u
                                      peak_lr:  lam·lr/peak_lr instead of lam, so that decay fades as lr² does
+    paper: the norm may change       keep_norm:  p ← R·(p − lr·ratio·r) / ‖p − lr·ratio·r‖,  R = ‖p‖ before this step;
+                                     "first":  R = ‖p‖ before the first step
     paper: u, all of it              caution:  u ← u·[u·g > 0] / max(share of these elements, 1e-3)
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: m ← b1·m + (1 − b1)·g     grad_averaging=False:  m ← b1·m + g
@@ -34,6 +36,7 @@ from layerwise.hyper import (
     BoundedTrustRatio,
     Caution,
     ClippedByNorm,
+    KeptNorm,
     L2Penalty,
     Scheduled,
     betas_option,
@@ -44,13 +47,27 @@ from layerwise.hyper import (
     warn_of_swap,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, Keep, Moves, Nonnegative, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Keep,
+    Moves,
+    Nonnegative,
+    Now,
+    PerLayer,
+    Scalar,
+    Shape,
+    Squares,
+    Stepped,
+    Sum,
+)
 from layerwise.rules.parts import (
     Trust,
     add,
     cautious,
     clipped,
     final,
+    first_norm,
     floored,
     is_one,
     is_zero,
@@ -60,13 +77,14 @@ from layerwise.rules.parts import (
     one_minus_power,
     ready,
     square,
+    stretch,
     trust_of,
     trust_ratio,
 )
 
 
 @dataclass(frozen=True)
-class Lamb(BoundedTrustRatio, L2Penalty, Caution, ClippedByNorm):
+class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     """Options of LAMB; docs/optimizers/lamb.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
@@ -118,15 +136,23 @@ class Lamb(BoundedTrustRatio, L2Penalty, Caution, ClippedByNorm):
         if self.peak_lr is not None and self.decay != "decoupled":
             way_out = 'Pass decay="decoupled" as well, or drop it.'
             raise ContradictionError(sentence("peak_lr", f"None with decay={self.decay!r}", self.peak_lr, way_out))
+        if self.keep_norm and self.decay == "decoupled":
+            way_out = "Drop one of them: such decay changes the norm alone."
+            raise ContradictionError(sentence("keep_norm", 'False with decay="decoupled"', self.keep_norm, way_out))
+
+    @property
+    def has_kernels(self) -> bool:
+        return not (self.caution and self.keep_norm)
 
 
 class State(NamedTuple):
     exp_avg: Array  # m
     exp_avg_sq: Nonnegative  # v
+    norm: PerLayer  # R; None unless keep_norm="first"
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(exp_avg=shape, exp_avg_sq=shape)
+    return State(exp_avg=shape, exp_avg_sq=shape, norm=h.layer_shape(shape) if h.keep_norm == "first" else None)
 
 
 class Coefficients(NamedTuple):
@@ -174,7 +200,7 @@ def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    k, (m, v) = coefficients(xp, h, now), state
+    k, (m, v, R) = coefficients(xp, h, now), state
     moves: Moves = ()
     g = yield from clipped(xp, ready(xp, g, h, now), h)
     if not is_zero(k.l2):
@@ -187,15 +213,21 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v = final(xp, m, v)
 
     u = _direction(xp, m, v, k)
-    m, v = yield Keep(State(m, v))
+    m, v, R = yield Keep(State(m, v, R))
     agreeing = {}
     if h.caution:
         u, agreeing["agreeing"] = yield from cautious(xp, u, g)
     r = u if is_zero(k.lam) else move(xp, u, k.lam, p)
     del g, u  # what waits for the sums is p and r
 
-    ratio, stats = yield from _ratio(xp, p, r, k, h)
-    return Stepped((*moves, (-k.lr * ratio, r)), State(m, v), {**stats, **agreeing})
+    ratio, norms, stats = yield from _ratio(xp, p, r, k, h)
+    size = k.lr * ratio
+    if h.keep_norm:
+        norm_p, norm_r, pr = norms
+        R = first_norm(xp, R, norm_p) if h.keep_norm == "first" else None
+        more = stretch(xp, norm_p if R is None else R, norm_p, norm_r, pr, size)
+        moves, size = ((more, p),), size + size * more
+    return Stepped((*moves, (-size, r)), State(m, v, R), {**stats, **agreeing})
 
 
 def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
@@ -205,12 +237,16 @@ def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
     return m / add(xp, k.eps, k.c1, root_v)
 
 
-def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
-    """Return ‖p‖ / ‖r‖, within the requested bounds."""
-    if h.adapt is False:
-        return 1.0, {"trust_ratio": 1.0}
-    pp, rr = yield Squares(p), Squares(r)
+Norms = tuple[Scalar, Scalar, Scalar | None]  # of p and of r; and ⟨p, r⟩, where it is wanted
+
+
+def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Scalar, Norms, dict[str, Array]]]:
+    """Return ‖p‖ / ‖r‖, within the requested bounds, and what it is made of."""
+    if h.adapt is False and not (h.keep_norm or h.caution):
+        return 1.0, (0.0, 0.0, None), {"trust_ratio": 1.0}
+    pp, rr, *pr = yield (Squares(p), Squares(r), *((Sum(p * r),) if h.keep_norm else ()))
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
     w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
     ratio = trust_ratio(xp, w, x, k.trust)
-    return ratio, {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
+    stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
+    return ratio, (norm_p, norm_r, pr[0] if pr else None), stats

@@ -16,6 +16,8 @@ Departures, each an option:
     paper: lr inside b               lr_in_momentum=False:  u = ratio·r,  p ← p − lr·b
     paper: b ← mu·b + u              dampening:  b ← mu·b + (1 − dampening)·u from the second step on
     paper: p ← p − b                 nesterov:  p ← p − (u + mu·b)
+    paper: the norm may change       keep_norm:  p ← R·(p − b) / ‖p − b‖,  R = ‖p‖ before this step;
+                                     "first":  R = ‖p‖ before the first step
     paper: all of the step           caution:  b ← b·[b·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: no bounds                 trust_clip:  ratio ← clip(ratio/lr, low, high);  (0, 1) is LARC's min(ratio, lr)
@@ -34,6 +36,7 @@ from layerwise.hyper import (
     OFF,
     Caution,
     ClippedByNorm,
+    KeptNorm,
     L2Penalty,
     Scheduled,
     TrustRatio,
@@ -42,7 +45,7 @@ from layerwise.hyper import (
     option,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped, Sum
 from layerwise.rules.parts import (
     Trust,
     add,
@@ -50,19 +53,21 @@ from layerwise.rules.parts import (
     cautious,
     choose,
     clipped,
+    first_norm,
     floored,
     is_one,
     is_zero,
     length,
     one_like,
     ready,
+    stretch,
     trust_of,
     trusted,
 )
 
 
 @dataclass(frozen=True)
-class Lars(TrustRatio, L2Penalty, Caution, ClippedByNorm):
+class Lars(TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     """Options of LARS; docs/optimizers/lars.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
@@ -123,13 +128,20 @@ class Lars(TrustRatio, L2Penalty, Caution, ClippedByNorm):
                 )
             )
 
+    @property
+    def has_kernels(self) -> bool:
+        more = bool(self.caution) + bool(self.keep_norm)
+        return more == 0 or (more == 1 and self.momentum > 0)
+
 
 class State(NamedTuple):
     momentum_buffer: Array  # b; None without momentum
+    norm: PerLayer  # R; None unless keep_norm="first"
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
+    norm = h.layer_shape(shape) if h.keep_norm == "first" else None
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=norm)
 
 
 class Coefficients(NamedTuple):
@@ -143,6 +155,8 @@ class Coefficients(NamedTuple):
     lr: Scalar  # u = lr·ratio·r
     damped: Scalar  # b ← mu·b + damped·u
     mu: Scalar
+    ahead: Scalar  # b + ahead·u, with mu·b for b, in place of b
+    carried: Scalar
     pace: Scalar  # p ← p − pace·b
     trust: Trust
 
@@ -161,6 +175,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         lr=lr if h.lr_in_momentum else 1.0,
         damped=1.0 if is_zero(h.dampening) else _damped(xp, now.t, h),
         mu=h.momentum,
+        ahead=float(h.nesterov),
+        carried=h.momentum if h.nesterov else 1.0,
         pace=1.0 if h.lr_in_momentum else lr,
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
@@ -172,7 +188,7 @@ def _damped(xp: Any, t: Scalar, h: Any) -> Scalar:
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    k, (b,) = coefficients(xp, h, now), state
+    k, (b, R) = coefficients(xp, h, now), state
     g = yield from clipped(xp, ready(xp, g, h, now), h)
     if not is_zero(k.l2):
         g = add(xp, g, k.l2, p)
@@ -181,16 +197,23 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, stats = yield from _ratio(xp, p, g, r, k, h)
     u = k.lr * ratio * r
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
-    moved = add(xp, u, k.mu, b) if h.nesterov else b
+    moved = b if is_zero(k.ahead) else add(xp, u if is_one(k.ahead) else k.ahead * u, k.carried, b)
     if h.caution:
         moved, stats["agreeing"] = yield from cautious(xp, moved, g)
     kept = None if state.momentum_buffer is None else b
-    return Stepped(((-k.pace, moved),), State(kept), stats)
+    if not h.keep_norm:
+        return Stepped(((-k.pace, moved),), State(kept, None), stats)
+
+    pp, bb, pb = yield Squares(p), Squares(moved), Sum(p * moved)
+    norm_p, norm_b = length(xp, pp, p), length(xp, bb, moved)
+    R = first_norm(xp, R, norm_p) if h.keep_norm == "first" else None
+    more = stretch(xp, norm_p if R is None else R, norm_p, norm_b, pb, k.pace)
+    return Stepped(((more, p), (-(k.pace + k.pace * more), moved)), State(kept, R), stats)
 
 
 def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
-    if h.adapt is False:
+    if h.adapt is False and not (h.keep_norm or h.caution):
         return 1.0, {"trust_ratio": 1.0}
     # r is there already where it is what is measured.
     x = g if is_zero(k.lam_x) else r if k.lam_x is k.lam else add(xp, g, k.lam_x, p)

@@ -172,6 +172,27 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
     return g
 
 
+def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
+    """Return the norm of a tensor that is to be kept: the first that it had. 0 stands for none."""
+    return choose(xp, known == 0, norm, known)
+
+
+def stretch(xp: Any, wanted: Scalar, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar) -> Scalar:
+    """Return c − 1, where c·(p − size·r) has the norm `wanted`; 0 where that is 0, or one of p and p − size·r.
+
+    p has the norm `norm`, r has `length`, and ⟨p, r⟩ is `dot`. The difference itself, because c is so near 1 that
+    rounding it would move the norm from step to step.
+    """
+    there = (wanted > 0) & (norm > 0)
+    w, n = (choose(xp, there, one, one_like(xp, one)) for one in (wanted, norm))
+    a, cos = size * length / n, dot / n / choose(xp, length == 0, one_like(xp, length), length)
+    shorter = a * (2 * cos - a)  # ‖p − size·r‖² = n²·(1 − shorter)
+    left, k = root(xp, at_least(xp, 1 - shorter, 0.0)), w / n
+    there = there & (left > 0)
+    found = ((w - n) / n * (k + 1) + shorter) / choose(xp, there, left * (k + left), one_like(xp, k))
+    return choose(xp, there, found, 0 * found)
+
+
 LEAST_SHARE = 1e-3  # of the elements, as which fewer count
 
 
@@ -190,7 +211,7 @@ def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio, which do nothing where an option is off or the rule has no such option."""
     low, high = bounds_of(h.trust_clip)
     most = getattr(h, "max_weight_norm", None)
-    adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else 1.0
+    adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(h.adapt)
     return Trust(
         h.min_norm, inf if most is None else most, getattr(h, "trust_eps", 0.0), low, high, h.zero_norm_ratio, adapts
     )

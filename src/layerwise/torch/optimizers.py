@@ -234,6 +234,8 @@ class Lamb(Optimizer):
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
+            first step ("first"; arXiv 2606.16899).
         caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
             elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
@@ -283,6 +285,7 @@ class Lamb(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
@@ -396,6 +399,8 @@ class Lars(Optimizer):
         zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
         min_norm: Both norms count as at least this in the trust ratio.
         l2: L2 penalty added to the gradient, besides weight_decay.
+        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
+            first step ("first"; arXiv 2606.16899).
         caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
             elements do (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
@@ -443,6 +448,7 @@ class Lars(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,

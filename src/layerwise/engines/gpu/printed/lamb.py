@@ -49,13 +49,13 @@ def lamb_values(k, a, COMPUTE: tl.constexpr):
     eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
     eps = tl.load(k + EPS).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
-    step = tl.load(a + 0).to(COMPUTE)
-    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size)
 
 
 @triton.jit
 def lamb_keep(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
     g_ = g + l2 * p
     m_ = b1 * m + a1 * g_
@@ -65,7 +65,7 @@ def lamb_keep(k, p, g, s):
 
 @triton.jit
 def lamb_terms(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
     p_ = p - shrink * p
     v_hat = c2 * v
@@ -77,11 +77,11 @@ def lamb_terms(k, p, g, s):
 
 @triton.jit
 def lamb_apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
     r = x[1]
     p_ = p - shrink * p
-    return (p_ - step * r, m, v)
+    return (p_ - size * r, m, v)
 
 
 @triton.jit
@@ -98,7 +98,8 @@ def lamb_answer(k, S, n, old, a):
     ratio_ = tl.where(
         tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
     )
-    tl.store(a + 0, tl.load(k + LR) * ratio_)
+    size = tl.load(k + LR) * ratio_
+    tl.store(a + 0, size)
 
 
 @triton.jit
@@ -171,13 +172,13 @@ def lamb_caution_true_values(k, a, COMPUTE: tl.constexpr):
     eps = tl.load(k + EPS).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     size = tl.load(a + 0).to(COMPUTE)
-    step = tl.load(a + 1).to(COMPUTE)
-    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step)
+    size_ = tl.load(a + 1).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_)
 
 
 @triton.jit
 def lamb_caution_true_keep(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
     g_ = g + l2 * p
     m_ = b1 * m + a1 * g_
@@ -187,7 +188,7 @@ def lamb_caution_true_keep(k, p, g, s):
 
 @triton.jit
 def lamb_caution_true_terms_0(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
@@ -199,7 +200,7 @@ def lamb_caution_true_terms_0(k, p, g, s):
 
 @triton.jit
 def lamb_caution_true_terms_1(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
     p_ = p - shrink * p
     v_hat = c2 * v
@@ -214,11 +215,11 @@ def lamb_caution_true_terms_1(k, p, g, s):
 
 @triton.jit
 def lamb_caution_true_apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
     r = x[1]
     p_ = p - shrink * p
-    return (p_ - step * r, m, v)
+    return (p_ - size_ * r, m, v)
 
 
 @triton.jit
@@ -242,7 +243,8 @@ def lamb_caution_true_answer_1(k, S, n, old, a):
     ratio_ = tl.where(
         tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
     )
-    tl.store(a + 1, tl.load(k + LR) * ratio_)
+    size = tl.load(k + LR) * ratio_
+    tl.store(a + 1, size)
 
 
 @triton.jit
@@ -267,7 +269,7 @@ def lamb_caution_true_report(k, S, n, old, to):
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+def lamb_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     shrink = tl.load(k + SHRINK).to(COMPUTE)
     b1 = tl.load(k + B1).to(COMPUTE)
@@ -279,14 +281,14 @@ def lamb_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
     eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
     eps = tl.load(k + EPS).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
-    lr = tl.load(k + LR).to(COMPUTE)
-    size = tl.load(a + 0).to(COMPUTE)
-    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size)
+    more = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size)
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_keep(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+def lamb_keep_norm_true_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
     m, v = s
     g_ = g + l2 * p
     m_ = b1 * m + a1 * g_
@@ -295,43 +297,187 @@ def lamb_caution_true_adapt_false_keep(k, p, g, s):
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_terms(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+def lamb_keep_norm_true_terms(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
     m, v = s
-    v_hat = c2 * v
-    root_v = root(v_hat + eps_root)
-    u = m / (eps + c1 * root_v)
-    g_ = g + l2 * p
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    return (agrees,)
-
-
-@triton.jit
-def lamb_caution_true_adapt_false_apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
-    m, v = s
-    agrees = x[0]
     p_ = p - shrink * p
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    u_ = u * agrees / size
-    r = u_ + lam * p_
-    return (p_ - lr * r, m, v)
+    r = u + lam * p_
+    return (p_, r, p_ * r)
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_answer(k, S, n, old, a):
-    share = S[0] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
+def lamb_keep_norm_true_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    m, v = s
+    r = x[1]
+    p_ = p - shrink * p
+    return (p + more * p_ - size * r, m, v)
 
 
 @triton.jit
-def lamb_caution_true_adapt_false_report(k, S, n, old, to):
-    share = S[0] / n
-    tl.store(to + 0, 1.0)
-    tl.store(to + 1, share)
+def lamb_keep_norm_true_answer(k, S, n, old, a):
+    pp = S[0]
+    rr = S[1]
+    pr = S[2]
+    norm_p = root(pp)
+    there = (norm_p > 0.0) & (norm_p > 0.0)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    size = tl.load(k + LR) * ratio_
+    w_ = tl.where(there, norm_p, 1.0)
+    a_ = size * norm_r / w_
+    cos = pr / w_ / tl.where(norm_r == 0.0, 1.0, norm_r)
+    shorter = a_ * (2.0 * cos - a_)
+    x_ = at_least(1.0 - shorter, 0.0)
+    zero = x_ == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x_)))
+    there_ = there & (left > 0.0)
+    k_ = w_ / w_
+    found = ((w_ - w_) / w_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    size_ = size + size * more
+    tl.store(a + 0, more)
+    tl.store(a + 1, size_)
+
+
+@triton.jit
+def lamb_keep_norm_true_report(k, S, n, old, to):
+    pp = S[0]
+    rr = S[1]
+    norm_p = root(pp)
+    norm_r = root(rr)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_r)
+    tl.store(to + 2, ratio_)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    more = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    m, v = s
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    return (m_, v_)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_terms(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    m, v = s
+    p_ = p - shrink * p
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * p_
+    return (p_, r, p_ * r)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    m, v = s
+    r = x[1]
+    p_ = p - shrink * p
+    return (p + more * p_ - size * r, m, v)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_answer(k, S, n, old, a):
+    pp = S[0]
+    rr = S[1]
+    pr = S[2]
+    norm_p = root(pp)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    there = (R > 0.0) & (norm_p > 0.0)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    size = tl.load(k + LR) * ratio_
+    n_ = tl.where(there, norm_p, 1.0)
+    a_ = size * norm_r / n_
+    cos = pr / n_ / tl.where(norm_r == 0.0, 1.0, norm_r)
+    shorter = a_ * (2.0 * cos - a_)
+    x_ = at_least(1.0 - shorter, 0.0)
+    zero = x_ == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x_)))
+    there_ = there & (left > 0.0)
+    w_ = tl.where(there, R, 1.0)
+    k_ = w_ / n_
+    found = ((w_ - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    size_ = size + size * more
+    tl.store(a + 0, more)
+    tl.store(a + 1, size_)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_report(k, S, n, old, to):
+    pp = S[0]
+    rr = S[1]
+    norm_p = root(pp)
+    norm_r = root(rr)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_r)
+    tl.store(to + 2, ratio_)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_remember(k, S, n, old):
+    pp = S[0]
+    norm_p = root(pp)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    return (R,)
 
 
 PROGRAMS = {
@@ -386,21 +532,38 @@ PROGRAMS = {
         report=lamb_caution_true_report,
         remember=None,
     ),
-    "LambCautionTrueAdaptFalse": Program(
+    "LambKeepNormTrue": Program(
         states=("exp_avg", "exp_avg_sq"),
         layer_states=(),
-        rounds=(("Mean",),),
+        rounds=(("Squares", "Squares", "Sum"),),
         keeps=0,
         keep_writes=3,
         apply_writes=0,
-        cached=(0,),
-        rereads=True,
-        values=lamb_caution_true_adapt_false_values,
-        keep=lamb_caution_true_adapt_false_keep,
-        terms=(lamb_caution_true_adapt_false_terms,),
-        apply=lamb_caution_true_adapt_false_apply,
-        answers=(lamb_caution_true_adapt_false_answer,),
-        report=lamb_caution_true_adapt_false_report,
+        cached=(1,),
+        rereads=False,
+        values=lamb_keep_norm_true_values,
+        keep=lamb_keep_norm_true_keep,
+        terms=(lamb_keep_norm_true_terms,),
+        apply=lamb_keep_norm_true_apply,
+        answers=(lamb_keep_norm_true_answer,),
+        report=lamb_keep_norm_true_report,
         remember=None,
+    ),
+    "LambWithNormKeepNormFirst": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        layer_states=("norm",),
+        rounds=(("Squares", "Squares", "Sum"),),
+        keeps=0,
+        keep_writes=3,
+        apply_writes=0,
+        cached=(1,),
+        rereads=False,
+        values=lamb_with_norm_keep_norm_first_values,
+        keep=lamb_with_norm_keep_norm_first_keep,
+        terms=(lamb_with_norm_keep_norm_first_terms,),
+        apply=lamb_with_norm_keep_norm_first_apply,
+        answers=(lamb_with_norm_keep_norm_first_answer,),
+        report=lamb_with_norm_keep_norm_first_report,
+        remember=lamb_with_norm_keep_norm_first_remember,
     ),
 }

@@ -24,6 +24,8 @@ from layerwise.engines.gpu.program import Program
     LR,
     DAMPED,
     MU,
+    AHEAD,
+    CARRIED,
     PACE,
     TRUST_MIN_NORM,
     TRUST_MAX_NORM,
@@ -32,7 +34,7 @@ from layerwise.engines.gpu.program import Program
     TRUST_HIGH,
     TRUST_UNDEFINED,
     TRUST_ADAPTS,
-) = columns(18)
+) = columns(20)
 
 
 @triton.jit
@@ -42,14 +44,16 @@ def lars_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, pace, step)
+    return (l2, lam, lam_x, damped, mu, ahead, carried, pace, step)
 
 
 @triton.jit
 def lars_terms(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step = k
+    l2, lam, lam_x, damped, mu, ahead, carried, pace, step = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -57,13 +61,14 @@ def lars_terms(k, p, g, s):
 
 @triton.jit
 def lars_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, pace, step = k
+    l2, lam, lam_x, damped, mu, ahead, carried, pace, step = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    return (p - pace * b_, b_)
+    moved = ahead * u + carried * b_
+    return (p - pace * moved, b_)
 
 
 @triton.jit
@@ -103,125 +108,32 @@ def lars_report(k, S, n, old, to):
 
 
 @triton.jit
-def lars_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
-    l2 = tl.load(k + L2).to(COMPUTE)
-    lam = tl.load(k + LAM).to(COMPUTE)
-    lam_x = tl.load(k + LAM_X).to(COMPUTE)
-    damped = tl.load(k + DAMPED).to(COMPUTE)
-    mu = tl.load(k + MU).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    step = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, pace, step)
-
-
-@triton.jit
-def lars_nesterov_true_terms(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
-    return (p, x_)
-
-
-@triton.jit
-def lars_nesterov_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, pace, step = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = step * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
-    return (p - pace * moved, b_)
-
-
-@triton.jit
-def lars_nesterov_true_answer(k, S, n, old, a):
-    pp = S[0]
-    xx = S[1]
-    norm_p = root(pp)
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_x = root(xx)
-    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
-    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
-    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio__ = tl.where(
-        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
-    )
-    tl.store(a + 0, tl.load(k + LR) * ratio__)
-
-
-@triton.jit
-def lars_nesterov_true_report(k, S, n, old, to):
-    pp = S[0]
-    xx = S[1]
-    norm_p = root(pp)
-    norm_x = root(xx)
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
-    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
-    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio__ = tl.where(
-        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
-    )
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_x)
-    tl.store(to + 2, ratio__)
-
-
-@triton.jit
 def lars_adapt_false_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lr = tl.load(k + LR).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, pace)
+    return (l2, lam, lr, damped, mu, ahead, carried, pace)
 
 
 @triton.jit
 def lars_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, pace = k
+    l2, lam, lr, damped, mu, ahead, carried, pace = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = lr * r
     b_ = damped * u + mu * b
-    return (p - pace * b_, b_)
-
-
-@triton.jit
-def lars_adapt_false_report(k, S, n, old, to):
-    tl.store(to + 0, 1.0)
-
-
-@triton.jit
-def lars_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
-    l2 = tl.load(k + L2).to(COMPUTE)
-    lam = tl.load(k + LAM).to(COMPUTE)
-    lr = tl.load(k + LR).to(COMPUTE)
-    damped = tl.load(k + DAMPED).to(COMPUTE)
-    mu = tl.load(k + MU).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, pace)
-
-
-@triton.jit
-def lars_adapt_false_nesterov_true_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, pace = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = lr * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
+    moved = ahead * u + carried * b_
     return (p - pace * moved, b_)
 
 
 @triton.jit
-def lars_adapt_false_nesterov_true_report(k, S, n, old, to):
+def lars_adapt_false_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -232,15 +144,17 @@ def lars_caution_true_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, pace, step, size)
+    return (l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size)
 
 
 @triton.jit
 def lars_caution_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
+    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -248,27 +162,29 @@ def lars_caution_true_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_caution_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
+    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    moved = ahead * u + carried * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
     return (agrees,)
 
 
 @triton.jit
 def lars_caution_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
+    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
-    moved = b_ * agrees / size
-    return (p - pace * moved, b_)
+    moved = ahead * u + carried * b_
+    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    moved_ = moved * agrees / size
+    return (p - pace * moved_, b_)
 
 
 @triton.jit
@@ -317,215 +233,20 @@ def lars_caution_true_report(k, S, n, old, to):
 
 
 @triton.jit
-def lars_caution_true_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
-    l2 = tl.load(k + L2).to(COMPUTE)
-    lam = tl.load(k + LAM).to(COMPUTE)
-    lam_x = tl.load(k + LAM_X).to(COMPUTE)
-    damped = tl.load(k + DAMPED).to(COMPUTE)
-    mu = tl.load(k + MU).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    step = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, pace, step, size)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
-    return (p, x_)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = step * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
-    return (agrees,)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, pace, step, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = step * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
-    moved_ = moved * agrees / size
-    return (p - pace * moved_, b_)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_answer_0(k, S, n, old, a):
-    pp = S[0]
-    xx = S[1]
-    norm_p = root(pp)
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_x = root(xx)
-    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
-    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
-    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio__ = tl.where(
-        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
-    )
-    tl.store(a + 0, tl.load(k + LR) * ratio__)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_answer_1(k, S, n, old, a):
-    share = S[2] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 1, size)
-
-
-@triton.jit
-def lars_caution_true_nesterov_true_report(k, S, n, old, to):
-    pp = S[0]
-    xx = S[1]
-    share = S[2] / n
-    norm_p = root(pp)
-    norm_x = root(xx)
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
-    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
-    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio__ = tl.where(
-        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
-    )
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_x)
-    tl.store(to + 2, ratio__)
-    tl.store(to + 3, share)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
-    l2 = tl.load(k + L2).to(COMPUTE)
-    lam = tl.load(k + LAM).to(COMPUTE)
-    lr = tl.load(k + LR).to(COMPUTE)
-    damped = tl.load(k + DAMPED).to(COMPUTE)
-    mu = tl.load(k + MU).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    size = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, pace, size)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_terms(k, p, g, s):
-    l2, lam, lr, damped, mu, pace, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = lr * r
-    b_ = damped * u + mu * b
-    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
-    return (agrees,)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, pace, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = lr * r
-    b_ = damped * u + mu * b
-    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
-    moved = b_ * agrees / size
-    return (p - pace * moved, b_)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_answer(k, S, n, old, a):
-    share = S[0] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_report(k, S, n, old, to):
-    share = S[0] / n
-    tl.store(to + 0, 1.0)
-    tl.store(to + 1, share)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
-    l2 = tl.load(k + L2).to(COMPUTE)
-    lam = tl.load(k + LAM).to(COMPUTE)
-    lr = tl.load(k + LR).to(COMPUTE)
-    damped = tl.load(k + DAMPED).to(COMPUTE)
-    mu = tl.load(k + MU).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    size = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, pace, size)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_nesterov_true_terms(k, p, g, s):
-    l2, lam, lr, damped, mu, pace, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = lr * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
-    return (agrees,)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_nesterov_true_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, pace, size = k
-    (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
-    u = lr * r
-    b_ = damped * u + mu * b
-    moved = u + mu * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
-    moved_ = moved * agrees / size
-    return (p - pace * moved_, b_)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_nesterov_true_answer(k, S, n, old, a):
-    share = S[0] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
-
-
-@triton.jit
-def lars_caution_true_adapt_false_nesterov_true_report(k, S, n, old, to):
-    share = S[0] / n
-    tl.store(to + 0, 1.0)
-    tl.store(to + 1, share)
-
-
-@triton.jit
 def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lam_x, pace, step)
+    return (l2, lam, lam_x, ahead, carried, pace, step)
 
 
 @triton.jit
 def lars_without_momentum_buffer_terms(k, p, g, s):
-    l2, lam, lam_x, pace, step = k
+    l2, lam, lam_x, ahead, carried, pace, step = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -533,11 +254,12 @@ def lars_without_momentum_buffer_terms(k, p, g, s):
 
 @triton.jit
 def lars_without_momentum_buffer_apply(k, p, g, s, x):
-    l2, lam, lam_x, pace, step = k
+    l2, lam, lam_x, ahead, carried, pace, step = k
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
-    return (p - pace * u,)
+    moved = ahead * u + carried * u
+    return (p - pace * moved,)
 
 
 @triton.jit
@@ -581,17 +303,20 @@ def lars_without_momentum_buffer_adapt_false_values(k, a, COMPUTE: tl.constexpr)
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lr = tl.load(k + LR).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
-    return (l2, lam, lr, pace)
+    return (l2, lam, lr, ahead, carried, pace)
 
 
 @triton.jit
 def lars_without_momentum_buffer_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, pace = k
+    l2, lam, lr, ahead, carried, pace = k
     g_ = g + l2 * p
     r = g_ + lam * p
     u = lr * r
-    return (p - pace * u,)
+    moved = ahead * u + carried * u
+    return (p - pace * moved,)
 
 
 @triton.jit
@@ -600,47 +325,54 @@ def lars_without_momentum_buffer_adapt_false_report(k, S, n, old, to):
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_values(k, a, COMPUTE: tl.constexpr):
+def lars_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lam_x, pace, step, size)
+    more = tl.load(a + 1).to(COMPUTE)
+    step_ = tl.load(a + 2).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, pace, step, size = k
+def lars_keep_norm_true_terms_0(k, p, g, s):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, pace, step, size = k
+def lars_keep_norm_true_terms_1(k, p, g, s):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    return (agrees,)
+    b_ = damped * u + mu * b
+    moved = ahead * u + carried * b_
+    return (p, moved, p * moved)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, pace, step, size = k
+def lars_keep_norm_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    moved = u * agrees / size
-    return (p - pace * moved,)
+    b_ = damped * u + mu * b
+    moved = ahead * u + carried * b_
+    return (p + more * p - step_ * moved, b_)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, old, a):
+def lars_keep_norm_true_answer_0(k, S, n, old, a):
     pp = S[0]
     xx = S[1]
     norm_p = root(pp)
@@ -657,17 +389,32 @@ def lars_without_momentum_buffer_caution_true_answer_0(k, S, n, old, a):
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_answer_1(k, S, n, old, a):
-    share = S[2] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 1, size)
+def lars_keep_norm_true_answer_1(k, S, n, old, a):
+    pp_ = S[2]
+    bb = S[3]
+    pb = S[4]
+    norm_p = root(pp_)
+    there = (norm_p > 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    w = tl.where(there, norm_p, 1.0)
+    a_ = tl.load(k + PACE) * norm_b / w
+    cos = pb / w / tl.where(norm_b == 0.0, 1.0, norm_b)
+    shorter = a_ * (2.0 * cos - a_)
+    x = at_least(1.0 - shorter, 0.0)
+    zero = x == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
+    there_ = there & (left > 0.0)
+    k_ = w / w
+    found = ((w - w) / w * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    tl.store(a + 1, more)
+    tl.store(a + 2, tl.load(k + PACE) + tl.load(k + PACE) * more)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_report(k, S, n, old, to):
+def lars_keep_norm_true_report(k, S, n, old, to):
     pp = S[0]
     xx = S[1]
-    share = S[2] / n
     norm_p = root(pp)
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
@@ -681,52 +428,122 @@ def lars_without_momentum_buffer_caution_true_report(k, S, n, old, to):
     tl.store(to + 0, norm_p)
     tl.store(to + 1, norm_x)
     tl.store(to + 2, ratio__)
-    tl.store(to + 3, share)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+def lars_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
-    lr = tl.load(k + LR).to(COMPUTE)
-    pace = tl.load(k + PACE).to(COMPUTE)
-    size = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lr, pace, size)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    ahead = tl.load(k + AHEAD).to(COMPUTE)
+    carried = tl.load(k + CARRIED).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    more = tl.load(a + 1).to(COMPUTE)
+    step_ = tl.load(a + 2).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_terms(k, p, g, s):
-    l2, lam, lr, pace, size = k
+def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_terms_1(k, p, g, s):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
-    u = lr * r
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    return (agrees,)
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = ahead * u + carried * b_
+    return (p, moved, p * moved)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, pace, size = k
+def lars_with_norm_keep_norm_first_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
-    u = lr * r
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    moved = u * agrees / size
-    return (p - pace * moved,)
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = ahead * u + carried * b_
+    return (p + more * p - step_ * moved, b_)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_answer(k, S, n, old, a):
-    share = S[0] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
+def lars_with_norm_keep_norm_first_answer_0(k, S, n, old, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
 
 
 @triton.jit
-def lars_without_momentum_buffer_caution_true_adapt_false_report(k, S, n, old, to):
-    share = S[0] / n
-    tl.store(to + 0, 1.0)
-    tl.store(to + 1, share)
+def lars_with_norm_keep_norm_first_answer_1(k, S, n, old, a):
+    pp_ = S[2]
+    bb = S[3]
+    pb = S[4]
+    norm_p = root(pp_)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    there = (R > 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    n_ = tl.where(there, norm_p, 1.0)
+    a_ = tl.load(k + PACE) * norm_b / n_
+    cos = pb / n_ / tl.where(norm_b == 0.0, 1.0, norm_b)
+    shorter = a_ * (2.0 * cos - a_)
+    x = at_least(1.0 - shorter, 0.0)
+    zero = x == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
+    there_ = there & (left > 0.0)
+    w = tl.where(there, R, 1.0)
+    k_ = w / n_
+    found = ((w - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    tl.store(a + 1, more)
+    tl.store(a + 2, tl.load(k + PACE) + tl.load(k + PACE) * more)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_report(k, S, n, old, to):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_remember(k, S, n, old):
+    pp_ = S[2]
+    norm_p = root(pp_)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    return (R,)
 
 
 PROGRAMS = {
@@ -747,23 +564,6 @@ PROGRAMS = {
         report=lars_report,
         remember=None,
     ),
-    "LarsNesterovTrue": Program(
-        states=("momentum_buffer",),
-        layer_states=(),
-        rounds=(("Squares", "Squares"),),
-        keeps=None,
-        keep_writes=0,
-        apply_writes=1,
-        cached=(),
-        rereads=True,
-        values=lars_nesterov_true_values,
-        keep=None,
-        terms=(lars_nesterov_true_terms,),
-        apply=lars_nesterov_true_apply,
-        answers=(lars_nesterov_true_answer,),
-        report=lars_nesterov_true_report,
-        remember=None,
-    ),
     "LarsAdaptFalse": Program(
         states=("momentum_buffer",),
         layer_states=(),
@@ -781,23 +581,6 @@ PROGRAMS = {
         report=lars_adapt_false_report,
         remember=None,
     ),
-    "LarsAdaptFalseNesterovTrue": Program(
-        states=("momentum_buffer",),
-        layer_states=(),
-        rounds=(),
-        keeps=None,
-        keep_writes=0,
-        apply_writes=1,
-        cached=(),
-        rereads=True,
-        values=lars_adapt_false_nesterov_true_values,
-        keep=None,
-        terms=(),
-        apply=lars_adapt_false_nesterov_true_apply,
-        answers=(),
-        report=lars_adapt_false_nesterov_true_report,
-        remember=None,
-    ),
     "LarsCautionTrue": Program(
         states=("momentum_buffer",),
         layer_states=(),
@@ -813,57 +596,6 @@ PROGRAMS = {
         apply=lars_caution_true_apply,
         answers=(lars_caution_true_answer_0, lars_caution_true_answer_1),
         report=lars_caution_true_report,
-        remember=None,
-    ),
-    "LarsCautionTrueNesterovTrue": Program(
-        states=("momentum_buffer",),
-        layer_states=(),
-        rounds=(("Squares", "Squares"), ("Mean",)),
-        keeps=None,
-        keep_writes=0,
-        apply_writes=1,
-        cached=(),
-        rereads=True,
-        values=lars_caution_true_nesterov_true_values,
-        keep=None,
-        terms=(lars_caution_true_nesterov_true_terms_0, lars_caution_true_nesterov_true_terms_1),
-        apply=lars_caution_true_nesterov_true_apply,
-        answers=(lars_caution_true_nesterov_true_answer_0, lars_caution_true_nesterov_true_answer_1),
-        report=lars_caution_true_nesterov_true_report,
-        remember=None,
-    ),
-    "LarsCautionTrueAdaptFalse": Program(
-        states=("momentum_buffer",),
-        layer_states=(),
-        rounds=(("Mean",),),
-        keeps=None,
-        keep_writes=0,
-        apply_writes=1,
-        cached=(),
-        rereads=True,
-        values=lars_caution_true_adapt_false_values,
-        keep=None,
-        terms=(lars_caution_true_adapt_false_terms,),
-        apply=lars_caution_true_adapt_false_apply,
-        answers=(lars_caution_true_adapt_false_answer,),
-        report=lars_caution_true_adapt_false_report,
-        remember=None,
-    ),
-    "LarsCautionTrueAdaptFalseNesterovTrue": Program(
-        states=("momentum_buffer",),
-        layer_states=(),
-        rounds=(("Mean",),),
-        keeps=None,
-        keep_writes=0,
-        apply_writes=1,
-        cached=(),
-        rereads=True,
-        values=lars_caution_true_adapt_false_nesterov_true_values,
-        keep=None,
-        terms=(lars_caution_true_adapt_false_nesterov_true_terms,),
-        apply=lars_caution_true_adapt_false_nesterov_true_apply,
-        answers=(lars_caution_true_adapt_false_nesterov_true_answer,),
-        report=lars_caution_true_adapt_false_nesterov_true_report,
         remember=None,
     ),
     "LarsWithoutMomentumBuffer": Program(
@@ -900,41 +632,38 @@ PROGRAMS = {
         report=lars_without_momentum_buffer_adapt_false_report,
         remember=None,
     ),
-    "LarsWithoutMomentumBufferCautionTrue": Program(
-        states=(),
+    "LarsKeepNormTrue": Program(
+        states=("momentum_buffer",),
         layer_states=(),
-        rounds=(("Squares", "Squares"), ("Mean",)),
+        rounds=(("Squares", "Squares"), ("Squares", "Squares", "Sum")),
         keeps=None,
         keep_writes=0,
-        apply_writes=0,
+        apply_writes=1,
         cached=(),
         rereads=True,
-        values=lars_without_momentum_buffer_caution_true_values,
+        values=lars_keep_norm_true_values,
         keep=None,
-        terms=(lars_without_momentum_buffer_caution_true_terms_0, lars_without_momentum_buffer_caution_true_terms_1),
-        apply=lars_without_momentum_buffer_caution_true_apply,
-        answers=(
-            lars_without_momentum_buffer_caution_true_answer_0,
-            lars_without_momentum_buffer_caution_true_answer_1,
-        ),
-        report=lars_without_momentum_buffer_caution_true_report,
+        terms=(lars_keep_norm_true_terms_0, lars_keep_norm_true_terms_1),
+        apply=lars_keep_norm_true_apply,
+        answers=(lars_keep_norm_true_answer_0, lars_keep_norm_true_answer_1),
+        report=lars_keep_norm_true_report,
         remember=None,
     ),
-    "LarsWithoutMomentumBufferCautionTrueAdaptFalse": Program(
-        states=(),
-        layer_states=(),
-        rounds=(("Mean",),),
+    "LarsWithNormKeepNormFirst": Program(
+        states=("momentum_buffer",),
+        layer_states=("norm",),
+        rounds=(("Squares", "Squares"), ("Squares", "Squares", "Sum")),
         keeps=None,
         keep_writes=0,
-        apply_writes=0,
+        apply_writes=1,
         cached=(),
         rereads=True,
-        values=lars_without_momentum_buffer_caution_true_adapt_false_values,
+        values=lars_with_norm_keep_norm_first_values,
         keep=None,
-        terms=(lars_without_momentum_buffer_caution_true_adapt_false_terms,),
-        apply=lars_without_momentum_buffer_caution_true_adapt_false_apply,
-        answers=(lars_without_momentum_buffer_caution_true_adapt_false_answer,),
-        report=lars_without_momentum_buffer_caution_true_adapt_false_report,
-        remember=None,
+        terms=(lars_with_norm_keep_norm_first_terms_0, lars_with_norm_keep_norm_first_terms_1),
+        apply=lars_with_norm_keep_norm_first_apply,
+        answers=(lars_with_norm_keep_norm_first_answer_0, lars_with_norm_keep_norm_first_answer_1),
+        report=lars_with_norm_keep_norm_first_report,
+        remember=lars_with_norm_keep_norm_first_remember,
     ),
 }
