@@ -285,7 +285,7 @@ class KeptNorm(NumberOfLayer):
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         needed: Any = self
-        return super().fit(shape, block_dims, machine_eps) if needed.keep_norm == "first" else self  # type: ignore[misc]
+        return super().fit(shape, block_dims, machine_eps) if needed.keep_norm == "first" else self
 
 
 @dataclass(frozen=True, kw_only=True)
