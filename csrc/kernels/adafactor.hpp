@@ -96,22 +96,22 @@ void measure_update(const Layer& layer, int64_t chunk, double* sums) {
 }
 
 // Computes the new p and e of an element, given u: what the rule does where V is not factored, but for V.
-template <class R, class T, class S>
-LAYERWISE_ELEMENT void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i) {
+template <class R, class T, class S, class D>
+LAYERWISE_ELEMENT void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i, const D& rounding) {
   T s[STATES] = {}, x[SUMS] = {};
   if constexpr (R::STATES > 1) s[1] = e[i];
   x[R::CACHED[0]] = u;
-  put(p, i, k.apply(get(p, i), g, s, x));
+  put(p, i, k.apply(get(p, i), g, s, x), rounding);
   if constexpr (R::STATES > 1) e[i] = s[1];
 }
 
-template <class R, bool Clamp, bool Both, class T, class S>
+template <class R, bool Clamp, bool Both, class T, class S, class D>
 void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p, const S* __restrict g, T* __restrict e,
-                    const T* __restrict fixed, const T* __restrict varying, int64_t n) {
+                    const T* __restrict fixed, const T* __restrict varying, int64_t n, const D rounding) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
-    apply_update(k, p, e, u(g_, Both ? fixed[i] : fixed[0], varying[i]), g_, i);
+    apply_update(k, p, e, u(g_, Both ? fixed[i] : fixed[0], varying[i]), g_, i, rounding);
   }
 }
 
@@ -122,15 +122,17 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
   const R k = program_for<R>(layer);
   const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
   const Varying kind = varying(layer);
-  const auto body = kind == BOTH ? factored_apply<R, Clamp, true, T, S> : factored_apply<R, Clamp, false, T, S>;
   for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();
     T* e = momentum ? run.read(S1) : nullptr;
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    if (kind == ROWS) body(k, u, p, g, e, col, row, n);
-    else body(k, u, p, g, e, row, col, n);
+    const T *fixed = kind == ROWS ? col : row, *changing = kind == ROWS ? row : col;
+    with_rounding<S>(run, [&](const auto& rounding) {
+      if (kind == BOTH) factored_apply<R, Clamp, true>(k, u, p, g, e, fixed, changing, n, rounding);
+      else factored_apply<R, Clamp, false>(k, u, p, g, e, fixed, changing, n, rounding);
+    });
     run.template write_weights<S>();
     if (momentum) run.write(S1);
   });

@@ -42,6 +42,11 @@ inline uint16_t draw_bf16(float x, uint32_t random) {
   return uint16_t(x != x ? upper | 0x40u : (u + added) >> 16);
 }
 
+// Stores what a loop has computed, rounded: to nearest, or by its element's random bits.
+template <class T, class U>
+inline void put(T* x, int64_t i, U value, Nearest) { put(x, i, value); }
+inline void put(uint16_t* x, int64_t i, float value, const NearDraws& draws) { x[i] = draw_bf16(value, draws.at(uint32_t(i))); }
+
 inline uint16_t draw_f16(float x, uint32_t random) {
   const uint32_t u = bits_of(x), size = u & MAGNITUDE;
   const uint32_t normal = (size + (random >> 19) - 0x38000000u) >> 13;

@@ -132,8 +132,8 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
 }
 
 // Computes the new weights of an element. Cached terms are read where they are.
-template <class R, State FOUND, bool CACHED, class T, class S>
-LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t i) {
+template <class R, State FOUND, bool CACHED, class T, class S, class D>
+LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
   T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
   read_element<apply_reads<R, FOUND, CACHED>>(at, i, p, g, s);
   if constexpr (R::KEEPS >= 0 && FOUND == BEFORE) k.keep(p, g, s);
@@ -143,14 +143,14 @@ LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t
   } else if constexpr (R::ROUNDS > 0) {
     k.template terms<R::ROUNDS - 1>(p, g, s, x);
   }
-  put(at.p, i, k.apply(p, g, s, x));
+  put(at.p, i, k.apply(p, g, s, x), rounding);
   write_states<apply_writes<R, FOUND>>(at, i, s);
 }
 
-template <class R, State FOUND, bool CACHED, class T, class S>
-void apply_run(const R k, const Arrays<T, S> at, int64_t n) {
+template <class R, State FOUND, bool CACHED, class T, class S, class D>
+void apply_run(const R k, const Arrays<T, S> at, int64_t n, const D rounding) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i);
+  for (int64_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
 }
 
 // The arrays of a run that are among READS, in the dtype of the arithmetic.
@@ -218,7 +218,7 @@ void apply_as(const Layer& layer, int64_t chunk) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    apply_run<R, FOUND, CACHED>(k, at, n);
+    with_rounding<S>(run, [&](const auto& rounding) { apply_run<R, FOUND, CACHED>(k, at, n, rounding); });
     run.template write_weights<S>();
     write_back<writes>(run);
   });

@@ -72,6 +72,7 @@ struct Run {
   __attribute__((noinline)) void load_format(Operand k) const;
   __attribute__((noinline)) void store_format(Operand k) const;
   Beside beside(Operand k) const;
+  Draws draws(Operand k) const;
   f32_at* scales(Operand k) const;
   const T* gradient() const;
 
@@ -105,6 +106,12 @@ f32_at* Run<T>::scales(Operand k) const {
 }
 
 template <class T>
+Draws Run<T>::draws(Operand k) const {
+  const Stored& stored = layer.storage->of[k];
+  return {stored.k[0], stored.k[1], uint64_t(layer.storage->index + off[INDEX]), uint64_t(stride(INDEX))};
+}
+
+template <class T>
 void Run<T>::load_format(Operand k) const {
   const Stored& stored = layer.storage->of[k];
   T* to = scratch.of[k];
@@ -124,12 +131,18 @@ void Run<T>::store_format(Operand k) const {
   if (stored.format == SPLIT && stored.beside_dtype == I16)
     return split<16>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
   if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
-  const Draws draws{stored.k[0], stored.k[1], uint64_t(layer.storage->index + off[INDEX]),
-                    uint64_t(layer.stride[layer.dims - 1][INDEX])};
-  with_draws(draws, n, [&](const auto& one) {
+  with_draws(draws(k), n, [&](const auto& one) {
     if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, one);
     else store_drawn(layer.dtype[k], place(k), stride(k), n, from, one);
   });
+}
+
+// Calls f with how weights stored as S are rounded where they lie. Those in scratch are rounded when they are written back.
+template <class S, class T, class F>
+inline void with_rounding(const Run<T>& run, F&& f) {
+  if constexpr (sizeof(S) != sizeof(T))
+    if (run.in_format(P)) return f(NearDraws(run.draws(P)));
+  f(Nearest{});
 }
 
 // The longest run that may be taken at once: without limit where nothing has to be copied.
