@@ -1,7 +1,7 @@
 """Time the step in every storage format, beside plain weights and PyTorch's fused Adam, in turns.
 
-Shapes of BERT-base, weights and gradients of bfloat16, and Adam in float32. All rows run in one process, one after the
-other in every round; a ratio is the median over the rounds of its time over Adam's.
+Shapes of BERT-base, weights and gradients of bfloat16, and Adam in float32, all with the same number of threads. All rows
+run in one process, one after the other in every round; a ratio is the median over the rounds of its time over Adam's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+import layerwise
 import layerwise.torch
 from layerwise.cli.bench.shapes import SETS
 from layerwise.cli.bench.timing import Timing, alternately
@@ -69,8 +70,11 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=OPTIONS, action="append", help="only these; may be repeated")
     parser.add_argument("--shapes", default="bert-base", choices=SETS, help="the set of shapes")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=layerwise.get_num_threads(), help="of both, ours and PyTorch's")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
+    layerwise.set_num_threads(given.threads)
+    torch.set_num_threads(given.threads)
     rows, origin = [], provenance()
     for optimizer in given.optimizer or OPTIONS:
         table = Table(optimizer, "median, ms", "quartiles, ms", "× Adam")

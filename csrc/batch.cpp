@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t CHUNK = 1 << 14;         // elements that a thread takes at a time
 constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
+constexpr int64_t MOST_CACHED = 16 << 20;   // bytes of a layer's terms; what does not stay in a cache is computed again
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -198,11 +199,15 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   if (dims.size() == 1 && !f) l.step = CHUNK;
   if (t.form.formats && t.form.formats->group() && l.split + 1 == l.dims) l.step = ceil_div(l.step, GROUP_SIZE) * GROUP_SIZE;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
+  l.each = l.size[l.split] ? l.step * (l.count / l.size[l.split]) : 0;
   bool rounded = false;
   for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
-  const bool keeps = l.program->keeps >= 0;
-  l.caches = is_whole(l) && l.count <= CHUNK && !f && l.program->caches > 0 && !(keeps && rounded);
-  l.late = stops_ || rounded;
+  // What is kept in another dtype can only be stored at once if nobody reads it again, and is worth memory to spare a
+  // second conversion.
+  rounded &= l.program->keeps >= 0;
+  l.caches = !stops_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
+             (rounded ? cached_of(l) <= MOST_CACHED : is_whole(l) && l.count <= CHUNK);
+  l.late = stops_ || (rounded && !l.caches);
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
@@ -244,7 +249,11 @@ void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROL
   if (formats.group() && !in_a_row) throw std::length_error("its groups of 64 elements do not lie in a row");
 }
 
+int64_t Batch::cached_of(const Layer& l) { return ceil_div(l.program->caches * l.count * (l.wide ? 8 : 4), 64) * 64; }
+
+// Bytes of scratch that a layer needs from one stage to another, which begin `at`.
 int64_t Batch::scratch_of(Layer& l, char* at) {
+  if (!l.f) return l.caches && !is_whole(l) ? l.cached = at, cached_of(l) : 0;
   Factors& f = *l.f;
   int64_t used = 0;
   const auto take = [&](int64_t bytes) {
@@ -316,7 +325,7 @@ void Batch::make_stages() {
       for (int r = 0; r < ARRAYS; r++) own_bytes += l.count * (l.direct[r] ? 0 : size_of(l.dtype[r]));
       if (last > first && bytes + own_bytes > budget) break;
       bytes += own_bytes;
-      if (l.f) scratch += scratch_of(l, nullptr);
+      scratch += scratch_of(l, nullptr);
     }
     scratch_ = std::max(scratch_, scratch);
     if (own && !model) add_stage(stages_, {OWN}, first, last, false);
@@ -394,7 +403,7 @@ void Batch::step() {
     if (stage->work.kind == MEASURE && stage->work.round == 0) {
       int64_t used = 0;
       for (int i = stage->first; i < stage->last; i++)
-        if (layers_[size_t(i)].f) used += scratch_of(layers_[size_t(i)], at + used);
+        used += scratch_of(layers_[size_t(i)], at + used);
     }
   carry_out(stages_);
 }

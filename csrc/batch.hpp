@@ -147,6 +147,7 @@ class Batch {
   static int64_t length_of(const Tensor& tensor, Sum sum);
   void request(Round& round, int tensor, Work work) const;
   void exchange(const Request& request, bool back);
+  static int64_t cached_of(const Layer& layer);
   int64_t scratch_of(Layer& layer, char* at);
 
   void carry_out(Stages& stages);

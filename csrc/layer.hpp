@@ -64,6 +64,7 @@ struct Program {
   int states, layer_states;           // of the parts of the state: arrays, and numbers of the layer,
   unsigned of_layer;                  // whose bits these are, in the rule's order
   int rounds, caches, keeps;          // `keeps` is the round in which state is stored; −1: with the weights
+  bool rereads;                       // stored state is read again, by a later round or `apply`
   int numbers;                        // how many coefficients it takes
   int sums[ROUNDS];                   // of each round
   Total totals[TOTALS];               // of all rounds
@@ -98,13 +99,13 @@ struct Layer {
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool caches;          // one task measures and applies it, and what costs most is cached in between
+  bool caches;          // what costs most is cached between the last round and `apply`
   bool late;            // `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the chunks cut the dimension `split`
   uint8_t which;        // the program's place
-  int64_t step, chunks, count;
+  int64_t step, chunks, count, each;  // a chunk has `each` elements, the last one perhaps fewer
   double entries;  // of the unsharded layer
   const Program* program;
   const double* k;  // the rule's coefficients, in the order of the program's Numbers

@@ -12,13 +12,14 @@ namespace {
 template <class R>
 Program program_of(const char* name) {
   using N = typename R::Numbers;
-  Program found{name, R::STATES, R::LAYER_STATES, R::OF_LAYER, R::ROUNDS, R::CACHES, R::KEEPS,
+  Program found{name, R::STATES, R::LAYER_STATES, R::OF_LAYER, R::ROUNDS, R::CACHES, R::KEEPS, {},
                 int(sizeof(N) / sizeof(double)), {}, {}, {}, {}, {}};
   static_assert(R::ROUNDS <= ROUNDS && R::STATES <= STATES && R::LAYER_STATES <= LAYER_STATES);
   for (int j = 0, at = 0; j < R::ROUNDS; j++) {
     found.sums[j] = R::SUMS[j];
     for (int i = 0; i < R::SUMS[j]; i++) found.totals[at++] = R::TOTALS[j][i];
   }
+  found.rereads = R::KEEPS + 1 < R::ROUNDS || (R::APPLY_READS & R::KEEP_WRITES) != 0;
   found.answer = [](int round, const double* k, const double* S, const double* old, double* a) {
     R::answer(round, *(const N*)k, S, old, a);
   };

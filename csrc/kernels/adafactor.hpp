@@ -107,9 +107,9 @@ LAYERWISE_ELEMENT void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i,
 
 template <class R, bool Clamp, bool Both, class T, class S, class D>
 void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p, const S* __restrict g, T* __restrict e,
-                    const T* __restrict fixed, const T* __restrict varying, int64_t n, const D rounding) {
+                    const T* __restrict fixed, const T* __restrict varying, int32_t n, const D rounding) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) {
+  for (int32_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
     apply_update(k, p, e, u(g_, Both ? fixed[i] : fixed[0], varying[i]), g_, i, rounding);
   }
@@ -130,8 +130,8 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
     const T *fixed = kind == ROWS ? col : row, *changing = kind == ROWS ? row : col;
     with_rounding<S>(run, [&](const auto& rounding) {
-      if (kind == BOTH) factored_apply<R, Clamp, true>(k, u, p, g, e, fixed, changing, n, rounding);
-      else factored_apply<R, Clamp, false>(k, u, p, g, e, fixed, changing, n, rounding);
+      if (kind == BOTH) factored_apply<R, Clamp, true>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
+      else factored_apply<R, Clamp, false>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
     });
     run.template write_weights<S>();
     if (momentum) run.write(S1);

@@ -33,13 +33,14 @@ inline void with_draws(const Draws& d, int64_t n, F&& f) {
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
-inline constexpr uint32_t SIGN = 0x80000000u, MAGNITUDE = 0x7fffffffu;
+inline constexpr uint32_t SIGN = 0x80000000u, MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
 inline constexpr uint32_t BF16_MOST = 0x7f7f0000u, F16_MOST = 0x477fe000u, F16_NORMAL = 0x38800000u;
 
+// The largest finite number is odd: half a place beyond it is rounded up. A nan that was computed has the highest bit of
+// its fraction, and is cut.
 inline uint16_t draw_bf16(float x, uint32_t random) {
-  const uint32_t u = bits_of(x), upper = u >> 16;
-  const uint32_t added = (u & MAGNITUDE) <= BF16_MOST ? random >> 16 : 0x7fffu + (upper & 1u);
-  return uint16_t(x != x ? upper | 0x40u : (u + added) >> 16);
+  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
+  return uint16_t((u + (size <= BF16_MOST ? random >> 16 : size <= INFINITE ? 0x8000u : 0)) >> 16);
 }
 
 // Stores what a loop has computed, rounded: to nearest, or by its element's random bits.
@@ -116,6 +117,14 @@ inline uint16_t split_f16(float x, bool at_random, uint32_t random, Rest<KEPT>& 
 template <bool SIGNED>
 using Code = std::conditional_t<SIGNED, int8_t, uint8_t>;
 
+// Calls f(k, at, n) for each group of a run: its number, its first element, and how many it has.
+template <class F>
+inline __attribute__((always_inline)) void for_groups(int64_t n, F&& f) {
+  int64_t k = 0, at = 0;
+  for (; at + GROUP_SIZE <= n; k++, at += GROUP_SIZE) f(k, at, GROUP_SIZE);
+  if (at < n) f(k, at, n - at);
+}
+
 template <bool SIGNED, class T>
 inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int64_t n, T* __restrict to) {
   for (int64_t i = 0; i < n; i++) {
@@ -126,56 +135,53 @@ inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int6
 
 template <bool SIGNED, class T>
 void decode(const char* codes, const f32_at* scales, int64_t n, T* to) {
-  const auto* c = (const Code<SIGNED>*)codes;
-  int64_t i = 0;
-  for (; i + GROUP_SIZE <= n; i += GROUP_SIZE) decode_group<SIGNED>(c + i, *scales++, GROUP_SIZE, to + i);
-  if (i < n) decode_group<SIGNED>(c + i, *scales, n - i, to + i);
+  for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+    decode_group<SIGNED>((const Code<SIGNED>*)codes + at, scales[k], count, to + at);
+  });
 }
 
-// The largest of a group, by its bits: those of numbers that are not negative are in their order, with nan beyond infinity.
-inline int32_t largest(const float* __restrict root, int64_t n) {
+// The largest size in a group, by its bits: those of numbers that are not negative are in their order, with nan beyond
+// infinity.
+template <class T>
+inline float largest(const T* __restrict from, int64_t n) {
   int32_t most = 0;
 #pragma omp simd reduction(max : most)
   for (int64_t i = 0; i < n; i++) {
-    const int32_t u = int32_t(bits_of(root[i]));
+    const int32_t u = int32_t(bits_of(float(from[i])) & MAGNITUDE);
     most = most > u ? most : u;
   }
-  return most;
+  return float_of(uint32_t(most));
 }
 
-// Multiplies a group. Infinities and nan, which the scale tells of, come to 0.
-inline void scale_group(float* __restrict root, int64_t n, float inverse) {
-  if (inverse > 0)
-    for (int64_t i = 0; i < n; i++) root[i] *= inverse;
-  else
-    for (int64_t i = 0; i < n; i++) root[i] = 0;
+template <bool SIGNED>
+inline float bent(float size) { return SIGNED ? __builtin_sqrtf(size) : __builtin_sqrtf(__builtin_sqrtf(size)); }
+
+// From 2^23 to 2^24 floats are whole numbers, and the last bits of such a sum are the code. The sign is put between the
+// product and the sum: made together, they would be rounded otherwise than elsewhere.
+template <bool SIGNED, class T>
+inline void encode_group(const T* __restrict from, float inverse, int64_t n, Code<SIGNED>* __restrict codes) {
+  for (int64_t i = 0; i < n; i++) {
+    const uint32_t u = bits_of(float(from[i]));
+    const float size = bent<SIGNED>(float_of(u & MAGNITUDE)) * inverse;
+    const float code = float_of((bits_of(size) & MAGNITUDE) | (SIGNED ? u & SIGN : 0));
+    codes[i] = Code<SIGNED>(bits_of(code + 0x1.8p23f));
+  }
 }
 
-// Step by step for all groups of a run, which do not wait for one another then.
+// Infinities and nan, which the scale tells of, come to 0.
 template <bool SIGNED, class T>
 void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from) {
-  alignas(64) float root[SCRATCH], inverse[SCRATCH / GROUP_SIZE];
-  const int64_t whole = n / GROUP_SIZE, rest = n % GROUP_SIZE, groups = whole + (rest > 0);
-  float* const last = root + whole * GROUP_SIZE;
-  for (int64_t i = 0; i < n; i++) {
-    const float size = __builtin_fabsf(float(from[i]));
-    root[i] = SIGNED ? __builtin_sqrtf(size) : __builtin_sqrtf(__builtin_sqrtf(size));
+  alignas(64) float most[SCRATCH / GROUP_SIZE], inverse[SCRATCH / GROUP_SIZE];
+  for_groups(n, [&](int64_t k, int64_t at, int64_t count) { most[k] = largest(from + at, count); });
+  for (int64_t k = 0; k < (n + GROUP_SIZE - 1) / GROUP_SIZE; k++) {
+    const float scale = bent<SIGNED>(most[k]) / (SIGNED ? 127.0f : 255.0f);
+    scales[k] = scale;
+    inverse[k] = scale > 0 && scale <= __FLT_MAX__ ? 1 / scale : 0;
   }
-  for (int64_t k = 0; k < whole; k++) scales[k] = float_of(uint32_t(largest(root + k * GROUP_SIZE, GROUP_SIZE)));
-  if (rest) scales[whole] = float_of(uint32_t(largest(last, rest)));
-  for (int64_t k = 0; k < groups; k++) {
-    scales[k] /= SIGNED ? 127.0f : 255.0f;
-    inverse[k] = scales[k] > 0 && scales[k] <= __FLT_MAX__ ? 1 / scales[k] : 0;
-  }
-  for (int64_t k = 0; k < whole; k++) scale_group(root + k * GROUP_SIZE, GROUP_SIZE, inverse[k]);
-  if (rest) scale_group(last, rest, inverse[whole]);
-  // From 2^23 on, floats have no fractions. Made together with the product above, the sum would be rounded otherwise than
-  // elsewhere.
-  auto* __restrict c = (Code<SIGNED>*)codes;
-  for (int64_t i = 0; i < n; i++) {
-    const float code = (root[i] + 0x1p23f) - 0x1p23f;
-    c[i] = Code<SIGNED>(int32_t(SIGNED && from[i] < 0 ? -code : code));
-  }
+  for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+    if (inverse[k] > 0) encode_group<SIGNED>(from + at, inverse[k], count, (Code<SIGNED>*)codes + at);
+    else __builtin_memset(codes + at, 0, size_t(count));
+  });
 }
 
 // ---- runs
@@ -199,21 +205,21 @@ void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n,
 
 // What is added before bits are cut: half of the last place that stays, or random bits.
 template <int KEPT, class D>
-inline uint32_t added(const D& draws, int64_t i) {
+inline uint32_t added(const D& draws, int32_t i) {
   if constexpr (KEPT == 16) return 0;
   else if constexpr (std::is_empty_v<D>) return 1u << (15 - KEPT);
   else return draws.at(uint32_t(i)) >> (16 + KEPT);
 }
 
 template <int KEPT, class D, class T>
-void split(Dtype dtype, char* at, int64_t stride, Beside beside, int64_t n, const T* __restrict from, const D draws) {
+void split(Dtype dtype, char* at, int64_t stride, Beside beside, int32_t n, const T* __restrict from, const D draws) {
   if (dtype == BF16 && stride == 2) {
     auto* __restrict p = (u16_at*)at;
     auto* __restrict rest = (Rest<KEPT>*)beside.at;
-    for (int64_t i = 0; i < n; i++) p[i] = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest[i]);
+    for (int32_t i = 0; i < n; i++) p[i] = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest[i]);
     return;
   }
-  for (int64_t i = 0; i < n; i++) {
+  for (int32_t i = 0; i < n; i++) {
     auto& p = *(u16_at*)(at + i * stride);
     auto& rest = *(Rest<KEPT>*)(beside.at + i * beside.stride);
     if (dtype == BF16) p = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest);
@@ -223,11 +229,11 @@ void split(Dtype dtype, char* at, int64_t stride, Beside beside, int64_t n, cons
 }
 
 template <class D, class T>
-void store_drawn(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict from, const D draws) {
+void store_drawn(Dtype dtype, char* at, int64_t stride, int32_t n, const T* __restrict from, const D draws) {
   if (dtype == BF16 && stride == 2)
-    for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
+    for (int32_t i = 0; i < n; i++) ((u16_at*)at)[i] = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
   else if (dtype == BF16)
-    for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
+    for (int32_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
   else
-    for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_f16(float(from[i]), draws.at(uint32_t(i)));
+    for (int32_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_f16(float(from[i]), draws.at(uint32_t(i)));
 }

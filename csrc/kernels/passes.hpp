@@ -148,9 +148,9 @@ LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t
 }
 
 template <class R, State FOUND, bool CACHED, class T, class S, class D>
-void apply_run(const R k, const Arrays<T, S> at, int64_t n, const D rounding) {
+void apply_run(const R k, const Arrays<T, S> at, int32_t n, const D rounding) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
+  for (int32_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
 }
 
 // The arrays of a run that are among READS, in the dtype of the arithmetic.
@@ -182,7 +182,7 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
   constexpr int reads = measure_reads<R, ROUND, FOUND>;
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
-  T* cached = (T*)layer.cached;
+  T* cached = (T*)layer.cached + chunk * layer.each;
   for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
@@ -213,12 +213,12 @@ void apply_as(const Layer& layer, int64_t chunk) {
   constexpr int writes = apply_writes<R, FOUND>, reads = apply_reads<R, FOUND, CACHED>;
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
-  T* cached = (T*)layer.cached;
+  T* cached = (T*)layer.cached + chunk * layer.each;
   for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    with_rounding<S>(run, [&](const auto& rounding) { apply_run<R, FOUND, CACHED>(k, at, n, rounding); });
+    with_rounding<S>(run, [&](const auto& rounding) { apply_run<R, FOUND, CACHED>(k, at, int32_t(n), rounding); });
     run.template write_weights<S>();
     write_back<writes>(run);
   });

@@ -129,11 +129,11 @@ void Run<T>::store_format(Operand k) const {
   if (stored.format == GROUPED)
     return layer.dtype[k] == I8 ? encode<true>(place(k), scales(k), n, from) : encode<false>(place(k), scales(k), n, from);
   if (stored.format == SPLIT && stored.beside_dtype == I16)
-    return split<16>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
-  if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, Nearest{});
+    return split<16>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
+  if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
   with_draws(draws(k), n, [&](const auto& one) {
-    if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), n, from, one);
-    else store_drawn(layer.dtype[k], place(k), stride(k), n, from, one);
+    if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, one);
+    else store_drawn(layer.dtype[k], place(k), stride(k), int32_t(n), from, one);
   });
 }
 
@@ -145,9 +145,9 @@ inline void with_rounding(const Run<T>& run, F&& f) {
   f(Nearest{});
 }
 
-// The longest run that may be taken at once: without limit where nothing has to be copied.
+// The longest run that may be taken at once: as long as 32 bits count where nothing has to be copied.
 inline int64_t longest(const Layer& layer, int arrays) {
   bool direct = !layer.prepared;
   for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
-  return direct ? INT64_MAX : SCRATCH;
+  return direct ? int64_t(1) << 30 : SCRATCH;
 }

@@ -12,7 +12,7 @@ import torch
 
 from layerwise.engines import Job
 from layerwise.engines.compiled import CompiledEngine
-from layerwise.rules import lars
+from layerwise.rules import lamb, lars
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.bits import Key
@@ -38,13 +38,15 @@ def numbers(shape: tuple[int, ...], odd: bool) -> torch.Tensor:
         return torch.from_numpy(rng.permutation(found).astype(np.float32).reshape(shape))
 
 
-def stepped(p: torch.Tensor, momentum: torch.Tensor | None, g: torch.Tensor, storage: Storage, t: int) -> None:
-    h = lars.Lars(lr=1.0, momentum=0.0 if momentum is None else 0.5, adapt=False, lr_in_momentum=False)
+def stepped(
+    p: torch.Tensor, momentum: torch.Tensor | None, g: torch.Tensor, storage: Storage, t: int, lr: float = 1.0
+) -> None:
+    h = lars.Lars(lr=lr, momentum=0.0 if momentum is None else 0.5, adapt=False, lr_in_momentum=False)
     engine = CompiledEngine()
     job = Job(lars, h, p, lars.State(momentum), storage=storage)
     assert not engine.declines(job)
     prepared = engine.prepare([job])
-    prepared.step([g], [Now(t, 1.0, 0.0)])
+    prepared.step([g], [Now(t, lr, 0.0)])
 
 
 def same(x: torch.Tensor, y: torch.Tensor) -> bool:
@@ -67,6 +69,19 @@ def test_weights(shape, dtype, drawn, kept, offset):
     assert rest is None or torch.equal(rest, lacking.to(rest.dtype))
 
 
+@pytest.mark.parametrize("offset", [0, 2**32 - 40, 2**33 + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_beside_gradients_of_their_dtype(dtype, offset):
+    """Weights and gradients of bfloat16 are computed with where they lie: −lr·g has more bits than they."""
+    g, form, lr = numbers((9, 700), odd=True).to(torch.bfloat16), Format(None, KEY), 0.3
+    whole = index_of(g.shape)
+    index = Index(whole.shape, whole.strides, offset)
+    p = torch.zeros(g.shape, dtype=torch.bfloat16)
+    expected, _ = Stored(p, form, index, 1, BITS).encode(-(torch.tensor(lr) * g.float()), 2**33 + 7)
+    stepped(p, None, g.to(dtype), Storage((form, None), index), 2**33 + 7, lr)
+    assert same(p, expected.to(p.dtype))
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_groups(shape):
     g = numbers(shape, odd=False)
@@ -87,3 +102,27 @@ def test_groups(shape):
     p.zero_()
     stepped(p, codes, torch.zeros(shape), Storage((None, form), index_of(shape), len(rows)), 2)
     assert same(p, -0.5 * found)
+
+
+def squares(count: int) -> torch.Tensor:
+    """Gradients whose squares lie on and beside the borders between two codes of their groups, as well as anywhere."""
+    rng = np.random.default_rng(1)
+    codes = rng.integers(0, 256, count) + rng.choice([0.0, 0.5, 0.4999, 0.5001, 0.3], count)
+    codes[::64] = 255
+    sizes = np.repeat(10.0 ** rng.uniform(-8, 2, -(-count // 64)), 64)[:count]
+    return torch.from_numpy(((codes / 255) ** 2 * sizes).astype(np.float32))
+
+
+@pytest.mark.parametrize("length", [64 * 600, 5000])
+def test_groups_without_sign(length):
+    """LAMB with β₂ = 0 has g² as its second moment."""
+    g = squares(length)
+    scale, codes = torch.zeros(-(-length // 64)), torch.zeros(length, dtype=torch.uint8)
+    form = Format(scale, None, False)
+    expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 1)
+    h = lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False)
+    storage = Storage((None, None, form), index_of(g.shape), 0)
+    job = Job(lamb, h, torch.zeros(length), lamb.State(torch.zeros(length), codes), storage=storage)
+    CompiledEngine().prepare([job]).step([g], [Now(1, 1.0, 0.0)])
+    assert torch.equal(codes, expected.to(torch.uint8))
+    assert same(scale, scales)
