@@ -18,7 +18,6 @@ namespace {
 
 constexpr int64_t CHUNK = 1 << 14;         // elements that a thread takes at a time
 constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
-constexpr int64_t MOST_CACHED = 16 << 20;   // bytes of a layer's terms; what does not stay in a cache is computed again
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -27,7 +26,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Bytes that are still in the shared cache when a group's next stage asks for them: a part of it, since others use it
 // too. What the system says of one processor comes first, because some processors count the caches of all their parts.
-int64_t cached_bytes() {
+int64_t read_cached_bytes() {
   int64_t size = 0;
   if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
     long kibibytes = 0;
@@ -38,6 +37,11 @@ int64_t cached_bytes() {
   if (size <= 0) size = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
   return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
+}
+
+int64_t cached_bytes() {
+  static const int64_t found = read_cached_bytes();
+  return found;
 }
 
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
@@ -202,11 +206,11 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.each = l.size[l.split] ? l.step * (l.count / l.size[l.split]) : 0;
   bool rounded = false;
   for (int k = S0; k <= S3; k++) rounded |= t.arrays[size_t(k)].present && l.dtype[k] != own;
-  // What is kept in another dtype can only be stored at once if nobody reads it again, and is worth memory to spare a
-  // second conversion.
+  // State in fewer bits can be stored at once if nothing reads it again. To spare the second conversion is worth half of
+  // the last cache.
   rounded &= l.program->keeps >= 0;
   l.caches = !stops_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
-             (rounded ? cached_of(l) <= MOST_CACHED : is_whole(l) && l.count <= CHUNK);
+             (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
   l.late = stops_ || (rounded && !l.caches);
   if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
@@ -316,7 +320,7 @@ void Batch::make_stages() {
     if (own) add_stage(stages_, {OWN}, 0, n, false);
     add_stage(stages_, {MODEL}, 0, n, false);
   }
-  static const int64_t budget = cached_bytes();
+  const int64_t budget = cached_bytes();
   for (int first = 0, last; first < n; first = last) {
     int64_t bytes = 0, scratch = 0;
     for (last = first; last < n; last++) {

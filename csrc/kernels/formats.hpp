@@ -168,6 +168,27 @@ inline void encode_group(const T* __restrict from, float inverse, int64_t n, Cod
   }
 }
 
+#ifdef __AVX512F__
+// The same of a whole group, not signed, in two thirds of the time: the second root is an estimate with one step of Newton's.
+// Together with the rounding of both it is less than 0.0001 away from the exact one; false where that may decide a code.
+inline bool encode_by_estimate(const float* from, float inverse, uint8_t* codes) {
+  const __m512 whole = _mm512_set1_ps(0x1p23f), scale = _mm512_set1_ps(inverse), half = _mm512_set1_ps(0.5f * inverse);
+  __m512 most = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < GROUP_SIZE; i += 16) {
+    const __m512 root = _mm512_sqrt_ps(_mm512_abs_ps(_mm512_loadu_ps(from + i)));
+    // Of 0 it is infinite. The code is then nan, whose last bits are those of 0, and which no maximum takes.
+    const __m512 reciprocal = _mm512_rsqrt14_ps(root), estimate = root * reciprocal;
+    const __m512 lacking = _mm512_fnmadd_ps(estimate, estimate, root);
+    const __m512 code = _mm512_fmadd_ps(lacking, reciprocal * half, estimate * scale), sum = code + whole;
+    most = _mm512_max_ps(_mm512_abs_ps(code - (sum - whole)), most);
+    _mm_storeu_si128((__m128i*)(codes + i), _mm512_cvtepi32_epi8(_mm512_castps_si512(sum)));
+  }
+  return _mm512_cmp_ps_mask(most, _mm512_set1_ps(0.4999f), _CMP_GT_OQ) == 0;
+}
+inline bool encode_by_estimate(const float*, float, int8_t*) { return false; }
+#endif
+
 // Infinities and nan, which the scale tells of, come to 0.
 template <bool SIGNED, class T>
 void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from) {
@@ -179,6 +200,10 @@ void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restri
     inverse[k] = scale > 0 && scale <= __FLT_MAX__ ? 1 / scale : 0;
   }
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+#ifdef __AVX512F__
+    if constexpr (sizeof(T) == 4)
+      if (inverse[k] > 0 && count == GROUP_SIZE && encode_by_estimate(from + at, inverse[k], (Code<SIGNED>*)codes + at)) return;
+#endif
     if (inverse[k] > 0) encode_group<SIGNED>(from + at, inverse[k], count, (Code<SIGNED>*)codes + at);
     else __builtin_memset(codes + at, 0, size_t(count));
   });

@@ -5,6 +5,13 @@
 // several files share exists once in the program, and might then be the one with instructions not every machine has.
 #pragma once
 
+#ifdef __AVX512F__
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC's own, where a result is wholly masked
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#endif
+
 #include <cmath>
 #include <type_traits>
 
