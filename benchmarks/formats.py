@@ -1,7 +1,8 @@
 """Time the step in every storage format, beside plain weights and PyTorch's fused Adam, in turns.
 
-Shapes of BERT-base, weights and gradients of bfloat16, and Adam in float32, all with the same number of threads. All rows
-run in one process, one after the other in every round; a ratio is the median over the rounds of its time over Adam's.
+Shapes of BERT-base, weights and gradients of bfloat16, and Adam in float32, all with the same number of threads. All
+rows run in one process, one after the other in every round; a ratio is the median over the rounds of its time over
+Adam's.
 """
 
 from __future__ import annotations
