@@ -239,14 +239,14 @@ inline uint32_t added(const D& draws, int32_t i) {
 template <int KEPT, class D, class T>
 void split(Dtype dtype, char* at, int64_t stride, Beside beside, int32_t n, const T* __restrict from, const D draws) {
   if (dtype == BF16 && stride == 2) {
-    auto* __restrict p = (u16_at*)at;
-    auto* __restrict rest = (Rest<KEPT>*)beside.at;
+    u16_at* __restrict p = (u16_at*)at;  // `auto` forgets that they may lie at any address
+    Rest<KEPT>* __restrict rest = (Rest<KEPT>*)beside.at;
     for (int32_t i = 0; i < n; i++) p[i] = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest[i]);
     return;
   }
   for (int32_t i = 0; i < n; i++) {
-    auto& p = *(u16_at*)(at + i * stride);
-    auto& rest = *(Rest<KEPT>*)(beside.at + i * beside.stride);
+    u16_at& p = *(u16_at*)(at + i * stride);
+    Rest<KEPT>& rest = *(Rest<KEPT>*)(beside.at + i * beside.stride);
     if (dtype == BF16) p = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest);
     else if constexpr (std::is_empty_v<D>) p = split_f16<KEPT>(float(from[i]), false, 0, rest);
     else p = split_f16<KEPT>(float(from[i]), true, draws.at(uint32_t(i)), rest);
