@@ -42,11 +42,18 @@ class Case:
 
     @cached_property
     def rounds(self) -> int:
-        """How often a step asks for sums, counted by driving the rule."""
+        """How often a step of a matrix asks for sums, counted by driving the rule."""
+        return len(self._asked((3, 2)))
+
+    def rounds_across(self, shape: tuple[int, ...]) -> int:
+        """Return how often a step asks for sums that run along the first dimension."""
+        return sum(any(0 in (getattr(one, "dims", None) or (0,)) for one in each) for each in self._asked(shape))
+
+    def _asked(self, shape: tuple[int, ...]) -> list[Any]:
         rule, asked = SimpleNamespace(**vars(self.rule)), []
         rule.step = lambda *given: _counted(self.rule.step(*given), asked)
-        trajectory(NAMESPACES[0], rule, self.hyper(**self.busy), [np.ones((3, 2))], [[np.ones((3, 2))]])
-        return len(asked)
+        trajectory(NAMESPACES[0], rule, self.hyper(**self.busy), [np.ones(shape)], [[np.ones(shape)]])
+        return asked
 
     @property
     def measures_weights(self) -> bool:

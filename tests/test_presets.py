@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from layerwise import preset, presets
 from layerwise.errors import PresetError
 from layerwise.registry import ENTRIES
 
-NEEDS_LR = {"optax.adafactor", "t5x.Adafactor"}
+NEEDS_LR = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
 
 
 def options_of(name):

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import KERNELED, case_of
+from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
 from layerwise.engines.programs import form_of, names_of, numbers, presence_of
+from layerwise.errors import EngineError
 from layerwise.registry import Entry
 from layerwise.rules.asks import Now
 
@@ -127,6 +128,19 @@ def test_programs_are_told_apart_by_what_they_do(case: Any) -> None:
     found = kernels_for(case.name)
     bodies = found.header.split("template <class T>\n")[1:]
     assert len({body.replace(body.split()[1], "") for body in bodies}) == len(bodies) == len({*found.names.values()})
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in KERNELED], ids=lambda case: case.name)
+def test_what_has_no_kernels_says_why(case: Any) -> None:
+    from symbols import NotPrinted
+
+    with pytest.raises(NotPrinted, match=r"has another shape than the tensor|sums along some dimensions only"):
+        kernels_for(case.name)
+    title = (ROOT / "docs" / "optimizers" / f"{case.name.lower()}.md").read_text("utf-8").splitlines()[0]
+    assert title.removeprefix("# ") in (ROOT / "docs" / "engines.md").read_text("utf-8")
+    opt = case.numpy(engine="compiled")
+    with pytest.raises(EngineError, match=f"there are no kernels for {case.name}"):
+        opt.step("w", np.ones((3, 2)), np.ones((3, 2)))
 
 
 # ---- another rule gives other kernels

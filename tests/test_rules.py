@@ -64,7 +64,7 @@ def test_every_option_changes_the_path(case: Case, option: str, value: Any) -> N
 @each_case
 def test_stats_are_what_the_step_used(case: Case) -> None:
     p, g = np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])
-    opt = case.numpy(lr=0.5)
+    opt = case.numpy(lr=0.5, **case.measured)
     before = p.copy()
     opt.step("w", p, g)
     stats = opt.stats()["w"]

@@ -221,8 +221,9 @@ def _state(entry: Entry) -> str:
     kept = "".join(f"    {here}: Any\n" for here in parts.values())
     return (
         f"class {entry.name}State(NamedTuple):\n"
-        f'    """State of `{entry.name.lower()}`, under optax\'s names. Its trees are like the parameters\'; '
-        f"None stands for what is not kept.\n\n    Attributes:\n{textwrap.indent(chr(10).join(rows), ' ' * 8)}\n"
+        f'    """State of `{entry.name.lower()}`, under optax\'s names.\n\n'
+        f"    Its trees are like the parameters'; None stands for what is not kept.\n\n"
+        f"    Attributes:\n{textwrap.indent(chr(10).join(rows), ' ' * 8)}\n"
         f'    """\n\n'
         f"    count: Any\n{kept}    stats: Any = None\n"
     )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import cpp
 import triton_source
 from programs import Program, Structures, structures
+from runs import Run
 from symbols import NotPrinted
 
 from layerwise.engines.programs import form_of, presence_of
@@ -42,6 +43,8 @@ class Kernels(NamedTuple):
 
 def kernels_of(entry: Entry) -> Kernels:
     """Return the kernels of a rule. Raise NotPrinted with the reason where kernels cannot be printed for it."""
+    if entry.name != FACTORED:
+        Run(entry, entry.hyper().fit(SECOND, (), 1e-7))  # which a matrix that cannot be printed refuses
     found = structures(entry)
     numbers = cpp.numbers_in(entry, found)
     header, names = cpp.header(entry, found, numbers)

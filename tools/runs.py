@@ -14,11 +14,12 @@ from layerwise.engines.programs import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.hyper import ClippedByNorm, Hyper
 from layerwise.registry import Entry
-from layerwise.rules import parts
+from layerwise.rules import factors, parts
 from layerwise.rules.asks import Keep, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
 MATRIX = (5, 6)  # whose state has other sizes than 1, unless it is one number of a layer
+SHARED = (parts.__file__, factors.__file__)  # modules of functions that rules share
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
 
 
@@ -40,7 +41,8 @@ class Run:
 
     def _driven(self, shared: Names) -> Stepped:
         rule, answer, number = self.entry.rule, None, 0
-        known, asking = coefficients(self.entry, self.h), self._start()
+        asking = self._start()
+        known = coefficients(self.entry, self.h)
         while True:
             try:
                 replaced = patch.object(rule, "coefficients", lambda *_: known, create=True)
@@ -171,7 +173,7 @@ class Named:
         sys.settrace(self._before)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename in (self._file, parts.__file__) else None
+        return self._line if frame.f_code.co_filename in (self._file, *SHARED) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         code, names, arguments = frame.f_code, self._names, ()

@@ -25,8 +25,7 @@ struct Adafactor {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = p;
     x[1] = u;
@@ -34,8 +33,7 @@ struct Adafactor {
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], u = x[1];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     s[0] = V_;
     return p - lam * p - size * u;
   }
@@ -88,16 +86,14 @@ struct AdafactorScaleParameterFalse {
   template <int ROUND>
   void terms(T, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = u;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
     const T V = s[0], u = x[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     s[0] = V_;
     return p - lam * p - size * u;
   }
@@ -142,21 +138,19 @@ struct AdafactorWithExpAvg {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = p;
     x[1] = u;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T V = s[0], _ = s[1], u = x[1];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
-    const T e = b1 * _ + step * u;
+    const T V = s[0], e = s[1], u = x[1];
+    const T V_ = b2 * V + a2 * (g * g + eps1);
+    const T e_ = b1 * e + step * u;
     s[0] = V_;
-    s[1] = e;
-    return p - lam * p - size * e;
+    s[1] = e_;
+    return p - lam * p - size * e_;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -209,20 +203,18 @@ struct AdafactorWithExpAvgScaleParameterFalse {
   template <int ROUND>
   void terms(T, T g, const T* s, T* x) const {
     const T V = s[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
     x[0] = u;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T V = s[0], _ = s[1], u = x[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
-    const T e = b1 * _ + step * u;
+    const T V = s[0], e = s[1], u = x[0];
+    const T V_ = b2 * V + a2 * (g * g + eps1);
+    const T e_ = b1 * e + step * u;
     s[0] = V_;
-    s[1] = e;
-    return p - lam * p - size * e;
+    s[1] = e_;
+    return p - lam * p - size * e_;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -266,32 +258,29 @@ struct AdafactorWithExpAvgCautionTrue {
   void terms(T p, T g, const T* s, T* x) const {
     if constexpr (ROUND == 0) {
       const T V = s[0];
-      const T G = g * g;
-      const T V_ = b2 * V + a2 * (G + eps1);
+      const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
       x[0] = p;
       x[1] = u;
     }
     if constexpr (ROUND == 1) {
-      const T V = s[0], _ = s[1];
-      const T G = g * g;
-      const T V_ = b2 * V + a2 * (G + eps1);
+      const T V = s[0], e = s[1];
+      const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
-      const T e = b1 * _ + step * u;
-      const T agrees = ((e > 0) & (g > 0)) | ((e < 0) & (g < 0)) ? 1 : 0 * e;
+      const T e_ = b1 * e + step * u;
+      const T agrees = ((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0)) ? 1 : 0 * e_;
       x[0] = agrees;
     }
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T V = s[0], _ = s[1], agrees = x[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V = s[0], e = s[1], agrees = x[0];
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
-    const T e = b1 * _ + step * u;
-    const T moved = e * agrees / size_;
+    const T e_ = b1 * e + step * u;
+    const T moved = e_ * agrees / size_;
     s[0] = V_;
-    s[1] = e;
+    s[1] = e_;
     return p - lam * p - size * moved;
   }
 
@@ -351,31 +340,28 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
   void terms(T, T g, const T* s, T* x) const {
     if constexpr (ROUND == 0) {
       const T V = s[0];
-      const T G = g * g;
-      const T V_ = b2 * V + a2 * (G + eps1);
+      const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
       x[0] = u;
     }
     if constexpr (ROUND == 1) {
-      const T V = s[0], _ = s[1];
-      const T G = g * g;
-      const T V_ = b2 * V + a2 * (G + eps1);
+      const T V = s[0], e = s[1];
+      const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
-      const T e = b1 * _ + step * u;
-      const T agrees = ((e > 0) & (g > 0)) | ((e < 0) & (g < 0)) ? 1 : 0 * e;
+      const T e_ = b1 * e + step * u;
+      const T agrees = ((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0)) ? 1 : 0 * e_;
       x[0] = agrees;
     }
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T V = s[0], _ = s[1], agrees = x[0];
-    const T G = g * g;
-    const T V_ = b2 * V + a2 * (G + eps1);
+    const T V = s[0], e = s[1], agrees = x[0];
+    const T V_ = b2 * V + a2 * (g * g + eps1);
     const T u = g / at_least(root(V_), least);
-    const T e = b1 * _ + step * u;
-    const T moved = e * agrees / size_;
+    const T e_ = b1 * e + step * u;
+    const T moved = e_ * agrees / size_;
     s[0] = V_;
-    s[1] = e;
+    s[1] = e_;
     return p - lam * p - size * moved;
   }
 

@@ -5,6 +5,7 @@
 #include "lans.hpp"
 #include "lars.hpp"
 #include "novograd.hpp"
+#include "stableadamw.hpp"
 
 #define LAYERWISE_PROGRAMS(X) \
   X(Adafactor) \
@@ -28,4 +29,6 @@
   X(LarsWithoutMomentumBufferAdaptFalse) \
   X(LarsKeepNormTrue) \
   X(LarsWithNormKeepNormFirst) \
-  X(NovoGrad)
+  X(NovoGrad) \
+  X(StableAdamW) \
+  X(StableAdamWClipThresholdNone)

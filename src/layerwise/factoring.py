@@ -1,7 +1,8 @@
-"""The dimensions of a tensor that Adafactor takes as rows and as columns."""
+"""The dimensions of a tensor that a rule takes as rows and as columns."""
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -10,10 +11,9 @@ from layerwise.checks import Check, Refused, as_int, members, plain
 Dims = tuple[int, ...]
 Factored = tuple[Dims, Dims]
 
-WAY_OUT = (
-    'Pass "last", "largest", "matrix", False, or two dimensions such as (0, 1), '
-    "or two groups of them such as ((0,), (1, 2, 3))."
-)
+GIVEN = "two dimensions such as (0, 1), or two groups of them such as ((0,), (1, 2, 3))."
+WAY_OUT = f'Pass "last", "largest", "matrix", False, or {GIVEN}'
+WAY_OUT_OF_LINES = f'Pass "first", "last", False, or {GIVEN}'
 
 
 def _group(value: Any) -> Dims:
@@ -26,8 +26,8 @@ def _group(value: Any) -> Dims:
     return group
 
 
-def _convert(value: Any) -> Any:
-    if plain(value) is False or (isinstance(value, str) and value in ("last", "largest", "matrix")):
+def _convert(names: tuple[str, ...], value: Any) -> Any:
+    if plain(value) is False or (isinstance(value, str) and value in names):
         return str(value) if isinstance(value, str) else False
     groups = members(value)
     if len(groups) != 2:
@@ -38,13 +38,21 @@ def _convert(value: Any) -> Any:
     return rows, cols
 
 
-CHECK = Check('"last", "largest", "matrix", False, or two distinct dimensions or groups of dimensions', _convert)
+def _check(*names: str) -> Check:
+    named = "".join(f'"{name}", ' for name in names)
+    return Check(f"{named}False, or two distinct dimensions or groups of dimensions", partial(_convert, names))
+
+
+CHECK = _check("last", "largest", "matrix")
+LINES = _check("first", "last")
 
 
 def _by_name(how: str, shape: Dims) -> Factored | None:
     n = len(shape)
     if n < 2 or (how == "matrix" and n != 2):
         return None
+    if how == "first":
+        return (0,), tuple(range(1, n))
     if how == "largest":
         # In the order of the tensor, whichever is larger: rows and columns play the same part in R·C/mean(R).
         rows, cols = sorted(sorted(range(n), key=lambda d: shape[d])[-2:])
@@ -60,8 +68,8 @@ def _explicit(how: Factored, shape: Dims) -> Factored | None:
     return None if {*rows} & {*cols} else (rows, cols)
 
 
-def dims(how: Any, shape: Dims, smallest: int, block_dims: Dims = ()) -> Factored | None:
-    """Return the rows and the columns of a tensor, or None where its second moment is kept whole.
+def dims(how: Any, shape: Dims, smallest: int = 0, block_dims: Dims = ()) -> Factored | None:
+    """Return the rows and the columns of a tensor, or None where it is taken whole.
 
     `block_dims` count blocks: each block is judged by its own shape, and the answer is in dimensions of `shape`.
     """

@@ -68,13 +68,48 @@ def weight_decay_option(optax: str | None = None) -> Any:
     return option(0.0, RATE, "Weight decay λ.", way_out, optax=optax)
 
 
-def betas_option() -> Any:
+DECAY_SCALES = {
+    "lr": ('the learning rate ("lr")', '"lr" for lr·λ'),
+    "step": ('the whole step size ("step")', '"step" for the whole step size·λ'),
+    "none": ('1 ("none")', '"none" for λ'),
+}
+
+
+def decay_scale_option(*scales: str, optax_default: Any = MISSING) -> Any:
+    """Declare by which of these weight_decay is multiplied, the default first."""
+    factors, ways_out = zip(*(words for name, words in DECAY_SCALES.items() if name in scales), strict=True)
+    return option(
+        scales[0],
+        one_of(*(name for name in DECAY_SCALES if name in scales)),
+        f"The factor on weight_decay: {_alternatives(factors)}.",
+        f"Pass {_alternatives(ways_out)}.",
+        optax_default=optax_default,
+    )
+
+
+def _alternatives(words: tuple[str, ...]) -> str:
+    *most, last = words
+    return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
+
+
+def clip_threshold_option(optax: str | None = None) -> Any:
+    """Declare the bound of an update's root mean square."""
+    return option(
+        1.0,
+        number(0, above=True) | NONE,
+        "Scale an update down where its root mean square is above this; None is off.",
+        "Pass a number such as 1.0; None is off.",
+        optax=optax,
+    )
+
+
+def betas_option(b1: float = 0.9, b2: float = 0.999) -> Any:
     """Declare the decay rates of Adam's two moments."""
     return option(
-        (0.9, 0.999),
+        (b1, b2),
         pair(number(0, 1), number(0, 1)),
         "Decay rates of the first moment m and of the second moment v.",
-        "Pass two numbers such as betas=(0.9, 0.999).",
+        f"Pass two numbers such as betas=({b1}, {b2}).",
         optax=("b1", "b2"),
     )
 
@@ -297,6 +332,20 @@ class Caution(Hyper):
         "Step only where the direction and the gradient have the same sign, by as much more as fewer elements do "
         "(arXiv 2411.16085).",
     )
+
+
+def settled(h: H, **values: Any) -> H:
+    """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
+    try:
+        found: H = _settled(h, **values)
+    except TypeError:  # numbers that are traced have no hash
+        found = h.settled(**values)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _settled(h: Any, **values: Any) -> Any:
+    return h.settled(**values)
 
 
 def options_in_order(h: type[Hyper]) -> list[str]:

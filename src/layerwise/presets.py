@@ -40,6 +40,15 @@ class Preset:
 _APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
 _TIMM = {**_APEX, "adapt": "decayed"}
 _T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
+_BIG_VISION = {
+    "factored": "largest",
+    "relative_step": False,
+    "clip_threshold": None,
+    "beta1": 0.9,
+    "beta2_cap": 0.999,
+    "momentum_dtype": "bfloat16",
+    "lr_in_momentum": False,
+}
 _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
 _ALL = (
@@ -152,6 +161,55 @@ _ALL = (
         "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
         "where a norm is 0 it drops weight decay, which we keep.",
     ),
+    Preset("paper.Came", "Came", {}, "arXiv 2307.02047, algorithm 2: our defaults.", ""),
+    Preset(
+        "came_pytorch.CAME",
+        "Came",
+        {},
+        "the paper, by its first author; the third of its betas is beta3, and its lr has no default.",
+        "state in float32 for 16-bit weights, unless master_weights or state_dtype says so.",
+    ),
+    Preset(
+        "pytorch_optimizer.CAME",
+        "Came",
+        {},
+        'the paper; the third of its betas is beta3, fixed_decay is decay_scale="none".',
+        "weight_decouple=False; ams_bound.",
+    ),
+    Preset("paper.ScaleSGD", "ScaleSGD", {}, "arXiv 2506.16659, algorithm 1: our defaults.", ""),
+    Preset(
+        "mem_eff_pt.SCALE",
+        "ScaleSGD",
+        {},
+        'the paper, by its authors; its last layer has momentum=0.9, and its embedding over="rows".',
+        "AdamW for tensors of one dimension.",
+    ),
+    Preset("paper.SinkGD", "SinkGD", {}, "arXiv 2502.06742, algorithms 3 and 4: our defaults.", ""),
+    Preset(
+        "axolotl.SinkGD",
+        "SinkGD",
+        {"scale": 0.05, "dims": "last"},
+        "the paper, with 0.05 of an lr shared with AdamW; stacks of matrices along the leading dimensions. Its decay "
+        "is by that too, so weight_decay is 0.05 times its own.",
+        "AdamW for tensors of one dimension; spectral norms; a floor under norms of lines, where ours is under their "
+        "root mean squares.",
+    ),
+    Preset("paper.StableAdamW", "StableAdamW", {}, "arXiv 2304.13013, algorithm 2: our defaults.", ""),
+    Preset(
+        "optimi.StableAdamW",
+        "StableAdamW",
+        {"weight_decay": 0.01, "eps": 1e-6},
+        "decay 0.01, eps 1e-6; decouple_lr with max_lr is weight_decay divided by max_lr.",
+        "Kahan summation, for which master_weights and rounding are the counterpart; its step count per group.",
+    ),
+    Preset(
+        "pytorch_optimizer.StableAdamW",
+        "StableAdamW",
+        {"weight_decay": 0.01},
+        "decay 0.01.",
+        "weight_decouple=False; Kahan summation, for which master_weights and rounding are the counterpart; its step "
+        "count per group.",
+    ),
     Preset("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
     Preset(
         "transformers.Adafactor",
@@ -203,6 +261,21 @@ _ALL = (
         "an absolute lr times RMS(p); the two largest dimensions from 128; decay by λ itself. "
         "Rules for more dimensions are factored=(rows, columns).",
         "max_parameter_scale, and a min_dim_size_to_factor that its explicit rules ignore.",
+    ),
+    Preset(
+        "big_vision.scale_by_adafactor",
+        "Adafactor",
+        {**_BIG_VISION, "min_dim_size_to_factor": 32},
+        "the Adafactor of Scaling Vision Transformers: an absolute lr outside a momentum of û in bfloat16, β₂ at most "
+        "0.999, no clip, no RMS(p); the two largest dimensions from 32. Its config.wd is weight_decay=wd / lr.",
+        "β₂ taken in float32; the product of momentum and its decay rate rounded to bfloat16.",
+    ),
+    Preset(
+        "timm.AdafactorBigVision",
+        "Adafactor",
+        {**_BIG_VISION, "min_dim_size_to_factor": 16},
+        'the same from 16; unscaled_wd is decay_scale="none".',
+        "momentum rounded before it is used; corrected_weight_decay; eps 1e-7 for float16.",
     ),
     Preset(
         "rlx.Adafactor",

@@ -28,6 +28,7 @@ BETAS = {
     "Lans": {"betas": (0.8, 0.99)},
     "Lars": {"momentum": 0.8},
     "Adafactor": {"clip_threshold": 0.5, "beta1": 0.8},
+    "StableAdamW": {"betas": (0.8, 0.9)},
 }
 methods = pytest.mark.parametrize("method", sorted(BETAS))
 

@@ -14,7 +14,7 @@ from layerwise.jax import preset
 
 pytestmark = pytest.mark.thinned(1, 2)
 
-NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor"}
+NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
 
 
 @pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)

@@ -59,7 +59,7 @@ def test_a_set_option_acts_from_the_next_step_as_if_it_had_been_given(case, name
     opt, weights = case.numpy(**base), arrays(2, {"w": (4, 3), "b": (3,)})
     stepped(opt, weights, 20)
     other = copies(weights)
-    if name == "beta1" or value == "first":
+    if name == "beta1" or value == "first" or (name == "momentum" and not opt.momentum):
         given = case.numpy(**{**base, name: value})
         given.step_all(arrays(3, {"w": (4, 3), "b": (3,)}), arrays(4, {"w": (4, 3), "b": (3,)}))
         state = given.state_dict() | opt.state_dict()

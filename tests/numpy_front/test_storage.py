@@ -100,7 +100,8 @@ def alike(ours, theirs, key):
         return
     ours, size = ours.astype(np.float32), np.max(abs(theirs), initial=1e-30)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=2.0**-7 * size)
-    assert np.mean(abs(ours - theirs) > 2e-6 * size) < 2e-3, key
+    # A statistic of rows or columns has few numbers, one of which a single code may change.
+    assert np.sum(abs(ours - theirs) > 2e-6 * size) <= max(1, 2e-3 * ours.size), key
 
 
 @pytest.mark.thinned(1)

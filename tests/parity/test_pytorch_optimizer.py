@@ -1,4 +1,4 @@
-"""Lamb, LARS, AdaFactor and NovoGrad of pytorch_optimizer run beside ours, where their formulas are the papers'.
+"""Optimizers of pytorch_optimizer run beside ours, where their formulas are those of the papers.
 
 Lamb: no bias correction of v; that of m is on lr, outside the ratio, unless adam_debias=True. Its eps is also added to
 the denominator of the ratio, and to the norm that pre_norm clips by, where it is drawn too small to matter. rectify and
@@ -8,13 +8,15 @@ first gradient is dampened too.
 AdaFactor: the momentum is rounded to momentum_dtype before it is used, not after; weight_decouple=False and ams_bound
 are other optimizers.
 NovoGrad: adam_debias corrects lr for v's start; fixed_decay has no equal.
+CAME: weight_decouple=False and ams_bound are other optimizers.
+StableAdamW: weight_decouple=False is another optimizer.
 """
 
 import pytest
 from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
 
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb, Lars, NovoGrad
+from layerwise.numpy import Adafactor, Came, Lamb, Lars, NovoGrad, StableAdamW
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
@@ -123,6 +125,32 @@ def novograd(draw):
     return theirs, mine, [(1 - b2**t) ** 0.5 if debias else 1.0 for t in range(1, 6)]
 
 
+def came(draw):
+    betas, b3 = (draw.of(0.0, 0.5, 0.9), draw.of(0.5, 0.999)), draw.of(0.0, 0.9, 0.9999)
+    fixed, eps = draw.of(True, False), (draw.of(1e-30, 1e-8), draw.of(1e-16, 1e-3))
+    shared = {
+        "weight_decay": draw.of(0.0, 0.01, 0.1),
+        "clip_threshold": draw.of(0.5, 1.0, 2.0),
+        "maximize": draw.of(True, False),
+    }
+    theirs = {"betas": (*betas, b3), "fixed_decay": fixed, "eps1": eps[0], "eps2": eps[1]}
+    return (
+        {"foreach": draw.of(True, False), **theirs, **shared},
+        {"betas": betas, "beta3": b3, "decay_scale": "none" if fixed else "lr", "eps": eps, **shared},
+        [1.0] * 5,
+    )
+
+
+def stableadamw(draw):
+    shared = {
+        "betas": (draw.of(0.0, 0.5, 0.9), draw.of(0.5, 0.99)),
+        "eps": draw.of(1e-8, 1e-2),
+        "weight_decay": draw.of(0.0, 0.1, 1.0),
+        "maximize": draw.of(True, False),
+    }
+    return {"foreach": draw.of(True, False), **shared}, shared, [1.0] * 5
+
+
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize(
     ("their_class", "our_class", "options"),
@@ -131,6 +159,8 @@ def novograd(draw):
         pytest.param(peer.LARS, Lars, lars, id="lars"),
         pytest.param(peer.AdaFactor, Adafactor, adafactor, id="adafactor"),
         pytest.param(peer.NovoGrad, NovoGrad, novograd, id="novograd"),
+        pytest.param(peer.CAME, Came, came, id="came"),
+        pytest.param(peer.StableAdamW, StableAdamW, stableadamw, id="stableadamw"),
     ],
 )
 def test_drawn_options(their_class, our_class, options, seed):
@@ -149,6 +179,8 @@ def test_drawn_options(their_class, our_class, options, seed):
         (peer.Lamb, Lamb, {"adam_debias": True}, {"bias_correction": False, "trust_eps": 1e-6}),
         (peer.LARS, Lars, {}, {"lr_in_momentum": False, "adapt": VECTORS, "decay": VECTORS}),
         (peer.AdaFactor, Adafactor, {"betas": (None, 0.999)}, {"lr": None, "beta2_cap": 0.999}),
+        (peer.CAME, Came, {}, {}),
+        (peer.StableAdamW, StableAdamW, {}, preset("pytorch_optimizer.StableAdamW")),
     ],
 )
 def test_float32(their_class, our_class, their_options, our_options):

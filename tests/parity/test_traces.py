@@ -4,6 +4,7 @@ import json
 from inspect import signature
 from pathlib import Path
 
+import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
 import numpy as np
 import pytest
 from parity.live import largest
@@ -14,7 +15,16 @@ TRACES = {file.stem: json.loads(file.read_text()) for file in sorted(Path(__file
 RUNS = [pytest.param(trace, run, id=f"{trace}-{i}") for trace in TRACES for i, run in enumerate(TRACES[trace]["runs"])]
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
 
-KINDS = {"lamb": numpy.Lamb, "lars": numpy.Lars, "larc": numpy.Lars, "adafactor": numpy.Adafactor}
+KINDS = {
+    "stableadamw": numpy.StableAdamW,
+    "lamb": numpy.Lamb,
+    "lars": numpy.Lars,
+    "larc": numpy.Lars,
+    "adafactor": numpy.Adafactor,
+    "came": numpy.Came,
+    "sinkgd": numpy.SinkGD,
+    "scale": numpy.ScaleSGD,
+}
 KINDS |= {"novograd": numpy.NovoGrad, "adam_mini": numpy.AdamMini, "adamh": numpy.Lamb}
 
 # The first step at which a tensor differs in the runs that say they differ; from then on it stays apart.
@@ -24,6 +34,10 @@ DIFFERS = {
     "simclr.LARSOptimizer": {"matrix": 2, "vector": 2, "cube": 2, "zeros": 2},
     "simclr.LARSOptimizer2": {"matrix": 2, "vector": 2, "cube": 2, "zeros": 2},
     "timm.Lars": {"zeros": 1, "matrix": 3},
+    "big_vision.scale_by_adafactor": {"matrix": 2, "vector": 2, "cube": 2, "zeros": 2},
+    "mem_eff_pt.SCALE": {"vector": 1, "zeros": 1},
+    "axolotl.SinkGD": {"vector": 1, "zeros": 1},
+    "timm.AdafactorBigVision": {"matrix": 1, "vector": 1, "cube": 1, "zeros": 1},
 }
 
 # Traces of a package that has a preset.
@@ -38,12 +52,19 @@ PRESETS = {
     "apex.RefLAMB": "apex.FusedLAMB-nvlamb",
     "t5x.Adafactor": "t5x.Adafactor",
     "timm.NvNovoGrad": "timm.NvNovoGrad",
+    "timm.AdafactorBigVision": "timm.AdafactorBigVision",
+    "big_vision.scale_by_adafactor": "big_vision.scale_by_adafactor",
+    "mem_eff_pt.SCALE": "mem_eff_pt.SCALE",
+    "axolotl.SinkGD": "axolotl.SinkGD",
+    "came_pytorch.CAME": "came_pytorch.CAME",
+    "optimi.StableAdamW": "optimi.StableAdamW",
 }
 # Which of our options an argument of theirs decides; any other argument decides the option of its own name.
 DECIDES = {
     "always_adapt": ["adapt"],
     "decoupled_decay": ["decay"],
     "corrected_weight_decay": ["peak_lr"],
+    "betas": ["betas", "beta3"],
     "beta_1": ["betas"],
     "beta_2": ["betas"],
     "epsilon": ["eps"],
@@ -55,6 +76,16 @@ DECIDES = {
     "use_nesterov": ["nesterov"],
     "classic_momentum": ["lr_in_momentum"],
     "clip": ["trust_clip"],
+    "momentum": ["momentum", "beta1", "momentum_dtype"],
+    "dtype_momentum": ["momentum_dtype"],
+    "last_layer": ["momentum"],
+    "embedding": ["over"],
+    "wd": ["weight_decay"],
+    "sinkhorn_iters": ["iterations"],
+    "sinkgd_lr_scale": ["scale"],
+    "unscaled_wd": ["decay_scale"],
+    "decouple_lr": ["weight_decay"],
+    "max_lr": [],
     "cube": [],
     "weight_decay_rate": ["weight_decay"],
     "weight_decay_rate_lr_exponent": ["decay_scale"],
@@ -113,7 +144,10 @@ def overridden(trace, run):
     if theirs.get("cube") == ["ROW", "COLUMN", "COLUMN"]:  # the other rules are what the preset does by itself
         decided |= {"factored", "min_dim_size_to_factor"}
     defaults = {p.name: p.default for p in signature(our_class(trace)).parameters.values()}
-    return {**preset(PRESETS[trace]), **{name: with_tuples(run["ours"].get(name, defaults[name])) for name in decided}}
+    return {
+        **preset(PRESETS[trace]),
+        **{name: with_tuples(run["ours"].get(name, defaults[name])) for name in decided & {*defaults}},
+    }
 
 
 def assert_agree_but_for_differences(trace, run, options):

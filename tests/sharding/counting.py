@@ -20,6 +20,7 @@ from sharding import runs
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 BUCKETS_OF_40 = 5  # of the irregular model's parameters, a third of each
 OF_VECTORS = 1  # of these buckets
+OF_STACKS = 1  # of matrices along the first dimension, which is cut
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")
 Seen = list[tuple[str, int]]
 

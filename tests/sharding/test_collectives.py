@@ -13,6 +13,10 @@ from layerwise.torch import Lamb, Lars
 from sharding import counting, runs
 
 ROUNDS = {FRONT_OF[case.name]: case.rounds for case in CASES}
+# Those that ranks meet in where tensors are cut along their first dimension.
+ACROSS = {FRONT_OF[case.name]: case.rounds_across((3, 2)) for case in CASES}
+ACROSS_VECTORS = {FRONT_OF[case.name]: case.rounds_across((3,)) for case in CASES}
+ACROSS_STACKS = {FRONT_OF[case.name]: case.rounds_across((2, 3, 4)) for case in CASES}
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}
 NUMBERS = sum(p.numel() for p in Irregular(0, torch.float32).parameters())
@@ -37,13 +41,13 @@ def test_collectives_are_seen(ranks):
 @fronts
 @pytest.mark.thinned(1)
 def test_one_for_each_round(ranks, front, layout):
-    assert len(steady(ranks, front, layout)) == ROUNDS[front]
+    assert len(steady(ranks, front, layout)) == ACROSS[front]
 
 
 @fronts
 @pytest.mark.thinned(1)
 def test_one_more_over_replicas_that_are_no_group_with_the_others(ranks, front):
-    assert len(steady(ranks, front, "hybrid in part")) == ROUNDS[front] + 1
+    assert len(steady(ranks, front, "hybrid in part")) == ACROSS[front] + 1
 
 
 def test_optimizers_that_take_turns_leave_each_other_room(ranks):
@@ -55,7 +59,7 @@ def test_optimizers_that_take_turns_leave_each_other_room(ranks):
 @fronts
 @pytest.mark.thinned(1)
 def test_by_the_rule_too(ranks, front):
-    assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ROUNDS[front]
+    assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ACROSS[front]
 
 
 @fronts
@@ -63,8 +67,9 @@ def test_by_the_rule_too(ranks, front):
 def test_the_rule_takes_what_it_can_hold(ranks, front):
     """One more for every bucket; they have no say in what comes out."""
     found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 40), strict=True)
-    one_round = counting.OF_VECTORS if hasattr(front._hyper, "factored") else 0  # what is not factored takes one
-    assert len(found[0]) == counting.BUCKETS_OF_40 * ROUNDS[front] - one_round
+    fewer = counting.OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front])
+    fewer += counting.OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
+    assert len(found[0]) == counting.BUCKETS_OF_40 * ACROSS[front] - fewer
     close(outcomes[0], runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
 
 
@@ -85,7 +90,7 @@ def test_meshes_share_what_they_have_in_common(ranks, front):
 @pytest.mark.needs("max_grad_norm")
 @pytest.mark.thinned(1)
 def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
-    assert ROUNDS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ROUNDS[front] + 1
+    assert ACROSS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ACROSS[front] + 1
 
 
 @pytest.mark.parametrize("front", [Lamb, Lars])

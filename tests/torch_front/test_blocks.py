@@ -25,7 +25,7 @@ def test_a_block_is_a_parameter_of_its_own(case, blocks, shape, size, monkeypatc
     front = FRONT_OF[case.name]
     for seed in range(3):
         options = case.drawn(seed)
-        if front is Adafactor and isinstance(blocks.split, tuple):
+        if "factored" in options and isinstance(blocks.split, tuple):
             options = {**options, "min_dim_size_to_factor": 0, "factored": "last"}
         w = parameters(1, {"w": shape})
         pieces = {i: torch.nn.Parameter(torch.tensor(a)) for i, a in apart(blocks, w["w"].detach().numpy()).items()}

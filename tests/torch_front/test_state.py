@@ -384,12 +384,17 @@ BY_HAND = {
 }
 
 
+def whole(front):
+    """Options with which every part of the state is as large as its parameter."""
+    return {"factored": False} if hasattr(front._hyper, "factored") else {}
+
+
 @pytest.mark.parametrize("what", BY_HAND)
 @fronts
 def test_a_state_set_by_hand_that_does_not_fit(front, what):
     key, value = BY_HAND[what]
     params = parameters(1)
-    opt = busy(front, params.items(), factored=False) if front is Adafactor else busy(front, params.items())
+    opt = busy(front, params.items(), **whole(front))
     walk(opt, params, [0])
     opt.state[params["matrix"]][key or MAIN[front]] = value
     before = bits(params)
@@ -448,10 +453,10 @@ def test_memory_format_survives(front, monkeypatch):
     in_slices(monkeypatch, 16)
     p = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(1)).to(memory_format=torch.channels_last)
     a = {"conv": torch.nn.Parameter(p)}
-    opt = busy(front, a.items(), factored=False) if front is Adafactor else busy(front, a.items())
+    opt = busy(front, a.items(), **whole(front))
     walk(opt, a, range(2))
     b = twins(a)
-    fresh = busy(front, b.items(), factored=False) if front is Adafactor else busy(front, b.items())
+    fresh = busy(front, b.items(), **whole(front))
     fresh.load_state_dict(saved(opt.state_dict()))
     walk(opt, a, [2])
     walk(fresh, b, [2])

@@ -509,4 +509,33 @@ RULES: dict[str, Printed] = {
             ((True, True),): Program("NovoGrad", 21, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
         },
     ),
+    "layerwise.rules.stableadamw": Printed(
+        known=frozenset(
+            [
+                "betas",
+                "clip_threshold",
+                "decay_scale",
+                "eps",
+                "eps_root",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "weight_decay",
+            ]
+        ),
+        options=("clip_threshold",),
+        numbers=(),
+        programs={
+            (
+                (True, True),
+                ANY,
+            ): Program("StableAdamW", 22, ("MeanSquare",), ("update_rms", "trust_ratio")),
+            (
+                (True, True),
+                None,
+            ): Program("StableAdamWClipThresholdNone", 23, (), ("trust_ratio",)),
+        },
+    ),
 }

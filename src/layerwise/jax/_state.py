@@ -13,7 +13,6 @@ from layerwise.errors import StateError, sentence
 
 Shape = tuple[int, ...]
 SCALE = "scale"  # what parts of a state are called here that hold the scales of groups
-REAL = "exp_avg_sq"  # parts of a state that begin so are real where a parameter is complex
 WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
@@ -36,12 +35,15 @@ def real(dtype: Any) -> Any:
     return jnp.finfo(dtype).dtype
 
 
-def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None) -> Any:
-    """One part of a parameter's state before the first step, laid out over devices as the parameter is."""
+def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None, signed: bool = True) -> Any:
+    """One part of a parameter's state before the first step, laid out over devices as the parameter is.
+
+    What is never negative is real, also where the parameter is complex.
+    """
     if shape is None:
         return None
     own = computing(p.dtype)
-    wanted = jnp.dtype(dtype) if dtype is not None else real(own) if part.startswith(REAL) else own
+    wanted = jnp.dtype(dtype) if dtype is not None else own if signed else real(own)
     sharding = _sharding(p, part, shape)
     if sharding is not None:
         return jnp.zeros(shape, wanted, device=sharding)

@@ -90,7 +90,7 @@ class Storing(NamedTuple):
         """Return a part of the state as it is before the first step, laid out over devices as the parameter is."""
         dtype = self.dtype_of(field)
         if dtype != "int8" or shape is None:
-            return _mesh.with_axes(zeros(self.p, field, shape, dtype), self.p, self.cut)
+            return _mesh.with_axes(zeros(self.p, field, shape, dtype, is_signed(self.rule, field)), self.p, self.cut)
         codes = zeros(self.p, field, shape, "int8" if is_signed(self.rule, field) else "uint8")
         scale = zeros(self.p, SCALE, scales_of(shape), "float32")
         return Grouped(codes, _mesh.with_axes(scale, self.p, self.cut, every=True))

@@ -87,7 +87,7 @@ class Transformation:
         """Whether any parameter could have this part of the state: momentum only where it was asked for."""
         h = self.options.fitted_to(jnp.float32)
         shapes = self.rule.shapes(h.fit((), (), 1.0), ())
-        return part.startswith(_state.REAL) or getattr(shapes, part) is not None
+        return not is_signed(self.rule, part) or getattr(shapes, part) is not None
 
     def _no_stats(self, plan: Plan) -> dict[str, Any]:
         """What a step will measure, before there was one."""

@@ -16,31 +16,45 @@ from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
+from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import novograd as novograd_rule
+from layerwise.rules import scalesgd as scalesgd_rule
+from layerwise.rules import sinkgd as sinkgd_rule
+from layerwise.rules import stableadamw as stableadamw_rule
 
 StateDtype = Literal["float32", "bfloat16", "int8"]
 
 __all__ = [
     "AdafactorState",
     "AdamMiniState",
+    "CameState",
     "LambState",
     "LansState",
     "LarsState",
     "NovoGradState",
+    "ScaleSGDState",
+    "SinkGDState",
+    "StableAdamWState",
     "adafactor",
     "adammini",
+    "came",
     "lamb",
     "lans",
     "lars",
     "novograd",
+    "scalesgd",
+    "sinkgd",
+    "stableadamw",
 ]
 
 
 class AdafactorState(NamedTuple):
-    """State of `adafactor`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `adafactor`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -154,7 +168,9 @@ def adafactor(
 
 
 class AdamMiniState(NamedTuple):
-    """State of `adammini`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `adammini`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -226,8 +242,102 @@ def adammini(
     return make(adammini_rule, adammini_rule.AdamMini, AdamMiniState, locals())
 
 
+class CameState(NamedTuple):
+    """State of `came`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        exp_avg_sq_row: A tree, `exp_avg_sq_row` in the other fronts.
+        exp_avg_sq_col: A tree, `exp_avg_sq_col` in the other fronts.
+        exp_avg_sq: A tree, `exp_avg_sq` in the other fronts.
+        exp_avg: A tree, `exp_avg` in the other fronts.
+        exp_avg_res_row: A tree, `exp_avg_res_row` in the other fronts.
+        exp_avg_res_col: A tree, `exp_avg_res_col` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    exp_avg_sq_row: Any
+    exp_avg_sq_col: Any
+    exp_avg_sq: Any
+    exp_avg: Any
+    exp_avg_res_row: Any
+    exp_avg_res_col: Any
+    stats: Any = None
+
+
+@explained
+def came(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.999,
+    beta3: Number = 0.9999,
+    eps: tuple[Number, Number] = (1e-30, 1e-16),
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    clip_threshold: Number | None = 1.0,
+    decay_scale: Literal["lr", "none"] = "lr",
+    factored: Any = "last",
+    min_dim_size_to_factor: int = 0,
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+
+    docs/optimizers/came.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        beta3: Decay rate of the instability, by which the confidence is measured.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        decay_scale: The factor on weight_decay: the learning rate ("lr") or 1 ("none").
+        factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
+        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(came_rule, came_rule.Came, CameState, locals())
+
+
 class LambState(NamedTuple):
-    """State of `lamb`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lamb`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -337,7 +447,9 @@ def lamb(
 
 
 class LansState(NamedTuple):
-    """State of `lans`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lans`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -418,7 +530,9 @@ def lans(
 
 
 class LarsState(NamedTuple):
-    """State of `lars`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lars`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -518,7 +632,9 @@ def lars(
 
 
 class NovoGradState(NamedTuple):
-    """State of `novograd`, under optax's names. Its trees are like the parameters'; None stands for what is not kept.
+    """State of `novograd`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
         count: Steps taken, an int32 that stays at its largest value.
@@ -602,3 +718,238 @@ def novograd(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(novograd_rule, novograd_rule.NovoGrad, NovoGradState, locals())
+
+
+class ScaleSGDState(NamedTuple):
+    """State of `scalesgd`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        exp_avg: A tree, `exp_avg` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    exp_avg: Any
+    stats: Any = None
+
+
+@explained
+def scalesgd(
+    learning_rate: Rate,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    over: Literal["columns", "rows"] = "columns",
+    norm: Literal["rms", "l2"] = "rms",
+    momentum: Number = 0.0,
+    scale: Number = 1.0,
+    eps: Number = 1e-08,
+    dims: Any = "first",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+
+    docs/optimizers/scalesgd.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        over: What is divided by its own size: each row, measured over the columns ("columns"), or each column
+            ("rows").
+        norm: The size of a line: its root mean square ("rms") or its norm ("l2").
+        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
+        scale: A factor on the direction, which decay has not: the step is learning_rate·scale times it.
+        eps: What the gradient's lines are divided by is at least this.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), by which a tensor is a single line.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(scalesgd_rule, scalesgd_rule.ScaleSGD, ScaleSGDState, locals())
+
+
+class SinkGDState(NamedTuple):
+    """State of `sinkgd`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        exp_avg: A tree, `exp_avg` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    exp_avg: Any
+    stats: Any = None
+
+
+@explained
+def sinkgd(
+    learning_rate: Rate,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    iterations: int = 5,
+    momentum: Number = 0.0,
+    scale: Number = 1.0,
+    eps: Number = 1e-08,
+    dims: Any = "first",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+
+    docs/optimizers/sinkgd.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        iterations: How often rows and then columns are divided by their own size.
+        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
+        scale: A factor on the direction, which decay has not: the step is learning_rate·scale times it.
+        eps: What the gradient's lines are divided by is at least this.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), by which a tensor is a single line.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(sinkgd_rule, sinkgd_rule.SinkGD, SinkGDState, locals())
+
+
+class StableAdamWState(NamedTuple):
+    """State of `stableadamw`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        mu: A tree, `exp_avg` in the other fronts.
+        nu: A tree, `exp_avg_sq` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+    stats: Any = None
+
+
+@explained
+def stableadamw(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.99,
+    eps: Number = 1e-08,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    eps_root: Number = 0.0,
+    clip_threshold: Number | None = 1.0,
+    decay_scale: Literal["step", "lr", "none"] = "step",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+
+    docs/optimizers/stableadamw.md has the formula with every option in its place, docs/jax.md the rest.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of the direction, and the least denominator of the root mean square.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        eps_root: Added inside the root of the denominator.
+        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
+            ("none").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(stableadamw_rule, stableadamw_rule.StableAdamW, StableAdamWState, locals())

@@ -14,10 +14,14 @@ from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
+from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import novograd as novograd_rule
+from layerwise.rules import scalesgd as scalesgd_rule
+from layerwise.rules import sinkgd as sinkgd_rule
+from layerwise.rules import stableadamw as stableadamw_rule
 
 V = TypeVar("V")
 StateDtype = Literal["float32", "bfloat16", "int8"]
@@ -27,10 +31,14 @@ Split = Blocks | int | Literal["each"]
 __all__ = [
     "Adafactor",
     "AdamMini",
+    "Came",
     "Lamb",
     "Lans",
     "Lars",
     "NovoGrad",
+    "ScaleSGD",
+    "SinkGD",
+    "StableAdamW",
 ]
 
 
@@ -174,6 +182,76 @@ class AdamMini(Optimizer):
         weight_decay: Scheduled = 0.0,
         *,
         eps_root: float = 0.0,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Came(Optimizer):
+    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+
+    docs/optimizers/came.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the first moment m and of the second moment v.
+        beta3: Decay rate of the instability, by which the confidence is measured.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        decay_scale: The factor on weight_decay: the learning rate ("lr") or 1 ("none").
+        factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
+        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = came_rule, came_rule.Came
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.0002,
+        betas: tuple[float, float] = (0.9, 0.999),
+        beta3: float = 0.9999,
+        eps: tuple[float, float] = (1e-30, 1e-16),
+        weight_decay: Scheduled = 0.0,
+        *,
+        clip_threshold: float | None = 1.0,
+        decay_scale: Literal["lr", "none"] = "lr",
+        factored: Any = "last",
+        min_dim_size_to_factor: int = 0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -496,6 +574,207 @@ class NovoGrad(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class ScaleSGD(Optimizer):
+    """SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+
+    docs/optimizers/scalesgd.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        over: What is divided by its own size: each row, measured over the columns ("columns"), or each column
+            ("rows").
+        norm: The size of a line: its root mean square ("rms") or its norm ("l2").
+        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
+        scale: A factor on the direction, which decay has not: the step is lr·scale times it.
+        eps: What the gradient's lines are divided by is at least this.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), by which a tensor is a single line.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        weight_decay: Scheduled = 0.0,
+        *,
+        over: Literal["columns", "rows"] = "columns",
+        norm: Literal["rms", "l2"] = "rms",
+        momentum: float = 0.0,
+        scale: float = 1.0,
+        eps: float = 1e-08,
+        dims: Any = "first",
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class SinkGD(Optimizer):
+    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+
+    docs/optimizers/sinkgd.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        iterations: How often rows and then columns are divided by their own size.
+        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
+        scale: A factor on the direction, which decay has not: the step is lr·scale times it.
+        eps: What the gradient's lines are divided by is at least this.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), by which a tensor is a single line.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        weight_decay: Scheduled = 0.0,
+        *,
+        iterations: int = 5,
+        momentum: float = 0.0,
+        scale: float = 1.0,
+        eps: float = 1e-08,
+        dims: Any = "first",
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class StableAdamW(Optimizer):
+    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+
+    docs/optimizers/stableadamw.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of the direction, and the least denominator of the root mean square.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        eps_root: Added inside the root of the denominator.
+        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
+            ("none").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        decay: Switch weight_decay on or off by name, or multiply it by a number.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-08,
+        weight_decay: Scheduled = 0.0,
+        *,
+        eps_root: float = 0.0,
+        clip_threshold: float | None = 1.0,
+        decay_scale: Literal["step", "lr", "none"] = "step",
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
+        decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool | Literal["split", "split24"] = False,

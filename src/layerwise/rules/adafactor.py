@@ -26,37 +26,51 @@ Departures, each an option:
     paper: all of the step           caution:  e ← e·[e·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: no decay                  weight_decay:  p ← p − w·lam·p − …,  w = lr, alpha or 1 by decay_scale
 
-Mean(R) is wanted before the second round of sums, and costs no round of its own: mean(R) obeys the same recurrence as
-R, so it is b2·mean(R before) + (1 − b2)·mean(G), and both of these can be asked for in the first.
+R, C and V are factors.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import factoring
 from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, pair, schedule
 from layerwise.errors import ContradictionError, sentence
-from layerwise.hyper import LR, RATE, Caution, ClippedByNorm, Scheduled, flag, option, warn_of_swap, weight_decay_option
-from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
+from layerwise.hyper import (
+    LR,
+    RATE,
+    Caution,
+    ClippedByNorm,
+    Scheduled,
+    clip_threshold_option,
+    decay_scale_option,
+    flag,
+    option,
+    warn_of_swap,
+    weight_decay_option,
+)
+from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
+from layerwise.rules.factors import (
+    Averaging,
+    divided,
+    factored_option,
+    fitted,
+    min_dim_option,
+    second_moment,
+)
 from layerwise.rules.parts import (
     add,
     at_least,
     at_most,
     cautious,
     choose,
+    clip_of,
     clipped,
-    final,
-    floored,
     is_number,
     is_zero,
     length,
-    mix,
     ready,
-    square,
 )
 
 UNIT_OR_NONE = number(0, 1) | NONE
@@ -104,13 +118,7 @@ class Adafactor(Caution, ClippedByNorm):
         'Add eps1 to the squared gradient ("add", the paper) or use it as the least denominator ("clamp").',
         'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
     )
-    clip_threshold: float | None = option(
-        1.0,
-        number(0, above=True) | NONE,
-        "Scale an update down where its root mean square is above this; None is off.",
-        "Pass a number such as 1.0; None is off.",
-        optax="clipping_threshold",
-    )
+    clip_threshold: float | None = clip_threshold_option(optax="clipping_threshold")
     beta2_decay: float = option(
         -0.8,
         number(-float("inf"), 0, to=True),
@@ -151,13 +159,7 @@ class Adafactor(Caution, ClippedByNorm):
     )
     lr_in_momentum: bool = flag(True, "Average whole steps in the momentum rather than directions.")
     weight_decay: Scheduled = weight_decay_option(optax="weight_decay_rate")
-    decay_scale: Literal["lr", "step", "none"] = option(
-        "lr",
-        one_of("lr", "step", "none"),
-        'The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1 ("none").',
-        'Pass "lr" for lr·λ, "step" for the whole step size·λ, or "none" for λ.',
-        optax_default="none",
-    )
+    decay_scale: Literal["lr", "step", "none"] = decay_scale_option("lr", "step", "none", optax_default="none")
     scale_parameter: bool | None = option(
         None,
         FLAG | NONE,
@@ -182,21 +184,8 @@ class Adafactor(Caution, ClippedByNorm):
         "Pass the relative step's upper bound, such as 1e-2.",
     )
     warmup_init: bool = flag(False, "Bound the relative step by 1e-6·t as well.")
-    factored: Any = option(
-        "last",
-        factoring.CHECK,
-        'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
-        'only ("matrix"), two dimensions or groups of them, or none (False).',
-        factoring.WAY_OUT,
-        optax_default=True,
-    )
-    min_dim_size_to_factor: int = option(
-        0,
-        integer(0, bits=63),
-        "Factor only where rows and columns both have at least this size.",
-        "Pass the smallest size worth factoring, such as 128, or 0.",
-        optax_default=128,
-    )
+    factored: Any = factored_option(optax_default=True)
+    min_dim_size_to_factor: int = min_dim_option(optax_default=128)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -275,18 +264,7 @@ class Adafactor(Caution, ClippedByNorm):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps
-        factored = factoring.dims(self.factored, shape, self.min_dim_size_to_factor, block_dims) or False
-        eps = (machine_eps if eps1 is None else eps1, eps2)
-        try:
-            return _settled(self, eps, factored)
-        except TypeError:  # numbers that are traced have no hash
-            return self.settled(eps=eps, factored=factored)
-
-
-@lru_cache(maxsize=256)
-def _settled(h: Adafactor, eps: tuple[float, float], factored: Any) -> Adafactor:
-    """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
-    return h.settled(eps=eps, factored=factored)
+        return fitted(self, shape, block_dims, eps=(machine_eps if eps1 is None else eps1, eps2))
 
 
 class State(NamedTuple):
@@ -298,14 +276,7 @@ class State(NamedTuple):
 
 def shapes(h: Any, shape: Shape) -> State:
     e = None if h.beta1 is None else shape
-    if not h.factored:
-        return State(None, None, shape, e)
-    rows, cols = h.factored
-    return State(_without(shape, cols), _without(shape, rows), None, e)
-
-
-def _without(shape: Shape, dims: Shape) -> Shape:
-    return tuple(1 if d in dims else n for d, n in enumerate(shape))
+    return State(*second_moment(h.factored, shape), e)
 
 
 class Coefficients(NamedTuple):
@@ -378,12 +349,13 @@ def _decay(now: Now, h: Any) -> Scalar:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    measured = (_factored if h.factored else _unfactored)(xp, p, g, state, k, h)
+    wanted = (MeanSquare(p),) if h.scale_parameter else ()
+    measured = divided(xp, g, state[:3], h.factored, Averaging(k.b2, k.a2, k.eps1, k.least), *wanted)
     g = g if h.caution else None  # what waits for the sums is p and u
-    (R, C, V), u, uu, pp = yield from measured
+    moment, u, uu, answers = yield from measured
     rms = length(xp, uu, u)
-    clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, 1.0 / at_least(xp, rms / k.threshold, 1.0))
-    rms_p = length(xp, pp, p) if h.scale_parameter else None
+    clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, clip_of(xp, rms, k.threshold))
+    rms_p = length(xp, answers[0], p) if h.scale_parameter else None
     scale = at_least(xp, rms_p, k.eps2) if h.scale_parameter else 1.0
     alpha = k.rho * scale
 
@@ -395,51 +367,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     moves = ((-size, moved),) if is_zero(lam) else ((-lam, p), (-size, moved))
     if h.scale_parameter:
         stats["weight_rms"] = rms_p
-    return Stepped(moves, State(R, C, V, e), stats)
-
-
-Measured = Asking[tuple[tuple[Array, Array, Array], Array, Scalar, Scalar]]
-
-
-def _unfactored(xp: Any, p: Array, g: Array, state: State, k: Coefficients, h: Any) -> Measured:
-    """Return V, u = g/√V, mean(u²), and mean(p²) if it is wanted."""
-    _, _, V, _ = state
-    (V,) = final(xp, mix(xp, k.b2, V, k.a2, _plus(square(g), k.eps1)))
-    u = g / floored(xp, xp.sqrt(V), k.least)
-    del g
-    *pp, uu = yield (*_wanted(p, h), MeanSquare(u))
-    return (None, None, V), u, uu, pp[0] if pp else None
-
-
-def _factored(xp: Any, p: Array, g: Array, state: State, k: Coefficients, h: Any) -> Measured:
-    """Return R, C, u = g / (√(R/mean(R))·√C), mean(u²), and mean(p²) if it is wanted."""
-    (R, C, *_), (rows, cols), gg = state, h.factored, square(g)
-    per_row = xp.sum(gg, axis=cols, keepdims=True)
-    G_rows, G_cols, G_mean, R_mean, *pp = yield (
-        Mean(per_row, cols),
-        Mean(gg, rows),
-        Mean(per_row, rows + cols),
-        Mean(R, rows),
-        *_wanted(p, h),
-    )
-    del gg
-    # mean(G) is mean(g²) + eps1, and so G itself need not be made.
-    R = mix(xp, k.b2, R, k.a2, _plus(G_rows, k.eps1))
-    C = mix(xp, k.b2, C, k.a2, _plus(G_cols, k.eps1))
-    R_mean = floored(xp, k.b2 * R_mean + k.a2 * _plus(G_mean, k.eps1), k.least)
-    # Two roots, because R·C of gradients near eps1 would underflow in float32.
-    u = g / floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
-    del g
-    (uu,) = yield (MeanSquare(u),)
-    return (R, C, None), u, uu, pp[0] if pp else None
-
-
-def _wanted(p: Array, h: Any) -> tuple[MeanSquare, ...]:
-    return (MeanSquare(p),) if h.scale_parameter else ()
-
-
-def _plus(G: Scalar, eps1: Scalar) -> Scalar:
-    return G if is_zero(eps1) else G + eps1
+    return Stepped(moves, State(*moment, e), stats)
 
 
 def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Coefficients) -> tuple[Scalar, Array, Array]:

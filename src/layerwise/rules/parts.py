@@ -207,6 +207,11 @@ def cautious(xp: Any, u: Array, g: Array) -> Asking[tuple[Array, Scalar]]:
     return u * agrees / size, share
 
 
+def clip_of(xp: Any, rms: Scalar, threshold: Scalar) -> Scalar:
+    """Return the factor that brings an update of this root mean square down to the threshold: 1 / max(1, RMS/d)."""
+    return 1.0 / at_least(xp, rms / threshold, 1.0)
+
+
 def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio, which do nothing where an option is off or the rule has no such option."""
     low, high = bounds_of(h.trust_clip)

@@ -1,4 +1,4 @@
-"""timm's Lamb, Lars, Adafactor and NvNovoGrad.
+"""timm's Lamb, Lars, Adafactor, AdafactorBigVision and NvNovoGrad.
 
 To run it:
 
@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import types
+from functools import partial
 
 import torch
 from recording import case, torch_steps, write
@@ -161,13 +162,46 @@ NOVOGRAD = [
     ),
 ]
 
+BIG_VISION = {"factored": "largest", "beta1": 0.9, "beta2_cap": 0.999, "clip_threshold": None, "lr_in_momentum": False}
+BIG_VISION |= {"scale_parameter": False, "min_dim_size_to_factor": 16}
+SMALL = {**BIG_VISION, "min_dim_size_to_factor": 2}
+ROUNDED = "timm rounds the update and the momentum to bfloat16 before it uses them, ours what it stores alone"
+WIDE = {"min_dim_size_to_factor": 2, "momentum_dtype": "float64"}
+ADAFACTOR_BIG_VISION = [
+    case({}, {**BIG_VISION, "momentum_dtype": "bfloat16"}, FLAT, differs=ROUNDED),
+    case({"momentum": None}, {**BIG_VISION, "beta1": None}, FLAT),
+    case({"min_dim_size_to_factor": 2, "momentum": None}, {**SMALL, "beta1": None}, WARM),
+    case({**WIDE}, SMALL, WARM),
+    case({**WIDE, "weight_decay": 0.1, "beta2_cap": 0.4}, {**SMALL, "weight_decay": 0.1, "beta2_cap": 0.4}, WARM),
+    case(
+        {**WIDE, "weight_decay": 0.1, "unscaled_wd": True},
+        {**SMALL, "weight_decay": 0.1, "decay_scale": "none"},
+        FLAT,
+    ),
+    case(
+        {**WIDE, "clipping_threshold": 0.5, "decay_rate": 0.5, "eps": 1e-6, "momentum": 0.5},
+        {**SMALL, "clip_threshold": 0.5, "beta2_decay": -0.5, "eps": [1e-6, 1e-3], "beta1": 0.5},
+        FLAT,
+    ),
+    case({**WIDE, "caution": True, "weight_decay": 0.1}, {**SMALL, "caution": True, "weight_decay": 0.1}, WARM),
+    case({**WIDE, "decay_offset": 2, "momentum": None}, {**SMALL, "decay_offset": 2, "beta1": None}, FLAT),
+]
+
 
 LICENCES = {
     "Lamb": "Apache-2.0, in part MIT (cybertronai/pytorch-lamb)",
     "Lars": "Apache-2.0",
     "Adafactor": "Apache-2.0, in part MIT (facebookresearch/fairseq)",
     "NvNovoGrad": "Apache-2.0",
+    "AdafactorBigVision": "Apache-2.0",
 }
+
+
+def made(optimizer, params, lr, theirs):
+    """Make one of timm's optimizers, which take names of fewer dtypes than dtypes."""
+    if "momentum_dtype" in theirs:
+        theirs = {**theirs, "momentum_dtype": getattr(torch, theirs["momentum_dtype"])}
+    return optimizer(params, lr=lr, **theirs)
 
 
 def main():
@@ -179,19 +213,23 @@ def main():
         "reach it in ours. Where the first two of three dimensions both exceed it, timm factors these, otherwise the "
         "last two.",
         "NvNovoGrad": "amsgrad and corrected_weight_decay, which ours has not, were left at their default, off.",
+        "AdafactorBigVision": "momentum_dtype is the dtype of PyTorch where it is given, and bfloat16 by default.",
     }
     torch.set_default_dtype(torch.float64)  # in which NvNovoGrad makes its second moment
-    for name, cases in {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR, "NvNovoGrad": NOVOGRAD}.items():
-        optimizer = getattr(importlib.import_module(f"timm.optim.{name.lower()}"), name)
+    recorded = {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR, "NvNovoGrad": NOVOGRAD}
+    recorded["AdafactorBigVision"] = ADAFACTOR_BIG_VISION
+    for name, cases in recorded.items():
+        file = "adafactor_bv" if name == "AdafactorBigVision" else name.lower()
+        optimizer = getattr(importlib.import_module(f"timm.optim.{file}"), name)
         write(
             "timm",
             name,
             cases,
-            torch_steps(lambda params, lr, theirs, new=optimizer: new(params, lr=lr, **theirs)),
+            torch_steps(partial(made, optimizer)),
             "float64",
             f"torch {torch.__version__.partition('+')[0]} CPU",
             version=version,
-            source=f"PyPI timm {version}, timm/optim/{name.lower()}.py",
+            source=f"PyPI timm {version}, timm/optim/{file}.py",
             licence=LICENCES[name],
             command="python tests/parity/record/from_timm.py",
             notes=notes[name],

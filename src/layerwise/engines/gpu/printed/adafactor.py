@@ -31,8 +31,7 @@ def adafactor_values(k, a, COMPUTE: tl.constexpr):
 def adafactor_terms(k, p, g, s):
     b2, a2, eps1, least, lam_, size = k
     (V,) = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (p, u)
 
@@ -42,16 +41,15 @@ def adafactor_apply(k, p, g, s, x):
     b2, a2, eps1, least, lam_, size = k
     (V,) = s
     u = x[1]
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     return (p - lam_ * p - size * u, V_)
 
 
 @triton.jit
 def adafactor_answer(k, S, n, old, a):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     alpha = tl.load(k + RHO) * scale
     lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
@@ -64,10 +62,10 @@ def adafactor_answer(k, S, n, old, a):
 
 @triton.jit
 def adafactor_report(k, S, n, old, to):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
     rms = root(uu)
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
@@ -90,8 +88,7 @@ def adafactor_scale_parameter_false_values(k, a, COMPUTE: tl.constexpr):
 def adafactor_scale_parameter_false_terms(k, p, g, s):
     b2, a2, eps1, least, lam_, size = k
     (V,) = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (u,)
 
@@ -101,8 +98,7 @@ def adafactor_scale_parameter_false_apply(k, p, g, s, x):
     b2, a2, eps1, least, lam_, size = k
     (V,) = s
     u = x[0]
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     return (p - lam_ * p - size * u, V_)
 
 
@@ -140,9 +136,8 @@ def adafactor_with_exp_avg_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def adafactor_with_exp_avg_terms(k, p, g, s):
     b2, a2, eps1, least, b1, lam_, size, step = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (p, u)
 
@@ -150,19 +145,18 @@ def adafactor_with_exp_avg_terms(k, p, g, s):
 @triton.jit
 def adafactor_with_exp_avg_apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, lam_, size, step = k
-    V, exp_avg = s
+    V, e = s
     u = x[1]
-    e = b1 * exp_avg + step * u
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam_ * p - size * e, V_, e)
+    e_ = b1 * e + step * u
+    V_ = b2 * V + a2 * (g * g + eps1)
+    return (p - lam_ * p - size * e_, V_, e_)
 
 
 @triton.jit
 def adafactor_with_exp_avg_answer(k, S, n, old, a):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     alpha = tl.load(k + RHO) * scale
     lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
@@ -177,10 +171,10 @@ def adafactor_with_exp_avg_answer(k, S, n, old, a):
 
 @triton.jit
 def adafactor_with_exp_avg_report(k, S, n, old, to):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
     rms = root(uu)
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
@@ -204,9 +198,8 @@ def adafactor_with_exp_avg_scale_parameter_false_values(k, a, COMPUTE: tl.conste
 @triton.jit
 def adafactor_with_exp_avg_scale_parameter_false_terms(k, p, g, s):
     b2, a2, eps1, least, b1, lam_, size, step = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (u,)
 
@@ -214,12 +207,11 @@ def adafactor_with_exp_avg_scale_parameter_false_terms(k, p, g, s):
 @triton.jit
 def adafactor_with_exp_avg_scale_parameter_false_apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, lam_, size, step = k
-    V, exp_avg = s
+    V, e = s
     u = x[0]
-    e = b1 * exp_avg + step * u
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
-    return (p - lam_ * p - size * e, V_, e)
+    e_ = b1 * e + step * u
+    V_ = b2 * V + a2 * (g * g + eps1)
+    return (p - lam_ * p - size * e_, V_, e_)
 
 
 @triton.jit
@@ -257,9 +249,8 @@ def adafactor_with_exp_avg_caution_true_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def adafactor_with_exp_avg_caution_true_terms_0(k, p, g, s):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (p, u)
 
@@ -267,36 +258,34 @@ def adafactor_with_exp_avg_caution_true_terms_0(k, p, g, s):
 @triton.jit
 def adafactor_with_exp_avg_caution_true_terms_1(k, p, g, s):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
-    e = b1 * exp_avg + step * u
-    agrees = tl.where(((e > 0.0) & (g > 0.0)) | ((e < 0.0) & (g < 0.0)), 1.0, 0.0 * e)
+    e_ = b1 * e + step * u
+    agrees = tl.where(((e_ > 0.0) & (g > 0.0)) | ((e_ < 0.0) & (g < 0.0)), 1.0, 0.0 * e_)
     return (agrees,)
 
 
 @triton.jit
 def adafactor_with_exp_avg_caution_true_apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
+    V, e = s
     agrees = x[0]
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
-    e = b1 * exp_avg + step * u
-    moved = e * agrees / size_
-    return (p - lam_ * p - size * moved, V_, e)
+    e_ = b1 * e + step * u
+    moved = e_ * agrees / size_
+    return (p - lam_ * p - size * moved, V_, e_)
 
 
 @triton.jit
 def adafactor_with_exp_avg_caution_true_answer_0(k, S, n, old, a):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
     rms = root(uu)
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     inside = tl.load(k + INSIDE) == 1.0
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     alpha = tl.load(k + RHO) * scale
     lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
@@ -315,11 +304,11 @@ def adafactor_with_exp_avg_caution_true_answer_1(k, S, n, old, a):
 
 @triton.jit
 def adafactor_with_exp_avg_caution_true_report(k, S, n, old, to):
-    pp = S[0] / n
+    total_0 = S[0] / n
     uu = S[1] / n
     share = S[2] / n
     rms = root(uu)
-    rms_p = root(pp)
+    rms_p = root(total_0)
     scale = at_least(rms_p, tl.load(k + EPS2))
     clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
     tl.store(to + 0, rms)
@@ -345,9 +334,8 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_values(k, a, COMPU
 @triton.jit
 def adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_0(k, p, g, s):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
     return (u,)
 
@@ -355,26 +343,24 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_0(k, p, g, s
 @triton.jit
 def adafactor_with_exp_avg_caution_true_scale_parameter_false_terms_1(k, p, g, s):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V, e = s
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
-    e = b1 * exp_avg + step * u
-    agrees = tl.where(((e > 0.0) & (g > 0.0)) | ((e < 0.0) & (g < 0.0)), 1.0, 0.0 * e)
+    e_ = b1 * e + step * u
+    agrees = tl.where(((e_ > 0.0) & (g > 0.0)) | ((e_ < 0.0) & (g < 0.0)), 1.0, 0.0 * e_)
     return (agrees,)
 
 
 @triton.jit
 def adafactor_with_exp_avg_caution_true_scale_parameter_false_apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, step, lam_, size, size_ = k
-    V, exp_avg = s
+    V, e = s
     agrees = x[0]
-    G = g * g
-    V_ = b2 * V + a2 * (G + eps1)
+    V_ = b2 * V + a2 * (g * g + eps1)
     u = g / at_least(root(V_), least)
-    e = b1 * exp_avg + step * u
-    moved = e * agrees / size_
-    return (p - lam_ * p - size * moved, V_, e)
+    e_ = b1 * e + step * u
+    moved = e_ * agrees / size_
+    return (p - lam_ * p - size * moved, V_, e_)
 
 
 @triton.jit

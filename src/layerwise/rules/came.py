@@ -1,0 +1,139 @@
+"""CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+
+    G  = g² + eps1
+    R ← b2·R + (1 − b2)·mean(G over columns)
+    C ← b2·C + (1 − b2)·mean(G over rows)
+    V  = R·C / mean(R)
+    u  = g / √V
+    û  = u / max(1, RMS(u)/d)
+    m ← b1·m + (1 − b1)·û
+    D  = (û − m)² + eps2
+    R' ← b3·R' + (1 − b3)·mean(D over columns)
+    C' ← b3·C' + (1 − b3)·mean(D over rows)
+    S  = R'·C' / mean(R')
+    p ← p − lr·lam·p − lr·m/√S
+
+A tensor that is not factored keeps V ← b2·V + (1 − b2)·G itself, and moves by m: S = 1. g is the gradient made ready:
+parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to. R, C, V and S are factors.py's.
+
+Departures, each an option:
+
+    paper: matrices are factored     factored:  any two dimensions, or groups of them, of a tensor of any rank; or none
+    paper: d = 1                     clip_threshold=None:  û = u
+    paper: no decay                  weight_decay:  p ← p − w·lam·p,  w = lr or 1 by decay_scale
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, NamedTuple
+
+from layerwise.checks import number, pair
+from layerwise.hyper import (
+    ClippedByNorm,
+    Scheduled,
+    betas_option,
+    clip_threshold_option,
+    decay_scale_option,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
+from layerwise.rules.factors import (
+    Averaging,
+    divided,
+    factored_option,
+    fitted,
+    means,
+    min_dim_option,
+    renewed,
+    second_moment,
+)
+from layerwise.rules.parts import clip_of, clipped, final, is_zero, length, mix, ready, square
+
+EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
+
+
+@dataclass(frozen=True)
+class Came(ClippedByNorm):
+    """Options of CAME; docs/optimizers/came.md gives each its place in the formula."""
+
+    lr: Scheduled = lr_option(2e-4)
+    betas: tuple[float, float] = betas_option()
+    beta3: float = option(
+        0.9999,
+        number(0, 1),
+        "Decay rate of the instability, by which the confidence is measured.",
+        "Pass a number such as beta3=0.9999.",
+    )
+    eps: tuple[float, float] = option(
+        (1e-30, 1e-16),
+        pair(EPS, EPS),
+        "Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.",
+        "Pass eps=(eps1, eps2) such as (1e-30, 1e-16).",
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    clip_threshold: float | None = clip_threshold_option()
+    decay_scale: Literal["lr", "none"] = decay_scale_option("lr", "none")
+    factored: Any = factored_option()
+    min_dim_size_to_factor: int = min_dim_option()
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Came:
+        return fitted(self, shape, block_dims)
+
+
+class State(NamedTuple):
+    exp_avg_sq_row: Statistic  # R, with size 1 along the columns; None where not factored
+    exp_avg_sq_col: Statistic  # C, with size 1 along the rows; None where not factored
+    exp_avg_sq: Nonnegative  # V; None where factored
+    exp_avg: Array  # m
+    exp_avg_res_row: Statistic  # R'; None where not factored
+    exp_avg_res_col: Statistic  # C'; None where not factored
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    row, col, whole = second_moment(h.factored, shape)
+    return State(row, col, whole, shape, row, col)
+
+
+class Coefficients(NamedTuple):
+    b1: Scalar  # m ← b1·m + a1·û
+    a1: Scalar
+    V: Averaging
+    S: Averaging
+    lr: Scalar  # p ← p − lam·p − lr·m/√S
+    lam: Scalar
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), b3, (eps1, eps2) = h.betas, h.beta3, h.eps
+    return Coefficients(
+        b1=b1,
+        a1=1 - b1,
+        V=Averaging(b2, 1 - b2, eps1, 0.0),
+        S=Averaging(b3, 1 - b3, eps2, 0.0),
+        lr=now.lr,
+        lam=(now.lr if h.decay_scale == "lr" else 1.0) * now.weight_decay,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k = coefficients(xp, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    measured = divided(xp, g, state[:3], h.factored, k.V)
+    del g  # what waits for the sums is p and u
+    moment, u, uu, _ = yield from measured
+    rms, clip = length(xp, uu, u), 1.0
+    if h.clip_threshold is not None:
+        clip = clip_of(xp, rms, h.clip_threshold)
+        u = clip * u
+    (m,) = final(xp, mix(xp, k.b1, state.exp_avg, k.a1, u))
+    R_, C_, r = state.exp_avg_res_row, state.exp_avg_res_col, m
+    if h.factored:
+        answers = yield means(xp, square(u - m), R_, *h.factored)
+        R_, C_, root_S = renewed(xp, R_, C_, answers, k.S)
+        r = m / root_S
+    moves = ((-k.lr, r),) if is_zero(k.lam) else ((-k.lam, p), (-k.lr, r))
+    return Stepped(moves, State(*moment, m, R_, C_), {"update_rms": rms, "trust_ratio": clip})

@@ -1,0 +1,114 @@
+"""The second moment of a matrix in two lines, for rules that keep it so: a mean of each row R, and of each column C.
+
+    R ← b·R + a·mean(x + eps over columns)
+    C ← b·C + a·mean(x + eps over rows)
+    V  = R·C / mean(R)
+
+Mean(R) is wanted as soon as R is new, and costs no round of its own: it obeys the same recurrence as R, so it is
+b·mean(R before) + a·mean(x + eps), and both of these can be asked for beside the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING
+from typing import Any, NamedTuple, TypeVar
+
+from layerwise import factoring
+from layerwise.checks import integer
+from layerwise.hyper import Hyper, option, settled
+from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
+from layerwise.rules.parts import final, floored, is_zero, mix, square
+
+H = TypeVar("H", bound=Hyper)
+
+
+def factored_option(optax_default: Any = MISSING) -> Any:
+    return option(
+        "last",
+        factoring.CHECK,
+        'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
+        'only ("matrix"), two dimensions or groups of them, or none (False).',
+        factoring.WAY_OUT,
+        optax_default=optax_default,
+    )
+
+
+def min_dim_option(optax_default: Any = MISSING) -> Any:
+    return option(
+        0,
+        integer(0, bits=63),
+        "Factor only where rows and columns both have at least this size.",
+        "Pass the smallest size worth factoring, such as 128, or 0.",
+        optax_default=optax_default,
+    )
+
+
+def fitted(h: H, shape: Shape, block_dims: Shape, **values: Any) -> H:
+    """Return the settings with the rows and columns of a tensor, or False where there are none, and these values."""
+    own: Any = h
+    factored = factoring.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
+    return settled(h, factored=factored, **values)
+
+
+def second_moment(factored: Any, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
+    """Return the shapes of R, C and V, of which there are the first two where a tensor is factored, else the last."""
+    if not factored:
+        return None, None, shape
+    rows, cols = factored
+    return _without(shape, cols), _without(shape, rows), None
+
+
+def _without(shape: Shape, dims: Shape) -> Shape:
+    return tuple(1 if d in dims else n for d, n in enumerate(shape))
+
+
+class Averaging(NamedTuple):
+    """Numbers of an average: V ← b·V + a·(x + eps), with √V and mean(R) no less than `least`."""
+
+    b: Scalar
+    a: Scalar
+    eps: Scalar
+    least: Scalar
+
+
+Second = tuple[Array, Array, Array]  # R, C and V; None for those that there are not
+
+
+def divided(
+    xp: Any, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
+) -> Asking[tuple[Second, Array, Scalar, Any]]:
+    """Return R, C and V with g² averaged in, u = g / √V, mean(u²), and the answers to other requests."""
+    R, C, V = moment
+    if not factored:
+        (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(g), k.eps)))
+        u = g / floored(xp, xp.sqrt(V), k.least)
+        del g
+        *answers, uu = yield (*others, MeanSquare(u))
+        return (None, None, V), u, uu, answers
+    answers = yield (*means(xp, square(g), R, *factored), *others)
+    R, C, root_V = renewed(xp, R, C, answers[:4], k)
+    u = g / root_V
+    del g, root_V
+    (uu,) = yield (MeanSquare(u),)
+    return (R, C, None), u, uu, answers[4:]
+
+
+def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
+    """Return the requests for what `renewed` takes."""
+    per_row = xp.sum(x, axis=cols, keepdims=True)
+    return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows)
+
+
+def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
+    """Return R and C with what was answered averaged in, and √V."""
+    x_rows, x_cols, x_mean, R_mean = answers
+    # mean(x + eps) is mean(x) + eps, and so x + eps itself need not be made.
+    R = mix(xp, k.b, R, k.a, plus(x_rows, k.eps))
+    C = mix(xp, k.b, C, k.a, plus(x_cols, k.eps))
+    R_mean = floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
+    # Two roots, because R·C of numbers near eps would underflow in float32.
+    return R, C, floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
+
+
+def plus(x: Scalar, eps: Scalar) -> Scalar:
+    return x if is_zero(eps) else x + eps

@@ -1,0 +1,100 @@
+"""Tensors line by line: what rules share that divide each row or column by its own root mean square."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from layerwise import factoring
+from layerwise.checks import number
+from layerwise.hyper import ClippedByNorm, option
+from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
+from layerwise.rules.parts import at_least, final, is_zero, length, mix, root, square
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByLines(ClippedByNorm):
+    """Options of rules that take a step of the same size along every line."""
+
+    momentum: float = option(
+        0.0,
+        number(0, 1),
+        "Decay rate of the gradient's average, which then takes its place; 0 keeps none.",
+        "Pass a number such as momentum=0.9, or 0 for none.",
+    )
+    scale: float = option(
+        1.0,
+        number(0, above=True),
+        "A factor on the direction, which decay has not: the step is lr·scale times it.",
+        "Pass a number such as scale=0.05, or 1.",
+    )
+    eps: float = option(
+        1e-8,
+        number(0, above=True),
+        "What the gradient's lines are divided by is at least this.",
+        "Pass a small number such as eps=1e-8.",
+    )
+    dims: Any = option(
+        "first",
+        factoring.LINES,
+        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
+        "dimensions or groups of them, or none (False), by which a tensor is a single line.",
+        factoring.WAY_OUT_OF_LINES,
+    )
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m; None without momentum
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(None if is_zero(h.momentum) else shape)
+
+
+class Coefficients(NamedTuple):
+    b: Scalar  # m ← b·m + a·g
+    a: Scalar
+    eps: Scalar
+    scale: Scalar
+    lr: Scalar  # p ← p − lam·p − lr·scale·x
+    lam: Scalar
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    return Coefficients(
+        b=h.momentum, a=1 - h.momentum, eps=h.eps, scale=h.scale, lr=now.lr, lam=now.lr * now.weight_decay
+    )
+
+
+def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
+    """Return what is to be divided, and the momentum if there is one."""
+    if m is None:
+        return g, None
+    (m,) = final(xp, mix(xp, k.b, m, k.a, g))
+    return m, m
+
+
+def divided(
+    xp: Any, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
+) -> Asking[tuple[Array, Scalar]]:
+    """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is to be measured.
+
+    Without dimensions x is a single line. The measurement goes with a round that there is, but crosses every cut.
+    """
+    if not along:
+        (xx,) = yield (MeanSquare(x),)
+        rms = length(xp, xx, x)
+        return x / at_least(xp, unit * rms, k.eps), rms
+    per_line = xp.sum(square(x), axis=along, keepdims=True)
+    lines, *whole = yield (Mean(per_line, along), *((Mean(per_line),) if measured else ()))
+    return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
+
+
+def stats_of(xp: Any, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> dict[str, Array]:
+    """Return what was measured, and how much longer lr times it the step is, where no line is below eps."""
+    return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
+
+
+def moves_of(p: Array, x: Array, k: Coefficients) -> Moves:
+    step = (-k.lr * k.scale, x)
+    return (step,) if is_zero(k.lam) else ((-k.lam, p), step)

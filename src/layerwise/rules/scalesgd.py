@@ -1,0 +1,70 @@
+"""SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+
+    m ← b·m + (1 − b)·g                      with momentum, as for a model's last layer;  else m = g
+    u = m / max(RMS(m along the columns), eps)
+    p ← p − lr·lam·p − lr·u
+
+Rows are outputs, and columns inputs, as in PyTorch's layers: each row of u has the root mean square 1. A vector is a
+single row. g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if
+asked to.
+
+Departures, each an option:
+
+    authors' code: by RMS            norm="l2":  u = m / max(‖m‖ along the columns, eps)
+    authors' code: p ← p − lr·u      scale:  p ← p − lr·scale·u
+    matrices of outputs by inputs    over="rows":  those of inputs by outputs, as in Flax;   dims:  of any rank
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from math import prod, sqrt
+from typing import Any, Literal
+
+from layerwise import factoring
+from layerwise.checks import one_of
+from layerwise.hyper import Scheduled, lr_option, option, settled, weight_decay_option
+from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
+from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
+from layerwise.rules.parts import clipped, ready
+
+__all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
+
+
+@dataclass(frozen=True)
+class ScaleSGD(ByLines):
+    """Options of SCALE; docs/optimizers/scalesgd.md gives each its place in the formula."""
+
+    lr: Scheduled = lr_option(1e-3)
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    over: Literal["columns", "rows"] = option(
+        "columns",
+        one_of("columns", "rows"),
+        'What is divided by its own size: each row, measured over the columns ("columns"), or each column ("rows").',
+        'Pass "columns" where rows are outputs, as in PyTorch, or "rows" where columns are.',
+    )
+    norm: Literal["rms", "l2"] = option(
+        "rms",
+        one_of("rms", "l2"),
+        'The size of a line: its root mean square ("rms") or its norm ("l2").',
+        'Pass "rms" or "l2".',
+    )
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> ScaleSGD:
+        found = factoring.dims(self.dims, shape, block_dims=block_dims)
+        along = tuple(d for d in range(len(shape)) if d not in block_dims)
+        if found is not None:
+            rows, cols = found
+            along = cols if self.over == "columns" else rows
+        unit = sqrt(prod(shape[d] for d in along)) if self.norm == "l2" else 1.0
+        return settled(self, dims=along if found else (), norm=unit)
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k = coefficients(xp, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    x, m = averaged(xp, g, state.exp_avg, k)
+    del g
+    x, rms = yield from divided(xp, x, h.dims, k, h.norm)
+    return Stepped(moves_of(p, x, k), State(m), stats_of(xp, rms, k, h.norm))

@@ -1,0 +1,61 @@
+"""SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+
+    m ← b·m + (1 − b)·g                      with momentum;  else m = g
+    x = m
+    x ← x / max(RMS(x along the columns), eps),  then  x ← x / max(RMS(x along the rows), eps),   so many times
+    p ← p − lr·lam·p − lr·scale·x
+
+A vector is divided by its own root mean square, once. g is the gradient made ready: parts.py's `ready` and `clipped`
+unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    paper: no momentum               momentum
+    paper: no decay                  weight_decay
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from layerwise import factoring
+from layerwise.checks import integer
+from layerwise.hyper import Scheduled, lr_option, option, settled, weight_decay_option
+from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
+from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
+from layerwise.rules.parts import clipped, ready
+
+__all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
+
+
+@dataclass(frozen=True)
+class SinkGD(ByLines):
+    """Options of SinkGD; docs/optimizers/sinkgd.md gives each its place in the formula."""
+
+    lr: Scheduled = lr_option(1e-3)
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    iterations: int = option(
+        5,
+        integer(1, bits=31),
+        "How often rows and then columns are divided by their own size.",
+        "Pass a number of times such as iterations=5.",
+    )
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> SinkGD:
+        found = factoring.dims(self.dims, shape, block_dims=block_dims)
+        lines = ((),) if found is None else tuple(reversed(found)) * self.iterations
+        return settled(self, dims=lines)
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k = coefficients(xp, h, now)
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    x, m = averaged(xp, g, state.exp_avg, k)
+    del g
+    first, *others = h.dims
+    x, rms = yield from divided(xp, x, first, k)
+    for along in others:
+        x, _ = yield from divided(xp, x, along, k, measured=False)
+    return Stepped(moves_of(p, x, k), State(m), stats_of(xp, rms, k))

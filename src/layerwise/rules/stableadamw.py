@@ -1,0 +1,132 @@
+"""StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+
+    b1_t = b1·(1 − b1^(t−1)) / (1 − b1^t),   b2_t likewise
+    m ← b1_t·m + (1 − b1_t)·g
+    v ← b2_t·v + (1 − b2_t)·g²
+    RMS = √mean(g² / max(v, eps²))
+    size = lr / max(1, RMS/d)
+    p ← p − size·lam·p − size·m / (√v + eps)
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+Averages with these decay rates are Adam's m / (1 − b1^t) and v / (1 − b2^t): without the division by RMS it is AdamW.
+
+Departures, each an option:
+
+    paper: d = 1                     clip_threshold=None:  size = lr, which is AdamW
+    paper: p ← p − size·lam·p        decay_scale="lr":  p ← p − lr·lam·p;   "none":  p ← p − lam·p
+    paper: √v and v                  eps_root:  √(v + eps_root) and v + eps_root
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise.checks import number
+from layerwise.hyper import (
+    ClippedByNorm,
+    Scheduled,
+    betas_option,
+    clip_threshold_option,
+    decay_scale_option,
+    eps_root_option,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import (
+    clip_of,
+    clipped,
+    final,
+    floored,
+    is_zero,
+    length,
+    mix,
+    one_minus_power,
+    ready,
+    square,
+)
+
+
+@dataclass(frozen=True)
+class StableAdamW(ClippedByNorm):
+    """Options of StableAdamW; docs/optimizers/stableadamw.md gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+
+    lr: Scheduled = lr_option(1e-3)
+    betas: tuple[float, float] = betas_option(0.9, 0.99)
+    eps: float = option(
+        1e-8,
+        number(0),
+        "Added to the denominator of the direction, and the least denominator of the root mean square.",
+        "Pass a small number such as eps=1e-8.",
+    )
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    eps_root: float = eps_root_option()
+    clip_threshold: float | None = clip_threshold_option()
+    decay_scale: Literal["step", "lr", "none"] = decay_scale_option("step", "lr", "none")
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m
+    exp_avg_sq: Nonnegative  # v
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(exp_avg=shape, exp_avg_sq=shape)
+
+
+class Coefficients(NamedTuple):
+    b1: Scalar  # m ← b1·m + a1·g
+    a1: Scalar
+    b2: Scalar  # v ← b2·v + a2·g²
+    a2: Scalar
+    eps_root: Scalar
+    eps: Scalar
+    threshold: Scalar  # size = lr / max(1, RMS/threshold)
+    lr: Scalar
+    lam: Scalar  # p ← p − (lam + lam_size·size)·p
+    lam_size: Scalar
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
+    a1, a2 = ((1 - b) / one_minus_power(xp, b, now.t) for b in (b1, b2))
+    return Coefficients(
+        b1=1 - a1,
+        a1=a1,
+        b2=1 - a2,
+        a2=a2,
+        eps_root=h.eps_root,
+        eps=h.eps,
+        threshold=1.0 if h.clip_threshold is None else h.clip_threshold,
+        lr=lr,
+        lam={"step": 0.0, "lr": lr * lam, "none": lam}[h.decay_scale],
+        lam_size=lam if h.decay_scale == "step" else 0.0,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, v) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
+
+    root_v = xp.sqrt(v if is_zero(k.eps_root) else v + k.eps_root)
+    r = m / (root_v + k.eps)
+    wanted = [] if h.clip_threshold is None else [MeanSquare(g / floored(xp, root_v, k.eps))]
+    del g, root_v  # what waits for the sum is p and r
+    m, v = yield Keep(State(m, v))
+
+    size, stats = k.lr, {"trust_ratio": 1.0}
+    if wanted:
+        (uu,) = yield (wanted.pop(),)
+        rms = length(xp, uu, r)
+        ratio = clip_of(xp, rms, k.threshold)
+        size, stats = k.lr * ratio, {"update_rms": rms, "trust_ratio": ratio}
+    lam = k.lam if is_zero(k.lam_size) else k.lam + k.lam_size * size
+    moves = ((-size, r),) if is_zero(lam) else ((-lam, p), (-size, r))
+    return Stepped(moves, State(m, v), stats)
