@@ -1,10 +1,12 @@
 // All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.
 #include "adafactor.hpp"
 #include "adammini.hpp"
+#include "adamw.hpp"
 #include "lamb.hpp"
 #include "lans.hpp"
 #include "lars.hpp"
 #include "novograd.hpp"
+#include "sgd.hpp"
 
 #define LAYERWISE_PROGRAMS(X) \
   X(Adafactor) \
@@ -14,6 +16,8 @@
   X(AdafactorWithExpAvgCautionTrue) \
   X(AdafactorWithExpAvgCautionTrueScaleParameterFalse) \
   X(AdamMini) \
+  X(AdamW) \
+  X(AdamWNesterovTrue) \
   X(Lamb) \
   X(LambAdaptFalse) \
   X(LambCautionTrue) \
@@ -28,4 +32,7 @@
   X(LarsWithoutMomentumBufferAdaptFalse) \
   X(LarsKeepNormTrue) \
   X(LarsWithNormKeepNormFirst) \
-  X(NovoGrad)
+  X(NovoGrad) \
+  X(SGD) \
+  X(SGDWithMomentumBuffer) \
+  X(SGDWithMomentumBufferNesterovTrue)

@@ -17,6 +17,7 @@ from cli.program import on_a_terminal, run
 import layerwise
 from layerwise.cli import app
 from layerwise.cli.bench.peers import PEERS
+from layerwise.registry import ENTRIES
 from layerwise.threads import available_processors
 
 QUICK = ("--rounds", "3", "--threads", "1")
@@ -155,7 +156,7 @@ class TestMistakes:
         ("arguments", "why"),
         [
             (("bert-bas",), "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
-            (("--optimizer", "sgd"), "there is no optimizer 'sgd'. There are Adafactor, Lamb, Lans, Lars."),
+            (("--optimizer", "signum"), f"there is no optimizer 'signum'. There are {', '.join(ENTRIES)}."),
             (("--dtype", "f32"), "there is no dtype 'f32'. Did you mean float32?"),
             (("--rounds", "x"), "invalid value for '--rounds': "),
             (("--rounds", "2"), "invalid value for '--rounds': "),

@@ -136,6 +136,36 @@ RULES: dict[str, Printed] = {
             ((True, True),): Program("AdamMini", 6, ("MeanSquare",), ("gradient_rms", "average_rms", "trust_ratio")),
         },
     ),
+    "layerwise.rules.adamw": Printed(
+        known=frozenset(
+            [
+                "betas",
+                "decay",
+                "eps",
+                "eps_root",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "momentum_dtype",
+                "nesterov",
+                "weight_decay",
+            ]
+        ),
+        options=("nesterov",),
+        numbers=(),
+        programs={
+            (
+                (True, True),
+                False,
+            ): Program("AdamW", 7, (), ("trust_ratio",)),
+            (
+                (True, True),
+                True,
+            ): Program("AdamWNesterovTrue", 8, (), ("trust_ratio",)),
+        },
+    ),
     "layerwise.rules.lamb": Printed(
         known=frozenset(
             [
@@ -171,19 +201,19 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 True,
-            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True, False),
                 False,
                 False,
                 False,
-            ): Program("LambAdaptFalse", 8, (), ("trust_ratio",)),
+            ): Program("LambAdaptFalse", 10, (), ("trust_ratio",)),
             (
                 (True, True, False),
                 False,
                 False,
                 "decayed",
-            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True, False),
                 False,
@@ -191,7 +221,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -202,7 +232,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -213,7 +243,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -223,7 +253,7 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -231,7 +261,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -239,7 +269,7 @@ RULES: dict[str, Printed] = {
                 False,
                 "decayed",
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, True),
@@ -248,7 +278,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -259,7 +289,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -270,7 +300,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -300,17 +330,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 13, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 15, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -347,19 +377,19 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 True,
-            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 False,
                 False,
-            ): Program("LarsAdaptFalse", 15, (), ("trust_ratio",)),
+            ): Program("LarsAdaptFalse", 17, (), ("trust_ratio",)),
             (
                 (True, False),
                 False,
                 False,
                 "decayed",
-            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
@@ -367,7 +397,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                18,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -378,7 +408,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                18,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -389,7 +419,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LarsCautionTrue",
-                16,
+                18,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -399,21 +429,21 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
             ): Program(
-                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 19, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False, False),
                 False,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 18, (), ("trust_ratio",)),
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 20, (), ("trust_ratio",)),
             (
                 (False, False),
                 False,
                 False,
                 "decayed",
             ): Program(
-                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 19, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, False),
@@ -422,7 +452,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                21,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -433,7 +463,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                21,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -444,7 +474,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                21,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -455,7 +485,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                22,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -466,7 +496,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                22,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -477,7 +507,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                22,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -506,7 +536,40 @@ RULES: dict[str, Printed] = {
         options=(),
         numbers=(),
         programs={
-            ((True, True),): Program("NovoGrad", 21, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+            ((True, True),): Program("NovoGrad", 23, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+        },
+    ),
+    "layerwise.rules.sgd": Printed(
+        known=frozenset(
+            [
+                "dampening",
+                "decay",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "momentum",
+                "momentum_dtype",
+                "nesterov",
+                "weight_decay",
+            ]
+        ),
+        options=("nesterov",),
+        numbers=(),
+        programs={
+            (
+                (False,),
+                False,
+            ): Program("SGD", 24, (), ("trust_ratio",)),
+            (
+                (True,),
+                False,
+            ): Program("SGDWithMomentumBuffer", 25, (), ("trust_ratio",)),
+            (
+                (True,),
+                True,
+            ): Program("SGDWithMomentumBufferNesterovTrue", 26, (), ("trust_ratio",)),
         },
     ),
 }
