@@ -60,6 +60,10 @@ class Case:
         """Whether a step is measured against the weights, by a ratio or by their root mean square."""
         return not {"adapt", "scale_parameter"}.isdisjoint(self.options)
 
+    def exchanges(self, more: int = 0) -> int:
+        """Return how often processes exchange sums where the step asks `more` often: once even if it asks for none."""
+        return max(1, self.rounds + more)
+
     def usual(self) -> Options:
         return {name: values[0] for name, values in self.options.items()}
 

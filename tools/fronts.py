@@ -11,7 +11,7 @@ from source import Parameter, docstring, signature, source_of
 
 from layerwise import arguments
 from layerwise.arguments import Argument
-from layerwise.hyper import Hyper, options_in_order
+from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.registry import ENTRIES, Entry
 
 HEADER = (
@@ -23,6 +23,7 @@ HEADER = (
 def all_of_them() -> dict[str, str]:
     """Return the generated sources by their paths within the package."""
     return {
+        "torch/mixed.py": _torch_mixed(),
         "torch/optimizers.py": _module(TORCH_HEAD, _torch, [entry.name for entry in ENTRIES.values()]),
         "numpy/optimizers.py": _module(NUMPY_HEAD, _numpy, [entry.name for entry in ENTRIES.values()]),
         "jax/optimizers.py": _module(JAX_HEAD, _jax, [name for one in ENTRIES.values() for name in _jax_names(one)]),
@@ -30,11 +31,15 @@ def all_of_them() -> dict[str, str]:
 
 
 def _module(head: str, one: Callable[[Entry], str], names: Iterable[str]) -> str:
-    listed = "".join(f"    {name!r},\n" for name in sorted(names)).replace("'", '"')
+    listed = "".join(f"    {name!r},\n" for name in sorted(names, key=_as_sorted_by_ruff)).replace("'", '"')
     used = "\n".join(
         f"from layerwise.rules import {rule_of(entry)} as {rule_of(entry)}_rule" for entry in ENTRIES.values()
     )
     return "\n\n".join([head.replace("@RULES@", used) + f"\n__all__ = [\n{listed}]", *map(one, ENTRIES.values())])
+
+
+def _as_sorted_by_ruff(name: str) -> tuple[bool, str]:
+    return not name.isupper(), name  # what looks like a constant goes first
 
 
 def summary(entry: Entry) -> str:
@@ -135,6 +140,59 @@ def _torch(entry: Entry) -> str:
 
     parameters = [PARAMS, *own_parameters(entry.hyper, typed, schedules=False), *of_front(arguments.TORCH, entry.hyper)]
     return _class(entry, parameters, "docs/pytorch.md", "super().__init__(params, locals())")
+
+
+MIXED_HEAD = (
+    HEADER.format(title="The optimizer whose groups name their rules.")
+    + """
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from layerwise.blocks import Blocks
+from layerwise.hyper import Bounds
+from layerwise.keywords import explained
+from layerwise.torch._by_group import ByGroupOptimizer
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+StateDtype = Literal["float32", "bfloat16", "int8"]
+Split = Blocks | int | Literal["each"]
+BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
+
+__all__ = ["Mixed"]
+"""
+)
+MIXED = "One optimizer for parameter groups with different rules: each names its own, and has that rule's options"
+GROUPS = PARAMS._replace(
+    means='Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its class) '
+    "and the options of that rule."
+)
+
+
+def _for_all_rules(one: Parameter) -> Parameter:
+    """Return an argument as it can be given for several rules, whose states have different names."""
+    if one.name != "state_dtype":
+        return one
+    means = one.means.replace(", or a mapping from its names; None", "; a mapping from its names goes in a group. None")
+    return one._replace(type="StateDtype | None", means=means)
+
+
+def _torch_mixed() -> str:
+    of_all = [_for_all_rules(one) for one in of_front(arguments.TORCH, ClippedByNorm)]
+    parameters = [GROUPS, *own_parameters(ClippedByNorm, schedules=False), *of_all]
+    rest = (
+        "What a group leaves out is as its rule has it by default; the arguments here are those that mean the same in "
+        "every rule, and are for all groups that say nothing else. docs/mixed.md has examples."
+    )
+    doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
+    return (
+        f"{MIXED_HEAD}\n\nclass Mixed(ByGroupOptimizer):\n{doc}\n\n"
+        f"    @explained\n    def __init__(\n        self,\n{textwrap.indent(signature(parameters), '        ')}\n"
+        f"    ) -> None:\n        super().__init__(params, locals())\n"
+    )
 
 
 NUMPY_HEAD = (

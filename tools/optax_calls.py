@@ -64,14 +64,15 @@ def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]
     """Return an argument of optax's, with its default there."""
     name = theirs.name
     default = None if theirs.default is theirs.empty else _source(theirs.default)
+    keyword = theirs.kind is theirs.KEYWORD_ONLY
     if name in MASKS:
-        return _mask(name, default)
+        return _mask(name, default)._replace(keyword=keyword)
     if name not in known:
         raise SystemExit(
             f"optax.{entry.name.lower()} takes {name!r}, and no option of {entry.rule.__name__} is called so. "
             f"Say which is meant: option(..., optax={name!r})."
         )
-    own = known[name]._replace(default=default, keyword=False)
+    own = known[name]._replace(default=default, keyword=keyword)
     special = {one.name: one for one in OWN_FORM.get(entry.name, ())}.get(name)
     return own if special is None else own._replace(type=special.type, means=special.means)
 

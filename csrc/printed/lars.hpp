@@ -2,8 +2,8 @@
 
 // What Lars computes before it reads a tensor, in this order.
 struct LarsNumbers {
-  double l2, lam, lam_x, lam_w, eta, eps, unit, lr, damped, mu, ahead, carried, pace, trust_min_norm, trust_max_norm,
-  trust_eps, trust_low, trust_high, trust_undefined, trust_adapts;
+  double l2, lam, lam_x, lam_w, eta, eps, unit, lr, damped, mu, pace, trust_min_norm, trust_max_norm, trust_eps,
+  trust_low, trust_high, trust_undefined, trust_adapts;
 };
 
 template <class T>
@@ -17,11 +17,11 @@ struct Lars {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, ahead, carried, pace, step;
+  T l2, lam, lam_x, damped, mu, pace, step;
 
   Lars(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); ahead = T(k.ahead);
-    carried = T(k.carried); pace = T(k.pace); step = T(a[0]);
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]);
   }
 
   template <int ROUND>
@@ -38,7 +38,74 @@ struct Lars {
     const T r = g_ + lam * p;
     const T u = step * r;
     const T b_ = damped * u + mu * b;
-    const T moved = ahead * u + carried * b_;
+    s[0] = b_;
+    return p - pace * b_;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_x = root(S[1]);
+      const double f = at_least(norm_x, k.trust_min_norm);
+      const double d = f + k.lam_w * w + k.eps;
+      const double ratio = k.eta * w / (f == 0 ? 1 : d);
+      const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      a[0] = k.lr * ratio__;
+    }
+  }
+
+  static void report(const LarsNumbers& k, const double* S, const double*, double* to) {
+    const double norm_p = root(S[0]);
+    const double norm_x = root(S[1]);
+    const double w = at_least(norm_p, k.trust_min_norm);
+    const double f = at_least(norm_x, k.trust_min_norm);
+    const double d = f + k.lam_w * w + k.eps;
+    const double ratio = k.eta * w / (f == 0 ? 1 : d);
+    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    to[0] = norm_p;
+    to[1] = norm_x;
+    to[2] = ratio__;
+  }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
+struct LarsNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int SUMS[] = {2}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lam_x, damped, mu, pace, step;
+
+  LarsNesterovTrue(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T*, T* x) const {
+    const T g_ = g + l2 * p;
+    const T x_ = g_ + lam_x * p;
+    x[0] = p;
+    x[1] = x_;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = step * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
     s[0] = b_;
     return p - pace * moved;
   }
@@ -85,11 +152,10 @@ struct LarsAdaptFalse {
   static constexpr int TERMS_READ[] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lr, damped, mu, ahead, carried, pace;
+  T l2, lam, lr, damped, mu, pace;
 
   LarsAdaptFalse(const LarsNumbers& k, const double*) {
-    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); ahead = T(k.ahead);
-    carried = T(k.carried); pace = T(k.pace);
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
   }
 
   T apply(T p, T g, T* s, const T*) const {
@@ -98,7 +164,43 @@ struct LarsAdaptFalse {
     const T r = g_ + lam * p;
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
-    const T moved = ahead * u + carried * b_;
+    s[0] = b_;
+    return p - pace * b_;
+  }
+
+  static void answer(int, const LarsNumbers&, const double*, const double*, double*) {}
+
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
+    to[0] = 1;
+  }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
+struct LarsAdaptFalseNesterovTrue {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int SUMS[] = {0}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, pace;
+
+  LarsAdaptFalseNesterovTrue(const LarsNumbers& k, const double*) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T moved = u + mu * b_;
     s[0] = b_;
     return p - pace * moved;
   }
@@ -123,11 +225,11 @@ struct LarsCautionTrue {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size;
+  T l2, lam, lam_x, damped, mu, pace, step, size;
 
   LarsCautionTrue(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); ahead = T(k.ahead);
-    carried = T(k.carried); pace = T(k.pace); step = T(a[0]); size = T(a[1]);
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace);
+    step = T(a[0]); size = T(a[1]);
   }
 
   template <int ROUND>
@@ -144,8 +246,7 @@ struct LarsCautionTrue {
       const T r = g_ + lam * p;
       const T u = step * r;
       const T b_ = damped * u + mu * b;
-      const T moved = ahead * u + carried * b_;
-      const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
+      const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
       x[0] = agrees;
     }
   }
@@ -156,11 +257,10 @@ struct LarsCautionTrue {
     const T r = g_ + lam * p;
     const T u = step * r;
     const T b_ = damped * u + mu * b;
-    const T moved = ahead * u + carried * b_;
-    const T agrees = ((moved > 0) & (g_ > 0)) | ((moved < 0) & (g_ < 0)) ? 1 : 0 * moved;
-    const T moved_ = moved * agrees / size;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T moved = b_ * agrees / size;
     s[0] = b_;
-    return p - pace * moved_;
+    return p - pace * moved;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
@@ -210,11 +310,10 @@ struct LarsWithoutMomentumBuffer {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
-  T l2, lam, lam_x, ahead, carried, pace, step;
+  T l2, lam, lam_x, pace, step;
 
   LarsWithoutMomentumBuffer(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); ahead = T(k.ahead); carried = T(k.carried); pace = T(k.pace);
-    step = T(a[0]);
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); pace = T(k.pace); step = T(a[0]);
   }
 
   template <int ROUND>
@@ -229,8 +328,7 @@ struct LarsWithoutMomentumBuffer {
     const T g_ = g + l2 * p;
     const T r = g_ + lam * p;
     const T u = step * r;
-    const T moved = ahead * u + carried * u;
-    return p - pace * moved;
+    return p - pace * u;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
@@ -275,18 +373,17 @@ struct LarsWithoutMomentumBufferAdaptFalse {
   static constexpr int TERMS_READ[] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
-  T l2, lam, lr, ahead, carried, pace;
+  T l2, lam, lr, pace;
 
   LarsWithoutMomentumBufferAdaptFalse(const LarsNumbers& k, const double*) {
-    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); ahead = T(k.ahead); carried = T(k.carried); pace = T(k.pace);
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); pace = T(k.pace);
   }
 
   T apply(T p, T g, T*, const T*) const {
     const T g_ = g + l2 * p;
     const T r = g_ + lam * p;
     const T u = lr * r;
-    const T moved = ahead * u + carried * u;
-    return p - pace * moved;
+    return p - pace * u;
   }
 
   static void answer(int, const LarsNumbers&, const double*, const double*, double*) {}
@@ -309,11 +406,11 @@ struct LarsKeepNormTrue {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_;
+  T l2, lam, lam_x, damped, mu, step, more, step_;
 
   LarsKeepNormTrue(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); ahead = T(k.ahead);
-    carried = T(k.carried); step = T(a[0]); more = T(a[1]); step_ = T(a[2]);
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
+    more = T(a[1]); step_ = T(a[2]);
   }
 
   template <int ROUND>
@@ -330,10 +427,9 @@ struct LarsKeepNormTrue {
       const T r = g_ + lam * p;
       const T u = step * r;
       const T b_ = damped * u + mu * b;
-      const T moved = ahead * u + carried * b_;
       x[0] = p;
-      x[1] = moved;
-      x[2] = p * moved;
+      x[1] = b_;
+      x[2] = p * b_;
     }
   }
 
@@ -343,9 +439,8 @@ struct LarsKeepNormTrue {
     const T r = g_ + lam * p;
     const T u = step * r;
     const T b_ = damped * u + mu * b;
-    const T moved = ahead * u + carried * b_;
     s[0] = b_;
-    return p + more * p - step_ * moved;
+    return p + more * p - step_ * b_;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
@@ -408,11 +503,11 @@ struct LarsWithNormKeepNormFirst {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_;
+  T l2, lam, lam_x, damped, mu, step, more, step_;
 
   LarsWithNormKeepNormFirst(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); ahead = T(k.ahead);
-    carried = T(k.carried); step = T(a[0]); more = T(a[1]); step_ = T(a[2]);
+    l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
+    more = T(a[1]); step_ = T(a[2]);
   }
 
   template <int ROUND>
@@ -429,10 +524,9 @@ struct LarsWithNormKeepNormFirst {
       const T r = g_ + lam * p;
       const T u = step * r;
       const T b_ = damped * u + mu * b;
-      const T moved = ahead * u + carried * b_;
       x[0] = p;
-      x[1] = moved;
-      x[2] = p * moved;
+      x[1] = b_;
+      x[2] = p * b_;
     }
   }
 
@@ -442,9 +536,8 @@ struct LarsWithNormKeepNormFirst {
     const T r = g_ + lam * p;
     const T u = step * r;
     const T b_ = damped * u + mu * b;
-    const T moved = ahead * u + carried * b_;
     s[0] = b_;
-    return p + more * p - step_ * moved;
+    return p + more * p - step_ * b_;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double* old, double* a) {

@@ -1,10 +1,12 @@
 // All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.
 #include "adafactor.hpp"
 #include "adammini.hpp"
+#include "adamw.hpp"
 #include "lamb.hpp"
 #include "lans.hpp"
 #include "lars.hpp"
 #include "novograd.hpp"
+#include "sgd.hpp"
 #include "stableadamw.hpp"
 
 #define LAYERWISE_PROGRAMS(X) \
@@ -15,6 +17,8 @@
   X(AdafactorWithExpAvgCautionTrue) \
   X(AdafactorWithExpAvgCautionTrueScaleParameterFalse) \
   X(AdamMini) \
+  X(AdamW) \
+  X(AdamWNesterovTrue) \
   X(Lamb) \
   X(LambAdaptFalse) \
   X(LambCautionTrue) \
@@ -23,12 +27,17 @@
   X(Lans) \
   X(LansAdaptFalse) \
   X(Lars) \
+  X(LarsNesterovTrue) \
   X(LarsAdaptFalse) \
+  X(LarsAdaptFalseNesterovTrue) \
   X(LarsCautionTrue) \
   X(LarsWithoutMomentumBuffer) \
   X(LarsWithoutMomentumBufferAdaptFalse) \
   X(LarsKeepNormTrue) \
   X(LarsWithNormKeepNormFirst) \
   X(NovoGrad) \
+  X(SGD) \
+  X(SGDWithMomentumBuffer) \
+  X(SGDWithMomentumBufferNesterovTrue) \
   X(StableAdamW) \
   X(StableAdamWClipThresholdNone)

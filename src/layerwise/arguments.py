@@ -161,7 +161,8 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             'Which dimensions are rows and columns: the two largest (True, "largest"), the last two ("last"), those of '
             'matrices only ("matrix"), two dimensions or groups of them, or none (False).',
         ),
-    )
+    ),
+    "SGD": (Argument("momentum", "Number | None", "None", "Decay rate of the momentum buffer; None or 0 keeps none."),),
 }
 
 

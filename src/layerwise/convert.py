@@ -25,7 +25,8 @@ __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 Names = Mapping[str, str] | Callable[[str], str] | None
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
-MOMENTS = {LambState: "ScaleByAdamState", NovoGradState: "ScaleByNovogradState"}  # with mu and nu
+ADAM = "ScaleByAdamState"
+MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleByNovogradState"}  # with mu and nu
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
@@ -34,11 +35,9 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     if type(ours) in MOMENTS:
         one = _only(state, MOMENTS[type(ours)])
         return _filled(ours, leaves, count=one.count, mu=one.mu, nu=_shaped(ours.nu, _real(one.nu)))
-    if isinstance(ours, LarsState):
-        # Its trace is of what is added to parameters, ours of what is taken away; it counts only for schedules.
-        counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]
-        trace = jax.tree.map(jnp.negative, _only(state, "TraceState").trace)
-        kept = {} if ours.trace is None else {"trace": trace}
+    if isinstance(ours, (LarsState, optimizers.SGDState)):
+        counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]  # only for schedules
+        kept = {} if ours.trace is None else {"trace": _as_optax(ours, _only(state, "TraceState").trace)}
         return _filled(ours, leaves, count=counts[0], **kept)
     if not isinstance(ours, AdafactorState):
         raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
@@ -60,8 +59,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         if kind in MOMENTS.values():
             return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, _shaped(one.nu, state.nu)))
         if kind == "TraceState":
-            b = one.trace if state.trace is None else jax.tree.map(jnp.negative, state.trace)
-            return one._replace(trace=_like(one.trace, b))
+            return one if state.trace is None else one._replace(trace=_like(one.trace, _as_optax(state, state.trace)))
         if kind == "EmaState":
             return one._replace(count=count, ema=_like(one.ema, state.ema))
         if kind == "FactoredState":
@@ -72,6 +70,10 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         return one
 
     return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in FILLED)
+
+
+def _as_optax(ours: Any, trace: Any) -> Any:
+    return jax.tree.map(jnp.negative, trace) if isinstance(ours, LarsState) else trace  # there, of what is added
 
 
 FILLED = (*COUNTED, *MOMENTS.values(), "TraceState", "EmaState", "FactoredState")

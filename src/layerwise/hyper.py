@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -63,9 +63,9 @@ def lr_option(default: float, means: str = "Learning rate.") -> Any:
     return option(default, RATE, means, LR, optax="learning_rate")
 
 
-def weight_decay_option(optax: str | None = None) -> Any:
+def weight_decay_option(default: float = 0.0, **of_optax: Any) -> Any:
     way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
-    return option(0.0, RATE, "Weight decay λ.", way_out, optax=optax)
+    return option(default, RATE, "Weight decay λ.", way_out, **of_optax)
 
 
 DECAY_SCALES = {
@@ -175,6 +175,15 @@ class Hyper:
         """False where no kernels are printed, because the settings are too rare for that."""
         return True
 
+    def counting(self: H) -> H:
+        """Return settings with which the gradient counts towards the norm of all, which need not bound it."""
+        if self.asks_of_model:
+            return self
+        counting = copy(self)
+        own: Any = type(self)
+        object.__setattr__(counting, "__class__", _counting(own))
+        return counting
+
     def state_dtypes(self) -> dict[str, str]:
         """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
         return {}
@@ -205,6 +214,19 @@ class Hyper:
         for own, other in (called or {}).items():
             way_out = re.sub(rf"\b{own}\b", other, way_out)
         return spec.metadata["check"](argument or name, value, way_out)
+
+
+@cache
+def _counting(h: Any) -> Any:
+    """Return the same options with an infinite bound of the norm of all, whether or not they have one."""
+
+    def reduced(self: Any) -> Any:  # the class cannot be found by its name, and copies are made so as well
+        plain = object.__new__(h)
+        vars(plain).update(vars(self))
+        return Hyper.counting, (plain,)
+
+    own = {name: getattr(h, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type(h.__name__, (h,), {**own, "model_bound": inf, "__reduce__": reduced})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,6 +380,13 @@ def options_in_order(h: type[Hyper]) -> list[str]:
 def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
     """Say that two numbers look swapped, which the formula allows all the same."""
     warnings.warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?", stacklevel=2)
+
+
+def warn_of_swapped_betas(betas: tuple[float, float]) -> None:
+    """Say that the decay rates of Adam's moments look swapped."""
+    b1, b2 = betas
+    if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
+        warn_of_swap("b1", "b2", betas)
 
 
 def in_words(value: Any) -> Any:

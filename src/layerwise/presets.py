@@ -210,6 +210,17 @@ _ALL = (
         "weight_decouple=False; Kahan summation, for which master_weights and rounding are the counterpart; its step "
         "count per group.",
     ),
+    Preset("torch.AdamW", "AdamW", {}, "our defaults: lr·λ taken off the weights.", "amsgrad."),
+    Preset(
+        "torch.Adam",
+        "AdamW",
+        {"decay": "l2", "weight_decay": 0.0},
+        "decay on the gradient, 0 unless given.",
+        "amsgrad.",
+    ),
+    Preset("optax.adamw", "AdamW", {"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam.", ""),
+    Preset("torch.SGD", "SGD", {}, "our defaults: decay on the gradient.", ""),
+    Preset("optax.sgd", "SGD", {}, "our defaults; its momentum of None is 0.", ""),
     Preset("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
     Preset(
         "transformers.Adafactor",

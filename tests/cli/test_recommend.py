@@ -53,7 +53,7 @@ class TestRecommend:
     @pytest.mark.parametrize(
         ("arguments", "why"),
         [
-            (("sgd", "1024"), f"`optimizer` must be one of {', '.join(ENTRIES)}, but is 'sgd'"),
+            (("signum", "1024"), f"`optimizer` must be one of {', '.join(ENTRIES)}, but is 'signum'"),
             (("lamb", "0"), "`batch` must be an integer ≥ 1, but is 0"),
             (("lamb", "1024", "--reference-lr", "0.1"), "`reference_batch` must be given"),
             (("adafactor", "1024"), "`reference_lr` must be given for Adafactor"),

@@ -64,6 +64,8 @@ def well_posed(options: Any) -> Any:
         options = {**options, "keep_norm": False}
     if options.get("caution") and not options.get("momentum", True):
         options = {**options, "caution": False}
+    if options.get("nesterov") and (options["caution"] or options["keep_norm"]):
+        options = {**options, "nesterov": False}
     return {**options, "eps": 1e-2} if options.get("betas", (0, 1))[1] == 0 else options
 
 

@@ -43,7 +43,7 @@ def stepped(
 ) -> None:
     h = lars.Lars(lr=lr, momentum=0.0 if momentum is None else 0.5, adapt=False, lr_in_momentum=False)
     engine = CompiledEngine()
-    job = Job(lars, h, p, lars.State(momentum), storage=storage)
+    job = Job(lars, h, p, lars.State(momentum, None), storage=storage)
     assert not engine.declines(job)
     prepared = engine.prepare([job])
     prepared.step([g], [Now(t, lr, 0.0)])
@@ -64,7 +64,7 @@ def test_weights(shape, dtype, drawn, kept, offset):
     index = Index(whole.shape, whole.strides, offset)
     expected, lacking = Stored(torch.zeros(shape, dtype=dtype), form, index, 1, BITS).encode(-g, 2**33 + 7)
     p = torch.zeros(shape, dtype=dtype)
-    stepped(p, None, g, Storage((form, None), index), 2**33 + 7)
+    stepped(p, None, g, Storage((form, None, None), index), 2**33 + 7)
     assert same(p, expected.to(dtype))
     assert rest is None or torch.equal(rest, lacking.to(rest.dtype))
 
@@ -78,7 +78,7 @@ def test_weights_beside_gradients_of_their_dtype(dtype, offset):
     index = Index(whole.shape, whole.strides, offset)
     p = torch.zeros(g.shape, dtype=torch.bfloat16)
     expected, _ = Stored(p, form, index, 1, BITS).encode(-(torch.tensor(lr) * g.float()), 2**33 + 7)
-    stepped(p, None, g.to(dtype), Storage((form, None), index), 2**33 + 7, lr)
+    stepped(p, None, g.to(dtype), Storage((form, None, None), index), 2**33 + 7, lr)
     assert same(p, expected.to(p.dtype))
 
 
@@ -94,13 +94,13 @@ def test_groups(shape):
     form = Format(scale)
     expected, scales = Stored(codes, form, index_of(shape), len(rows), BITS).encode(g, 1)
     p = torch.zeros(shape)
-    stepped(p, codes, g, Storage((None, form), index_of(shape), len(rows)), 1)
+    stepped(p, codes, g, Storage((None, form, None), index_of(shape), len(rows)), 1)
     assert torch.equal(codes, expected.to(torch.int8))
     assert same(scale, scales)
     # Read back: with a gradient of 0 and lr = 1, the weights move by half of what is stored.
     found = Stored(codes.clone(), Format(scale.clone()), index_of(shape), len(rows), BITS).read()
     p.zero_()
-    stepped(p, codes, torch.zeros(shape), Storage((None, form), index_of(shape), len(rows)), 2)
+    stepped(p, codes, torch.zeros(shape), Storage((None, form, None), index_of(shape), len(rows)), 2)
     assert same(p, -0.5 * found)
 
 
@@ -121,8 +121,8 @@ def test_groups_without_sign(length):
     form = Format(scale, None, False)
     expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 1)
     h = lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False)
-    storage = Storage((None, None, form), index_of(g.shape), 0)
-    job = Job(lamb, h, torch.zeros(length), lamb.State(torch.zeros(length), codes), storage=storage)
+    storage = Storage((None, None, form, None), index_of(g.shape), 0)
+    job = Job(lamb, h, torch.zeros(length), lamb.State(torch.zeros(length), codes, None), storage=storage)
     CompiledEngine().prepare([job]).step([g], [Now(1, 1.0, 0.0)])
     assert torch.equal(codes, expected.to(torch.uint8))
     assert same(scale, scales)

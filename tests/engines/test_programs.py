@@ -215,7 +215,7 @@ def test_options_that_a_rule_lacks_do_nothing():
     h = lamb.Lamb(lr=0.1)
     lacking = {"max_grad_norm", "max_grad_norm_per_tensor"}
     bare = SimpleNamespace(
-        value_bounds=None, **{f.name: getattr(h, f.name) for f in fields(h) if f.name not in lacking}
+        value_bounds=None, model_bound=0.0, **{f.name: getattr(h, f.name) for f in fields(h) if f.name not in lacking}
     )
     now = now_of(h, 3)
     assert programs.of_gradient(bare, now) == programs.of_gradient(h, now)

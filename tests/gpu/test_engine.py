@@ -304,7 +304,7 @@ def elsewhere(case, shape, blocks, of_p, of_state):
     return replace(job, p=(of_p or GPU.copy)(job.p), state=state)
 
 
-UNFACTORED = {"Adafactor": {"factored": False}}
+UNFACTORED = {"Adafactor": {"factored": False}, "SGD": {"momentum": 0.9}}
 
 
 @cases

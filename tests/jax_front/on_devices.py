@@ -15,7 +15,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax_front.front import FRONTS, close, made, taken, tree
+from jax_front.front import BY_NAME, FRONTS, close, made, taken, tree
 
 from layerwise.errors import ParameterError
 from layerwise.jax._drive import Cut
@@ -117,9 +117,24 @@ def gathers_nothing(name):
     shapes, specs = {"w": (512, 256), "b": (1024,)}, {"w": P("x", "y"), "b": P("x")}
     opt, params = FRONTS[name](0.1), placed(mesh, tree(0, shapes), specs)
     text = jax.jit(opt.update).lower(params, opt.init(params), params).compile().as_text()
-    assert "all-reduce" in text
+    assert ("all-reduce" in text) == bool(BY_NAME[name].rounds)
     for moving in ("all-gather", "all-to-all", "collective-permute"):
         assert moving not in text, text
+
+
+def mixed(devices):
+    """Two rules in a partition, clipped by the norm of all before it, under jit: one device's numbers."""
+    labels = {"w": "matrices", "b": "others", "stack": "matrices", "odd": "others"}
+    rules = optax.partition({"matrices": made("Lamb", blocks=None), "others": made("AdamW")}, labels)
+    opt, mesh = optax.chain(optax.clip_by_global_norm(1.0), rules), mesh_of(devices)
+    params, grads = tree(0, SHAPES), [tree(i, SHAPES) for i in (1, 2, 3)]
+    wanted, _ = steps(jax.jit(opt.update), params, opt.init(params), grads)
+    there = placed(mesh, params)
+    ours, state = steps(jax.jit(opt.update), there, settled(mesh, opt.init(there)), [placed(mesh, g) for g in grads])
+    close(ours, wanted, 3e-6)
+    for key, p in optax.tree_utils.tree_get_all_with_path(state, "mu")[0][1].items():
+        if key in labels and labels[key] == "matrices":
+            assert p.sharding.is_equivalent_to(there[key].sharding, p.ndim)
 
 
 def in_the_type(name):
@@ -226,7 +241,8 @@ def low(seed):
 
 def stored(name, devices, parts=False):
     """Codes, scales, remainders and weights are one device's, but for a few where sums round otherwise."""
-    mesh, state_dtype = mesh_of(devices), {"Lars": "momentum_buffer"}.get(name, "exp_avg")
+    kept = BY_NAME[name].rule.State._fields
+    mesh, state_dtype = mesh_of(devices), next(one for one in ("exp_avg", "momentum_buffer") if one in kept)
     more = {**STORAGE, "state_dtype": {state_dtype: "int8"}, **taken(name, {"factored": False})}
     if parts:
         opt = made(name, axis_name=("x", "y"), specs=CUTS, **more)
@@ -296,6 +312,7 @@ KINDS = {
     "by_what_jax_knows": by_what_jax_knows,
     "does_not_guess": does_not_guess,
 }
+ALONE = {"bits_of_parts": bits_of_parts, "mixed_rules": partial(mixed, 8)}
 SLOW = {"stored-2", "stored_in_parts-2", "under_jit-2", "under_jit-8", "in_parts-2", "in_parts-4", "in_parts_unchecked"}
 
 
@@ -305,7 +322,7 @@ def main():
     for one in sys.argv[1:]:
         kind, _, name = one.partition(" ")
         try:
-            KINDS[kind](name) if name else bits_of_parts()
+            KINDS[kind](name) if name else ALONE[kind]()
             found[one] = ""
         except Exception:
             found[one] = traceback.format_exc()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jax_front.front import NAMES
-from jax_front.on_devices import KINDS, SLOW
+from jax_front.on_devices import ALONE, KINDS, SLOW
 
 TESTS = Path(__file__).parent.parent
 MOST = 900  # seconds that all checks together may take: a collective that nobody joins waits for ever
@@ -21,8 +21,8 @@ def outcomes(request):
     """The host is told to stand for several devices before JAX starts, so in a process of its own."""
     path = os.pathsep.join([str(TESTS), *sys.path])
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    given = [getattr(i, "callspec", None) for i in request.session.items if i.path == Path(__file__)]
-    checks = ["bits" if one is None else f"{one.params['kind']} {one.params['name']}" for one in given]
+    given = [i.callspec for i in request.session.items if i.path == Path(__file__)]
+    checks = [" ".join(one.params[key] for key in ("check", "kind", "name") if key in one.params) for one in given]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "jax_front.on_devices", *checks],
         env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": path},
@@ -42,5 +42,6 @@ def test_on_several_devices(kind, name, outcomes):
     assert not outcomes[f"{kind} {name}"], outcomes[f"{kind} {name}"]
 
 
-def test_bits_of_parts(outcomes):
-    assert not outcomes["bits"], outcomes["bits"]
+@pytest.mark.parametrize("check", ALONE)
+def test_alone(check, outcomes):
+    assert not outcomes[check], outcomes[check]

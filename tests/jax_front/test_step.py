@@ -153,6 +153,7 @@ def test_schedules_see_0_1_2(name):
         "Lars": {"weight_decay": lambda i: rates[2 - i], "trust_coefficient": 0.5},
         "Adafactor": {"weight_decay_rate": lambda i: rates[2 - i], "momentum": 0.9, "min_dim_size_to_factor": 0},
         "NovoGrad": {},  # whose decay is a number in optax
+        "SGD": {"momentum": 0.9},
     }.get(name, {"weight_decay": lambda i: rates[2 - i]})
     params, grads = tree(0), gradients(3)
     (ours, _), (theirs, _) = (

@@ -54,6 +54,30 @@ def test_partition(name, combine):
     close(both["b"], run(optax.sgd(0.1), params, grads)[0]["b"])
 
 
+@pytest.mark.parametrize("combine", [optax.multi_transform, optax.partition])
+def test_two_rules_that_are_clipped_by_the_norm_of_all(combine):
+    """With a partition around both, and the norm of all gradients before it."""
+    params, grads = tree(0), gradients(3)
+    labels = {"w": "matrices", "b": "others", "s": "others", "deep": "matrices"}
+    both = {"matrices": made("Lamb", stats=True), "others": made("AdamW", stats=True)}
+    mixed, state = run(optax.chain(optax.clip_by_global_norm(0.3), combine(both, labels)), params, grads)
+    clip = optax.clip_by_global_norm(0.3)
+    scaled = [clip.update(g, clip.init(params))[0] for g in grads]
+    for name, keys in (("Lamb", ("w", "deep")), ("AdamW", ("b", "s"))):
+        alone, _ = run(made(name), params, scaled)
+        for key in keys:
+            close(mixed[key], alone[key], 2e-6)
+    assert front.stats(state).keys() == {"w", "b", "s", "deep/k", "deep/zero"}
+    # Inside, the norm is that of a rule's own leaves.
+    inside, _ = run(combine({**both, "others": made("AdamW", max_grad_norm=0.3)}, labels), params, grads)
+    own = [{key: grad[key] for key in ("b", "s")} for grad in grads]
+    close(
+        {key: inside[key] for key in ("b", "s")},
+        run(made("AdamW", max_grad_norm=0.3), {k: params[k] for k in ("b", "s")}, own)[0],
+        2e-6,
+    )
+
+
 @mainly("Adafactor")
 def test_masked(name):
     params, grads = tree(0), gradients(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, case_of
 from numpy_front.front import arrays, bits, busy, close, fronts
 
 from layerwise import Blocks
@@ -277,5 +277,6 @@ def test_a_block_at_zero_is_no_business_of_the_others(front):
 def test_a_nan_stays_in_its_block(front):
     opt, w = busy(front, blocks=2), np.ones((4, 2))
     opt.step("w", w, np.array([[np.nan, 1], [1, np.nan], [1, 1], [1, 2]]))
-    assert np.isnan(w[:2]).all()
+    whole = np.isnan(w[:2]).all()
+    assert whole or (np.isnan(np.diag(w[:2])).all() and not case_of(front.__name__).rounds)  # then in its elements
     assert np.isfinite(w[2:]).all()

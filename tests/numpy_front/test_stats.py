@@ -78,6 +78,7 @@ def test_without_adaptation_the_ratio_is_1(front):
 
 @fronts
 def test_every_name_has_all_four(front):
+    """Of a rule that takes norms; the others have the ratio 1 and nothing else."""
     opt = front()
     opt.step_all(arrays(1), arrays(2))
     for stats in opt.stats().values():
@@ -97,7 +98,7 @@ def test_stats_are_of_the_last_step_of_each_name(front):
     opt.step("vector", weights["vector"], np.full(5, np.nan))
     assert opt.stats()["vector"] == first
     opt.step("vector", weights["vector"], np.arange(5.0))
-    assert opt.stats()["vector"] != first
+    assert (opt.stats()["vector"] != first) == bool(case_of(front.__name__).rounds)
 
 
 @fronts

@@ -8,7 +8,7 @@ from draws import seeds
 from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb, Lars, NovoGrad
+from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, NovoGrad
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -140,7 +140,32 @@ def novograd(draw):
     return {"learning_rate": lr, "b1": b1, "b2": b2, **shared}, {"lr": lr, "betas": (b1, b2), **shared}
 
 
+def adamw(draw):
+    mask, decay = masked(draw)
+    lr, b1, b2 = scheduled(draw, 1e-3, 1e-1), draw.of(0.0, 0.5, 0.9), draw.of(0.0, 0.95, 0.999)
+    shared = {
+        "eps": draw.of(1e-8, 1e-2),
+        "eps_root": draw.of(0.0, 1e-8, 1e-2),
+        "weight_decay": draw.of(0.0, scheduled(draw, 1e-3, 1.0)),
+        "nesterov": draw.of(True, False),
+    }
+    return (
+        {"learning_rate": lr, "b1": b1, "b2": b2, "mask": mask, **shared},
+        {"lr": lr, "betas": (b1, b2), **shared} | ({"decay": decay} if decay else {}),
+    )
+
+
+def sgd(draw):
+    lr, momentum, nesterov = scheduled(draw, 1e-2, 1.0), draw.of(None, 0.0, 0.5, 0.9), draw.of(True, False)
+    return (
+        {"learning_rate": lr, "momentum": momentum, "nesterov": nesterov},
+        {"lr": lr, "momentum": momentum or 0.0, "nesterov": nesterov and bool(momentum)},
+    )
+
+
 CASES = {
+    "adamw": (optax.adamw, AdamW, preset("optax.adamw"), adamw),
+    "sgd": (optax.sgd, SGD, preset("optax.sgd"), sgd),
     "lamb": (optax.lamb, Lamb, preset("optax.lamb"), lamb),
     "lars": (optax.lars, Lars, preset("optax.lars"), lars),
     "adafactor": (optax.adafactor, Adafactor, preset("optax.adafactor"), adafactor),

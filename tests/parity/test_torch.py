@@ -5,7 +5,7 @@ import pytest
 from parity.live import Draw, assert_same, ours, tensors, torch_steps
 
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars
 
 torch = pytest.importorskip("torch")
 
@@ -92,9 +92,31 @@ def test_adafactor_takes_the_epsilon_of_bfloat16(options, same):
 
 
 @pytest.mark.parametrize("seed", DRAWS)
-@pytest.mark.parametrize(("our_class", "options"), [(Lamb, adam), (Lars, sgd)], ids=["adam", "sgd"])
+@pytest.mark.parametrize(
+    ("our_class", "options"),
+    [(Lamb, adam), (Lars, sgd), (AdamW, adam), (SGD, sgd)],
+    ids=["adam", "sgd", "AdamW", "SGD"],
+)
 def test_without_the_ratio(our_class, options, seed):
     their_class, their_options, our_options = options(Draw(seed))
+    our_options = {key: x for key, x in our_options.items() if key in our_class._hyper.__dataclass_fields__}
     params, grads = tensors()
     peer = torch_steps(lambda ps: their_class(ps, lr=LRS[0], **their_options), params, grads, LRS)
     assert_same(ours(our_class(**our_options), params, grads, LRS), peer, params, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "our_class", "their_class"),
+    [
+        ("torch.AdamW", AdamW, torch.optim.AdamW),
+        ("torch.Adam", AdamW, torch.optim.Adam),
+        ("torch.SGD", SGD, torch.optim.SGD),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "of_size"), [("float64", 1e-13), ("float32", 3e-7)])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_presets_of_what_has_no_ratio(name, our_class, their_class, dtype, of_size, foreach):
+    params, grads = tensors(dtype)
+    mine = ours(our_class(**preset(name), lr=0.01), params, grads)
+    peer = torch_steps(lambda ps: their_class(ps, lr=0.01, foreach=foreach), params, grads)
+    assert_same(mine, peer, params, of_size, 0.0 if dtype == "float64" else 1e-6)

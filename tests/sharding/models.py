@@ -27,10 +27,31 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
 FRONTS = list(FRONT_OF.values())
 KERNELED = [FRONT_OF[case.name] for case in cases.KERNELED]
+
+
+class Blend(layerwise.torch.Mixed):
+    """All optimizers in one, to which parameters are dealt out in turn."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(self.groups(params), **options)
+
+    @staticmethod
+    def groups(params: Any) -> list[dict[str, Any]]:
+        """Return a group for each optimizer that has a parameter; groups are left as they are."""
+        params = list(params)
+        if isinstance(params[0], dict):
+            return params
+        found: dict[str, list[Any]] = {}
+        for i, one in enumerate(params):
+            found.setdefault(CASES[i % len(CASES)].name, []).append(one)
+        return [{"params": found[case.name], "rule": case.name, **case.busy} for case in CASES if case.name in found]
+
+
 # Every part of the state matters, and the first moment is not what a single step makes of it.
 BUSY: dict[Any, dict[str, Any]] = {
     **{FRONT_OF[case.name]: case.busy for case in CASES},
     torch.optim.AdamW: {"lr": 0.1, "foreach": False},
+    Blend: {},
 }
 
 

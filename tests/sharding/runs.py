@@ -100,7 +100,10 @@ def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool 
     params, more = list(named(model).items()), {**BUSY[front], **options}
     if zero and not front.__module__.startswith("torch."):
         more["model_group"] = torch.distributed.group.WORLD
-    return zero_redundancy()([p for _, p in params], front, **more) if zero else front(params, **more)
+    if zero:
+        tensors = [p for _, p in params]
+        return zero_redundancy()(front.groups(tensors) if hasattr(front, "groups") else tensors, front, **more)
+    return front(params, **more)
 
 
 def zero_redundancy() -> Any:

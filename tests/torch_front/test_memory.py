@@ -8,7 +8,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
-from torch_front.front import bits, busy, everything, fronts
+from torch_front.front import bits, busy, everything, fronts, kept_of
 
 import layerwise
 from layerwise.errors import GradientError, LayerwiseError, ParameterError, StateError
@@ -200,7 +200,8 @@ def test_storage_that_is_shortened_is_an_error(front, fused, which, blocks):
 
 
 def state_of(front):
-    return {Lamb: "exp_avg_sq", Lars: "momentum_buffer"}.get(front, "exp_avg")
+    """Return a part of the state that a busy optimizer has."""
+    return kept_of(front, SHAPE)[-1]
 
 
 @unreadables

@@ -136,6 +136,36 @@ RULES: dict[str, Printed] = {
             ((True, True),): Program("AdamMini", 6, ("MeanSquare",), ("gradient_rms", "average_rms", "trust_ratio")),
         },
     ),
+    "layerwise.rules.adamw": Printed(
+        known=frozenset(
+            [
+                "betas",
+                "decay",
+                "eps",
+                "eps_root",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "momentum_dtype",
+                "nesterov",
+                "weight_decay",
+            ]
+        ),
+        options=("nesterov",),
+        numbers=(),
+        programs={
+            (
+                (True, True),
+                False,
+            ): Program("AdamW", 7, (), ("trust_ratio",)),
+            (
+                (True, True),
+                True,
+            ): Program("AdamWNesterovTrue", 8, (), ("trust_ratio",)),
+        },
+    ),
     "layerwise.rules.lamb": Printed(
         known=frozenset(
             [
@@ -171,19 +201,19 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 True,
-            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True, False),
                 False,
                 False,
                 False,
-            ): Program("LambAdaptFalse", 8, (), ("trust_ratio",)),
+            ): Program("LambAdaptFalse", 10, (), ("trust_ratio",)),
             (
                 (True, True, False),
                 False,
                 False,
                 "decayed",
-            ): Program("Lamb", 7, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lamb", 9, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, True, False),
                 False,
@@ -191,7 +221,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -202,7 +232,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -213,7 +243,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LambCautionTrue",
-                9,
+                11,
                 ("Mean", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -223,7 +253,7 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -231,7 +261,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -239,7 +269,7 @@ RULES: dict[str, Printed] = {
                 False,
                 "decayed",
             ): Program(
-                "LambKeepNormTrue", 10, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, True),
@@ -248,7 +278,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -259,7 +289,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -270,7 +300,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LambWithNormKeepNormFirst",
-                11,
+                13,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -300,17 +330,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 13, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 15, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 12, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -339,7 +369,7 @@ RULES: dict[str, Printed] = {
                 "zero_norm_ratio",
             ]
         ),
-        options=("keep_norm", "caution", "adapt"),
+        options=("keep_norm", "caution", "adapt", "nesterov"),
         numbers=(),
         programs={
             (
@@ -347,27 +377,52 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 True,
-            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+                False,
+            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            (
+                (True, False),
+                False,
+                False,
+                True,
+                True,
+            ): Program("LarsNesterovTrue", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 False,
                 False,
-            ): Program("LarsAdaptFalse", 15, (), ("trust_ratio",)),
+                False,
+            ): Program("LarsAdaptFalse", 18, (), ("trust_ratio",)),
+            (
+                (True, False),
+                False,
+                False,
+                False,
+                True,
+            ): Program("LarsAdaptFalseNesterovTrue", 19, (), ("trust_ratio",)),
             (
                 (True, False),
                 False,
                 False,
                 "decayed",
-            ): Program("Lars", 14, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+                False,
+            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            (
+                (True, False),
+                False,
+                False,
+                "decayed",
+                True,
+            ): Program("LarsNesterovTrue", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 True,
                 True,
+                False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                20,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -376,9 +431,10 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
                 False,
+                False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                20,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -387,9 +443,10 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
                 "decayed",
+                False,
             ): Program(
                 "LarsCautionTrue",
-                16,
+                20,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -398,31 +455,35 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 True,
+                False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False, False),
                 False,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 18, (), ("trust_ratio",)),
+                False,
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 22, (), ("trust_ratio",)),
             (
                 (False, False),
                 False,
                 False,
                 "decayed",
+                False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, False),
                 True,
                 False,
                 True,
+                False,
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                23,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -431,9 +492,10 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
                 False,
+                False,
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                23,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -442,9 +504,10 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
                 "decayed",
+                False,
             ): Program(
                 "LarsKeepNormTrue",
-                19,
+                23,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -453,9 +516,10 @@ RULES: dict[str, Printed] = {
                 "first",
                 False,
                 True,
+                False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                24,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -464,9 +528,10 @@ RULES: dict[str, Printed] = {
                 "first",
                 False,
                 False,
+                False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                24,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -475,9 +540,10 @@ RULES: dict[str, Printed] = {
                 "first",
                 False,
                 "decayed",
+                False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                20,
+                24,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -506,7 +572,40 @@ RULES: dict[str, Printed] = {
         options=(),
         numbers=(),
         programs={
-            ((True, True),): Program("NovoGrad", 21, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+            ((True, True),): Program("NovoGrad", 25, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+        },
+    ),
+    "layerwise.rules.sgd": Printed(
+        known=frozenset(
+            [
+                "dampening",
+                "decay",
+                "lr",
+                "max_grad_norm",
+                "max_grad_norm_per_tensor",
+                "max_grad_value",
+                "maximize",
+                "momentum",
+                "momentum_dtype",
+                "nesterov",
+                "weight_decay",
+            ]
+        ),
+        options=("nesterov",),
+        numbers=(),
+        programs={
+            (
+                (False,),
+                False,
+            ): Program("SGD", 26, (), ("trust_ratio",)),
+            (
+                (True,),
+                False,
+            ): Program("SGDWithMomentumBuffer", 27, (), ("trust_ratio",)),
+            (
+                (True,),
+                True,
+            ): Program("SGDWithMomentumBufferNesterovTrue", 28, (), ("trust_ratio",)),
         },
     ),
     "layerwise.rules.stableadamw": Printed(
@@ -531,11 +630,11 @@ RULES: dict[str, Printed] = {
             (
                 (True, True),
                 ANY,
-            ): Program("StableAdamW", 22, ("MeanSquare",), ("update_rms", "trust_ratio")),
+            ): Program("StableAdamW", 29, ("MeanSquare",), ("update_rms", "trust_ratio")),
             (
                 (True, True),
                 None,
-            ): Program("StableAdamWClipThresholdNone", 23, (), ("trust_ratio",)),
+            ): Program("StableAdamWClipThresholdNone", 30, (), ("trust_ratio",)),
         },
     ),
 }

@@ -139,7 +139,7 @@ def clips(h: Any) -> tuple[bool, bool]:
 
 
 def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
-    return getattr(h, "max_grad_norm_per_tensor", None), getattr(h, "max_grad_norm", None)
+    return getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
 
 
 def _flat(k: tuple[Any, ...]) -> tuple[Any, ...]:

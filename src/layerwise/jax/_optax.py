@@ -43,8 +43,19 @@ def _unchanged(given: dict[str, Any]) -> dict[str, Any]:
 
 def _lars(given: dict[str, Any]) -> dict[str, Any]:
     momentum, nesterov = given["momentum"], given["nesterov"]
-    still = nesterov is True and not is_traced(momentum) and momentum == 0
+    still = nesterov is True and not is_traced(momentum) and momentum in (0, None)
     return {"nesterov": False if still else nesterov}  # without momentum it is the same, and optax allows it
+
+
+def _sgd(given: dict[str, Any]) -> dict[str, Any]:
+    momentum = 0.0 if given["momentum"] is None else given["momentum"]
+    none = not is_traced(momentum) and momentum == 0
+    stored = None if none else _dtype_name(given["accumulator_dtype"], "accumulator_dtype")
+    return {**_lars(given), "momentum": momentum, "momentum_dtype": stored}
+
+
+def _adamw(given: dict[str, Any]) -> dict[str, Any]:
+    return {"momentum_dtype": _dtype_name(given["mu_dtype"], "mu_dtype")}
 
 
 def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +67,7 @@ def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "lr": 1.0 if lr is None and relative is False else lr,
         "beta2_decay": _negative("decay_rate", given["decay_rate"]),
-        "momentum_dtype": None if given["momentum"] is None else _dtype_name(given["dtype_momentum"]),
+        "momentum_dtype": None if given["momentum"] is None else _dtype_name(given["dtype_momentum"], "dtype_momentum"),
         "weight_decay": 0.0 if decay is None else decay,
         "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
         "factored": "largest" if factored is True else factored,
@@ -73,9 +84,14 @@ def _negative(argument: str, value: Any) -> Any:
     )
 
 
-def _dtype_name(dtype: Any) -> Any:
+def _dtype_name(dtype: Any, argument: str) -> Any:
     # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
-    return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), "dtype_momentum")
+    return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), argument)
 
 
-ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"Lars": _lars, "Adafactor": _adafactor}
+ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "Adafactor": _adafactor,
+    "AdamW": _adamw,
+    "Lars": _lars,
+    "SGD": _sgd,
+}

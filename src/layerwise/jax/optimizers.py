@@ -16,12 +16,14 @@ from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
+from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
+from layerwise.rules import sgd as sgd_rule
 from layerwise.rules import sinkgd as sinkgd_rule
 from layerwise.rules import stableadamw as stableadamw_rule
 
@@ -30,22 +32,26 @@ StateDtype = Literal["float32", "bfloat16", "int8"]
 __all__ = [
     "AdafactorState",
     "AdamMiniState",
+    "AdamWState",
     "CameState",
     "LambState",
     "LansState",
     "LarsState",
     "NovoGradState",
+    "SGDState",
     "ScaleSGDState",
     "SinkGDState",
     "StableAdamWState",
     "adafactor",
     "adammini",
+    "adamw",
     "came",
     "lamb",
     "lans",
     "lars",
     "novograd",
     "scalesgd",
+    "sgd",
     "sinkgd",
     "stableadamw",
 ]
@@ -240,6 +246,89 @@ def adammini(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(adammini_rule, adammini_rule.AdamMini, AdamMiniState, locals())
+
+
+class AdamWState(NamedTuple):
+    """State of `adamw`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        mu: A tree, `exp_avg` in the other fronts.
+        nu: A tree, `exp_avg_sq` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    nu: Any
+    stats: Any = None
+
+
+@explained
+def adamw(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.999,
+    eps: Number = 1e-08,
+    eps_root: Number = 0.0,
+    mu_dtype: Any = None,
+    weight_decay: Rate = 0.0001,
+    mask: ByLeaf = None,
+    *,
+    nesterov: bool = False,
+    decay: Literal["decoupled", "l2"] = "decoupled",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+
+    docs/optimizers/adamw.md has the formula with every option in its place, docs/jax.md the rest. The first 8
+    arguments are those of optax.adamw.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of the step, outside the root.
+        eps_root: Added inside the root of the denominator.
+        mu_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        nesterov: Use Nesterov's momentum, as NAdam.
+        decay: Where weight_decay enters: the weights, times learning_rate ("decoupled"), or the gradient, as in
+            Adam ("l2").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(adamw_rule, adamw_rule.AdamW, AdamWState, locals())
 
 
 class CameState(NamedTuple):
@@ -797,6 +886,82 @@ def scalesgd(
         specs: Under shard_map, which dimensions of each parameter are cut.
     """
     return make(scalesgd_rule, scalesgd_rule.ScaleSGD, ScaleSGDState, locals())
+
+
+class SGDState(NamedTuple):
+    """State of `sgd`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: Steps taken, an int32 that stays at its largest value.
+        trace: A tree, `momentum_buffer` in the other fronts.
+        stats: What the last step measured, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    trace: Any
+    stats: Any = None
+
+
+@explained
+def sgd(
+    learning_rate: Rate,
+    momentum: Number | None = None,
+    nesterov: bool = False,
+    accumulator_dtype: Any = None,
+    *,
+    mask: ByLeaf = None,
+    dampening: Number = 0.0,
+    weight_decay: Rate = 0.0,
+    decay: Literal["l2", "decoupled"] = "l2",
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+
+    docs/optimizers/sgd.md has the formula with every option in its place, docs/jax.md the rest. The first 4
+    arguments are those of optax.sgd.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        momentum: Decay rate of the momentum buffer; None or 0 keeps none.
+        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
+        accumulator_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times learning_rate ("decoupled").
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a leaf, given as the masks are.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, known when a step is traced; None is 0.
+        stats: Keep what each step measures in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the axes of the mesh that cut parameters.
+        specs: Under shard_map, which dimensions of each parameter are cut.
+    """
+    return make(sgd_rule, sgd_rule.SGD, SGDState, locals())
 
 
 class SinkGDState(NamedTuple):

@@ -10,7 +10,8 @@ array([2.646447, 3.646447])
 """
 
 from layerwise.numpy import optimizers
+from layerwise.numpy.mixed import Mixed
 from layerwise.numpy.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 
-__all__: list[str] = []
+__all__: list[str] = ["Mixed"]
 __all__ += optimizers.__all__

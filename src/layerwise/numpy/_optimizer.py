@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from layerwise.engines import Candidate, Job, choose
-from layerwise.engines.compiled import candidate, signals_wait
-from layerwise.engines.distributor import prepare
-from layerwise.engines.rule import RuleEngine
-from layerwise.errors import (
-    ContradictionError,
-    GradientError,
-    HyperparameterError,
-    ParameterError,
-    StateError,
-    sentence,
-)
+from layerwise.engines import Job
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
 from layerwise.layout import Piece, elementwise, lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._memory import Occupied
 from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.numpy._storage import Storing
+from layerwise.numpy._together import (
+    MOST_LAYOUTS,
+    Begun,
+    Entries,
+    Together,
+    check_engine,
+    check_mappings,
+    few,
+    step_together,
+)
 from layerwise.rules.asks import Now
 from layerwise.storage.options import MASTER, PLAIN
 from layerwise.telemetry import summary
 
-STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
-RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
-ENGINES = (candidate(), Candidate("rule", RULE))
-MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
-Together = tuple[tuple[Name, ...], tuple[bool, ...]]  # names that are stepped together, and which jobs are plain
 
 
 class Optimizer(Settable):
-    """The common part of `Lamb`, `Lars` and `Adafactor`.
+    """The common part of all optimizers here, each with a rule.
 
     Every option is an attribute: it can be read, and set with effect from the next step.
     """
@@ -55,7 +50,7 @@ class Optimizer(Settable):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        self._options = Options.of(self._hyper, given, _check_engine)
+        self._options = Options.of(self._hyper, given, check_engine)
         self._slots: dict[Name, Slot] = {}
         self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
         self._plans: dict[tuple[Name, tuple[int, ...], Any], Plan] = {}
@@ -90,20 +85,22 @@ class Optimizer(Settable):
 
         Names without a gradient, or with None, are left alone together with their state.
         """
-        for argument, given in (("weights", weights), ("grads", grads)):
-            if not isinstance(given, Mapping):
-                raise ParameterError(
-                    f"`{argument}` must be a mapping from names to arrays, but is {type(given).__name__}."
-                )
-        for name in grads:
-            if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {_few(weights)}.")
+        check_mappings(weights, grads)
+        entries = self._entries(weights, grads)
+        with signals_wait:
+            self._step(entries, whole=True)
+        self._note(weights)
+
+    def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
+        """Return the weights and gradient of each name that is due, checked one by one."""
         for option, by_name in self._options.by_name.items():
             if not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
         due = {self._named(name, weights): (weights[name], g) for name, g in grads.items() if g is not None}
-        with signals_wait:
-            self._step({name: self._entry(name, *one) for name, one in due.items()}, whole=True)
+        return {name: self._entry(name, *one) for name, one in due.items()}
+
+    def _note(self, weights: Mapping[Any, Any]) -> None:
+        """Remember the names that were given, and that all patterns match one."""
         self._matched = True
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
@@ -125,14 +122,13 @@ class Optimizer(Settable):
             )
         return p, _arrays.check_gradient(name, grad, p)
 
-    def _step(self, entries: Mapping[Name, tuple[Array, Array]], whole: bool) -> None:
-        memory = Occupied({name: p for name, (p, _) in entries.items()})
-        memory.check_distinct()
-        if not entries:
-            return
-        if self._options.flags["skip_nonfinite"] and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
-            self._skipped += 1
-            return
+    def _step(self, entries: Entries, whole: bool) -> None:
+        skips, engine = self._options.flags["skip_nonfinite"], self._options.engine
+        most = MOST_LAYOUTS + len(self._slots)
+        self._skipped += not step_together({self: entries}, skips, engine, whole, self._layouts, most)
+
+    def _begun(self, entries: Entries, whole: bool) -> Begun:
+        """Return what a step of these names is to do; nothing is changed yet."""
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         storing = {name: self._storing(name, plans[name], p) for name, (p, _) in entries.items()}
         slots, converted = self._in_form(storing)
@@ -141,24 +137,17 @@ class Optimizer(Settable):
         nows = {name: self._now(plans[name], counts[name], lr, lam) for name in entries}
         pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
         jobs = [self._job(slots[name], piece, storing[name]) for name, piece in pieces]
-        apart = {name: memory.apart(g) for name, (_, g) in entries.items()}
-        together = (tuple(entries), tuple(job.storage is None for job in jobs))
-        prepared = prepare(choose(self._options.engine, ENGINES), jobs, self._layouts.pop(together, None))
-        with np.errstate(all="ignore"):
-            for name, weights in converted.items():
-                entries[name][0][...] = weights
-            prepared.step([piece.view(apart[name]) for name, piece in pieces], [nows[name] for name, _ in pieces])
-            for name, slot in slots.items():
-                if MASTER in slot.beside:
-                    entries[name][0][...] = slot.beside[MASTER]
-        measured = iter(prepared.stats())
-        for name, slot in slots.items():
+        return Begun(entries, pieces, jobs, nows, slots, converted, (counts, furthest, plans))
+
+    def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
+        """Take over what a step has done."""
+        counts, furthest, plans = begun.outcome
+        for name, slot in begun.slots.items():
             slot.step = counts[name]
             slot.layout = plans[name].layout
             slot.measured = [next(measured) for _ in slot.layout.pieces]
-        self._slots.update(slots)
+        self._slots.update(begun.slots)
         self._furthest = furthest
-        self._remember(together, prepared.layouts)
 
     def _counted(self, slots: Mapping[Name, Slot], whole: bool) -> tuple[dict[Name, int], int]:
         """Return the step that each name takes, and the furthest that any has taken then.
@@ -171,12 +160,6 @@ class Optimizer(Settable):
             return counts, max(self._furthest, *counts.values())
         begins = whole or any(slot.step >= self._furthest for slot in slots.values())
         return dict.fromkeys(slots, self._furthest + begins), self._furthest + begins
-
-    def _remember(self, together: Together, layouts: Any) -> None:
-        """Keep what was laid out for the next time, and only so much of it."""
-        self._layouts[together] = layouts
-        if len(self._layouts) > MOST_LAYOUTS + len(self._slots):
-            del self._layouts[next(iter(self._layouts))]
 
     def _scheduled(self, step: int) -> tuple[float, float]:
         """Return lr and weight_decay after so many steps of the optimizer."""
@@ -241,7 +224,7 @@ class Optimizer(Settable):
         They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
-        changed = self._options.changed(options, _check_engine)
+        changed = self._options.changed(options, check_engine)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
             self._slots |= states
@@ -282,7 +265,7 @@ class Optimizer(Settable):
             self._seen.clear()
             self._furthest = 0
         elif isinstance(name, bool) or self._slots.pop(name, None) is None:
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {_few(self._slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
         else:
             self._seen.pop(name, None)
         self._plans.clear()
@@ -304,10 +287,17 @@ class Optimizer(Settable):
         State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
         restored; a schedule stays what it is here.
         """
+        self._take(self._loaded(state))
+
+    def _loaded(self, state: Any) -> tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]:
+        """Return a saved state, if it can be taken over: its header, its slots and its settings."""
         saved = _saved.parse(self._hyper.optimizer, state)
         entries = saved.entries.items()
         slots = {name: _saved.slot(name, one, self._shapes_of(name, one), self._rule) for name, one in entries}
-        settings: dict[str, Any] = _saved.settings(saved, self._settings())
+        return saved, slots, _saved.settings(saved, self._settings())
+
+    def _take(self, loaded: tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]) -> None:
+        saved, slots, settings = loaded
         self._options = self._options.seeded(settings.pop("seed", None))
         self._options = replace(self._options, h=replace(self._options.h, **settings))
         self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
@@ -334,16 +324,7 @@ class Optimizer(Settable):
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
 
 
-def _check_engine(name: Any) -> None:
-    choose(name, ENGINES)
-
-
 def _finite(argument: str, product: float) -> float:
     if product == float("inf"):
         raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
     return product
-
-
-def _few(names: Mapping[Any, Any]) -> str:
-    first = ", ".join(map(repr, list(names)[:5]))
-    return (first + ", …" if len(names) > 5 else first) or "none"

@@ -14,12 +14,14 @@ from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
+from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
+from layerwise.rules import sgd as sgd_rule
 from layerwise.rules import sinkgd as sinkgd_rule
 from layerwise.rules import stableadamw as stableadamw_rule
 
@@ -29,8 +31,10 @@ ByName = Mapping[str, V] | Callable[[str], V | None]
 Split = Blocks | int | Literal["each"]
 
 __all__ = [
+    "SGD",
     "Adafactor",
     "AdamMini",
+    "AdamW",
     "Came",
     "Lamb",
     "Lans",
@@ -188,6 +192,71 @@ class AdamMini(Optimizer):
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
         decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class AdamW(Optimizer):
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+
+    docs/optimizers/adamw.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of the step, outside the root.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        eps_root: Added inside the root of the denominator.
+        decay: Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").
+        nesterov: Use Nesterov's momentum, as NAdam.
+        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = adamw_rule, adamw_rule.AdamW
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: Scheduled = 0.01,
+        *,
+        eps_root: float = 0.0,
+        decay: Literal["decoupled", "l2"] | ByName[bool | float | str] = "decoupled",
+        nesterov: bool = False,
+        momentum_dtype: Any = None,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool | Literal["split", "split24"] = False,
@@ -643,6 +712,69 @@ class ScaleSGD(Optimizer):
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
         decay: ByName[bool | float] | None = None,
+        blocks: Split | ByName[Split] | None = None,
+        skip_nonfinite: bool = False,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        shared_count: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class SGD(Optimizer):
+    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+
+    docs/optimizers/sgd.md has the formula with every option in its place, docs/numpy.md the rest.
+
+    Args:
+        lr: Learning rate. It may be a function of the step.
+        momentum: Decay rate of the momentum buffer; 0 keeps none.
+        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
+        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").
+        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        lr_scale: Factor on lr, the same for all names or by name.
+        blocks: What counts as a layer within an array, the same or by name.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        shared_count: Count steps once for all names instead of once for each.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    _rule, _hyper = sgd_rule, sgd_rule.SGD
+
+    @explained
+    def __init__(
+        self,
+        lr: Scheduled = 0.001,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: Scheduled = 0.0,
+        *,
+        nesterov: bool = False,
+        decay: Literal["l2", "decoupled"] | ByName[bool | float | str] = "l2",
+        momentum_dtype: Any = None,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        lr_scale: float | ByName[float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool | Literal["split", "split24"] = False,

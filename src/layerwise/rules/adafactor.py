@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import FLAG, NONE, Check, dtype, integer, number, one_of, pair, schedule
+from layerwise.checks import FLAG, NONE, Check, integer, number, one_of, pair, schedule
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import (
     LR,
@@ -50,6 +50,7 @@ from layerwise.hyper import (
     warn_of_swap,
     weight_decay_option,
 )
+from layerwise.momentum import StoredMomentum, momentum_dtype_option
 from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
@@ -86,9 +87,10 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 
 
 @dataclass(frozen=True)
-class Adafactor(Caution, ClippedByNorm):
+class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     """Options of Adafactor; docs/optimizers/adafactor.md gives each its place in the formula."""
 
+    momentum_field: ClassVar[str] = "exp_avg"
     settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
     optax_state: ClassVar[Mapping[str, str]] = {
         "exp_avg_sq_row": "v_row",
@@ -150,13 +152,7 @@ class Adafactor(Caution, ClippedByNorm):
         "Pass a number such as beta1=0.9, or None for none.",
         optax="momentum",
     )
-    momentum_dtype: Any = option(
-        None,
-        NONE | dtype("float16", "bfloat16", "float32", "float64"),
-        "The dtype that stores the momentum, or its name; None is that of the other state.",
-        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
-        optax="dtype_momentum",
-    )
+    momentum_dtype: Any = momentum_dtype_option(optax="dtype_momentum")
     lr_in_momentum: bool = flag(True, "Average whole steps in the momentum rather than directions.")
     weight_decay: Scheduled = weight_decay_option(optax="weight_decay_rate")
     decay_scale: Literal["lr", "step", "none"] = decay_scale_option("lr", "step", "none", optax_default="none")
@@ -258,9 +254,6 @@ class Adafactor(Caution, ClippedByNorm):
         if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
             return found
         return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
-
-    def state_dtypes(self) -> dict[str, str]:
-        return {} if self.momentum_dtype is None else {"exp_avg": self.momentum_dtype}
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Adafactor:
         eps1, eps2 = self.eps

@@ -44,7 +44,7 @@ from layerwise.hyper import (
     flag,
     lr_option,
     option,
-    warn_of_swap,
+    warn_of_swapped_betas,
     weight_decay_option,
 )
 from layerwise.rules.asks import (
@@ -130,9 +130,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        b1, b2 = self.betas
-        if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
-            warn_of_swap("b1", "b2", self.betas)
+        warn_of_swapped_betas(self.betas)
         if self.peak_lr is not None and self.decay != "decoupled":
             way_out = 'Pass decay="decoupled" as well, or drop it.'
             raise ContradictionError(sentence("peak_lr", f"None with decay={self.decay!r}", self.peak_lr, way_out))
@@ -148,7 +146,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
 class State(NamedTuple):
     exp_avg: Array  # m
     exp_avg_sq: Nonnegative  # v
-    norm: PerLayer  # R; None unless keep_norm="first"
+    norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
 def shapes(h: Any, shape: Shape) -> State:

@@ -39,6 +39,7 @@ from layerwise.rules.parts import (
     Trust,
     add,
     choose,
+    clipped,
     final,
     floored,
     is_zero,
@@ -112,7 +113,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from _normalized(xp, ready(xp, g, h, now))
+    g = yield from _normalized(xp, (yield from clipped(xp, ready(xp, g, h, now), h)))
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     v_hat = k.c2 * v

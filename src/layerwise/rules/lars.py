@@ -31,7 +31,6 @@ from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise.checks import NONE, number, one_of, pair
-from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import (
     OFF,
     Caution,
@@ -45,6 +44,7 @@ from layerwise.hyper import (
     option,
     weight_decay_option,
 )
+from layerwise.momentum import HeavyBall, dampening_option, momentum_option, nesterov_option
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped, Sum
 from layerwise.rules.parts import (
     Trust,
@@ -53,12 +53,12 @@ from layerwise.rules.parts import (
     cautious,
     choose,
     clipped,
+    damped,
     first_norm,
     floored,
     is_one,
     is_zero,
     length,
-    one_like,
     ready,
     stretch,
     trust_of,
@@ -67,7 +67,7 @@ from layerwise.rules.parts import (
 
 
 @dataclass(frozen=True)
-class Lars(TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
+class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     """Options of LARS; docs/optimizers/lars.md gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
@@ -76,12 +76,7 @@ class Lars(TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
         1.0,
         "Learning rate; at 1 a tensor moves by trust_coefficient of its norm.",
     )
-    momentum: float = option(
-        0.9,
-        number(0, 1),
-        "Decay rate of the momentum buffer; 0 keeps none.",
-        "Pass a number such as momentum=0.9, or 0 for none.",
-    )
+    momentum: float = momentum_option(0.9)
     weight_decay: Scheduled = weight_decay_option()
     trust_coefficient: float = option(
         1e-3,
@@ -93,13 +88,8 @@ class Lars(TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     eps: float = option(
         0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
     )
-    nesterov: bool = flag(False, "Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.")
-    dampening: float = option(
-        0.0,
-        number(0, 1, to=True),
-        "Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.",
-        "Pass a number such as dampening=0.1, or 0 for none.",
-    )
+    nesterov: bool = nesterov_option()
+    dampening: float = dampening_option()
     norm: Literal["split", "decayed"] = option(
         "split",
         one_of("split", "decayed"),
@@ -116,27 +106,15 @@ class Lars(TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     )
     lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper) rather than outside.")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ContradictionError(
-                sentence(
-                    "nesterov",
-                    f"False with momentum={self.momentum} and dampening={self.dampening}",
-                    True,
-                    "It needs momentum > 0 and dampening=0.",
-                )
-            )
-
     @property
     def has_kernels(self) -> bool:
         more = bool(self.caution) + bool(self.keep_norm)
-        return more == 0 or (more == 1 and self.momentum > 0)
+        return more == 0 or (more == 1 and self.momentum > 0 and not self.nesterov)
 
 
 class State(NamedTuple):
     momentum_buffer: Array  # b; None without momentum
-    norm: PerLayer  # R; None unless keep_norm="first"
+    norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
 def shapes(h: Any, shape: Shape) -> State:
@@ -155,8 +133,6 @@ class Coefficients(NamedTuple):
     lr: Scalar  # u = lr·ratio·r
     damped: Scalar  # b ← mu·b + damped·u
     mu: Scalar
-    ahead: Scalar  # b + ahead·u, with mu·b for b, in place of b
-    carried: Scalar
     pace: Scalar  # p ← p − pace·b
     trust: Trust
 
@@ -173,18 +149,11 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         eps=h.eps,
         unit=lr if clips else 1.0,
         lr=lr if h.lr_in_momentum else 1.0,
-        damped=1.0 if is_zero(h.dampening) else _damped(xp, now.t, h),
+        damped=damped(xp, now.t, h.dampening),
         mu=h.momentum,
-        ahead=float(h.nesterov),
-        carried=h.momentum if h.nesterov else 1.0,
         pace=1.0 if h.lr_in_momentum else lr,
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
-
-
-def _damped(xp: Any, t: Scalar, h: Any) -> Scalar:
-    one = one_like(xp, t)
-    return choose(xp, t == 1, one, (1 - h.dampening) * one)
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
@@ -197,7 +166,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, stats = yield from _ratio(xp, p, g, r, k, h)
     u = k.lr * ratio * r
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
-    moved = b if is_zero(k.ahead) else add(xp, u if is_one(k.ahead) else k.ahead * u, k.carried, b)
+    moved = add(xp, u, k.mu, b) if h.nesterov else b
     if h.caution:
         moved, stats["agreeing"] = yield from cautious(xp, moved, g)
     kept = None if state.momentum_buffer is None else b

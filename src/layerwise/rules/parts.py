@@ -108,6 +108,14 @@ def mix(xp: Any, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
     return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + a * y
 
 
+def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
+    """Return the factor on what enters a momentum buffer: 1 in the first step, then 1 − dampening."""
+    if is_zero(dampening):
+        return 1.0
+    one = one_like(xp, t)
+    return choose(xp, t == 1, one, (1 - dampening) * one)
+
+
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
     """Return the state as the step leaves it. A namespace that computes a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state
@@ -160,15 +168,18 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
     """Return the gradient clipped by its own norm, and by the norm of all.
 
     g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
+
+    A rule without these options calls it all the same: its gradients may count in a norm that clips others.
     """
     if hasattr(xp, "clipped"):
         return (yield from xp.clipped(g))
-    if is_on(h.max_grad_norm_per_tensor):
+    own, model = getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
+    if is_on(own):
         (gg,) = yield (Squares(g),)
-        g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm_per_tensor, 1.0)
-    if is_on(h.max_grad_norm):
+        g = g / at_least(xp, length(xp, gg, g) / own, 1.0)
+    if is_on(model):
         (gg,) = yield (ModelSum(g),)
-        g = g / at_least(xp, length(xp, gg, g) / h.max_grad_norm, 1.0)
+        g = g / at_least(xp, length(xp, gg, g) / model, 1.0)
     return g
 
 

@@ -13,6 +13,7 @@
 from layerwise.torch import optimizers
 from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
+from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.tools._backward import step_in_backward
@@ -23,6 +24,7 @@ from layerwise.torch.tools._noise import NoiseScale
 from layerwise.torch.tools._schedule import scheduler
 
 __all__ = [
+    "Mixed",
     "NoiseScale",
     "ParamGroups",
     "convert",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError
 from layerwise.hyper import Hyper
-from layerwise.storage.options import wanted
 from layerwise.torch.sharding._agreeing import Agreeing
 from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._settings import proportional_rates
+from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
 from layerwise.torch.step._storage import report
 from layerwise.torch.step._turn import Due, Turn, params_of
 from layerwise.torch.tools import _schedule
@@ -27,7 +26,7 @@ class Answering(Agreeing):
     _skipped: int | Tensor
     _plans: dict[Tensor, Plan]
 
-    _rule: Any
+    _of_all: dict[str, Any]  # what was given once for all groups
     _plan_for: Callable[..., Plan]
     _settings_of: Callable[..., Hyper]
 
@@ -69,6 +68,11 @@ class Answering(Agreeing):
                 group["lr"] = rate
         self._begun_elsewhere = False
 
+    def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
+        """Return whether the whole optimizer was given this very value, which is no option of the group."""
+        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else self._groups.kinds.shared
+        return key in own and own[key] is value and key not in self._groups.known(group)
+
     def parameters(self) -> list[Tensor]:
         """Return all parameters, group by group."""
         return [p for p, _ in self._members()]
@@ -93,9 +97,9 @@ class Answering(Agreeing):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            h, want = self._settings_of(group), wanted(group, self._rule)
+            h, want = self._settings_of(group), self._groups.wanted(group)
             for p, name in self._named(number):
-                plan = self._plan_for(p, h, name)
+                plan = self._plan_for(p, group, h, name)
                 found[_apart(name, found)] = report(plan, p, self.state.get(p, {}), want)
         return found
 

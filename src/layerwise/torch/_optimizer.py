@@ -1,4 +1,4 @@
-"""The common part of `Lamb`, `Lars` and `Adafactor` as PyTorch optimizers."""
+"""The common part of all optimizers as PyTorch has them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
 from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
+from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
@@ -42,7 +43,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
 
 
 class Optimizer(Answering):
-    """A `torch.optim.Optimizer` that carries out a rule."""
+    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
     _rule: Any
     _hyper: type[Hyper]
@@ -50,8 +51,7 @@ class Optimizer(Answering):
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        self._groups = Groups(self._rule, self._hyper, given["differentiable"])
-        defaults = {name: given[name] for name in self._groups.known}
+        self._groups = Groups(self._kinds(given), given["differentiable"])
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"])
@@ -65,13 +65,17 @@ class Optimizer(Answering):
         self._begun_elsewhere = False
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
         self._skipped: int | Tensor = 0
-        self._groups.check(defaults)
+        self._groups.check_given()
         if given["fused"] is True and given["differentiable"]:
             allowed = "None or False when differentiable=True"
             raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
-        super().__init__(params, defaults)
+        super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
+
+    def _kinds(self, given: Mapping[str, Any]) -> Kinds:
+        """Return the rules that groups may have: the one of this class."""
+        return Kinds(Kind(self._rule, self._hyper, given))
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -92,8 +96,7 @@ class Optimizer(Answering):
         self._resolves = False
         self._axes = None
         for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+            group.update(self._groups.filled({**self.defaults, **group}))
             self._groups.complete(group)
 
     # ---- groups
@@ -105,10 +108,10 @@ class Optimizer(Answering):
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
-        group = {key: x for key, x in param_group.items() if not self._repeats(key, x)}
+        group = {key: x for key, x in param_group.items() if not self._repeats(key, x, param_group)}
         self._groups.check_keys(group)
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
-        group = {**self.defaults, **group}
+        group = self._groups.filled({**self.defaults, **group})
         self._groups.check(group)
         self._groups.complete(group)
         super().add_param_group({**group, **dict.fromkeys(given)})
@@ -118,11 +121,6 @@ class Optimizer(Answering):
         except Exception:
             self.param_groups.pop()
             raise
-
-    def _repeats(self, key: str, value: Any) -> bool:
-        """Return whether the whole optimizer was given this very value."""
-        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else {}
-        return key in own and own[key] is value
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
@@ -179,7 +177,11 @@ class Optimizer(Answering):
             settings = [self._groups.counted(h) for h in settings]
         given = [with_gradients(group["params"]) for _, group in groups]
         each = zip(groups, settings, given, strict=True)
-        return [Due(*one, h, wanted(one[1], self._rule), *both) for one, h, both in each if both[0]]
+        return [self._due_of(*one, h, *both) for one, h, both in each if both[0]]
+
+    def _due_of(self, number: int, group: dict[str, Any], h: Hyper, params: list[Tensor], grads: list[Tensor]) -> Due:
+        rule = self._groups.rule_of(group)
+        return Due(number, group, rule, h, wanted(group, rule), params, grads)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def _step_due(self, dues: Sequence[Due]) -> None:
@@ -290,13 +292,13 @@ class Optimizer(Answering):
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = self._plan_for(p, due.h, name)
-        _state.check_kept(plan, self._rule, p, self.state.get(p, {}))
+            plan = self._plan_for(p, due.group, due.h, name)
+        _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
-    def _plan_for(self, p: Tensor, h: Hyper, name: str) -> Plan:
-        """Return the plan of this parameter's step with these settings."""
-        return plan_of(self._rule, p, h, name, self._by_name(name))
+    def _plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
+        """Return the plan of the step that a parameter takes in a group, with these settings."""
+        return plan_of(self._groups.rule_of(group), p, h, name, self._by_name(name))
 
     def _prepare(self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool) -> Turn:
         self._warn_of_layouts(dues, plans)
@@ -307,11 +309,11 @@ class Optimizer(Answering):
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
-                _state.ready(self.state[p], p, plan, self._rule, due.want, where)
+                _state.ready(self.state[p], p, plan, due.want, where)
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))
-        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._rule, self._agreement())
+        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._agreement())
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""

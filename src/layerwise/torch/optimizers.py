@@ -15,12 +15,14 @@ from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
+from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
+from layerwise.rules import sgd as sgd_rule
 from layerwise.rules import sinkgd as sinkgd_rule
 from layerwise.rules import stableadamw as stableadamw_rule
 from layerwise.torch._optimizer import Optimizer
@@ -34,8 +36,10 @@ Split = Blocks | int | Literal["each"]
 BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
 __all__ = [
+    "SGD",
     "Adafactor",
     "AdamMini",
+    "AdamW",
     "Came",
     "Lamb",
     "Lans",
@@ -197,6 +201,78 @@ class AdamMini(Optimizer):
         weight_decay: Rate = 0.0,
         *,
         eps_root: float = 0.0,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class AdamW(Optimizer):
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+
+    docs/optimizers/adamw.md has the formula with every option in its place, docs/pytorch.md the rest.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        betas: Decay rates of the first moment m and of the second moment v.
+        eps: Added to the denominator of the step, outside the root.
+        weight_decay: Weight decay λ.
+        eps_root: Added inside the root of the denominator.
+        decay: Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").
+        nesterov: Use Nesterov's momentum, as NAdam.
+        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
+            it needs named_parameters().
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+            available.
+    """
+
+    _rule, _hyper = adamw_rule, adamw_rule.AdamW
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: Rate = 0.01,
+        *,
+        eps_root: float = 0.0,
+        decay: Literal["decoupled", "l2"] = "decoupled",
+        nesterov: bool = False,
+        momentum_dtype: Any = None,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,
@@ -686,6 +762,76 @@ class ScaleSGD(Optimizer):
         scale: float = 1.0,
         eps: float = 1e-08,
         dims: Any = "first",
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class SGD(Optimizer):
+    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+
+    docs/optimizers/sgd.md has the formula with every option in its place, docs/pytorch.md the rest.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        momentum: Decay rate of the momentum buffer; 0 keeps none.
+        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
+        weight_decay: Weight decay λ.
+        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
+        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").
+        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
+            off.
+        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
+            off.
+        maximize: Climb instead of descend: the gradient is negated first.
+        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
+            it needs named_parameters().
+        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
+            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
+        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
+            that `state_dtype` or a checkpoint has in bfloat16.
+        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from its names; None is as the arithmetic has it, or as a checkpoint brought it.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+            available.
+    """
+
+    _rule, _hyper = sgd_rule, sgd_rule.SGD
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.001,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: Rate = 0.0,
+        *,
+        nesterov: bool = False,
+        decay: Literal["l2", "decoupled"] = "l2",
+        momentum_dtype: Any = None,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

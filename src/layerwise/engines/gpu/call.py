@@ -91,7 +91,7 @@ class Tables:
         self.sums = torch.zeros((max(1, *sums), layers.n), **real)
         self.clips = torch.ones(layers.n, **real)  # what gradients are divided by
         self.answers = self.shared.answers
-        self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "max_grad_norm"))
+        self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "model_bound"))
         self.bounded = self.own is not None or self.model is not None
         self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.kernels = Kernels()

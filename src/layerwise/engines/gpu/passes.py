@@ -68,7 +68,9 @@ class Passes:
         for number in range(self.rounds):
             self.measure(call, number)
             self._answer(call, number)
-        if call.others is not None and not self.rounds:  # all meet, even if nothing is asked
+        if (
+            call.others is not None and not self.rounds and not self.tables.bounded
+        ):  # all meet, even if nothing is asked
             call.others.add_up((), self.tables.sums.new_zeros(0))
         for spans in self.spans:
             if not spans.program.rounds:

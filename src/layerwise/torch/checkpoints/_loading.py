@@ -12,12 +12,14 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.hyper import in_words
-from layerwise.storage.options import SCALE, wanted
+from layerwise.storage.options import SCALE
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state, _storage
+from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._settings import RATES
 
+ALWAYS = ("capturable",)  # what torch asks of a group
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
 
@@ -40,7 +42,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
         for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error
             warnings.warn(warning, stacklevel=7)
         groups = [
-            {"params": keys, "capturable": group["capturable"]}
+            {"params": keys, **{key: group[key] for key in (*ALWAYS, RULE) if key in group}}
             for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)
         ]
         return {**loaded, "state": taken[0].state, "param_groups": groups}
@@ -67,18 +69,20 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     """Return the checkpoint in the form to take over, or raise if the optimizer cannot go on from it."""
     _check_form(loaded)
     ours = optimizer.param_groups
-    _origin.check(optimizer._hyper, loaded["param_groups"])
+    _origin.check(optimizer._groups.kinds.may_write(), loaded["param_groups"])
     named = [optimizer._named(i) for i in range(len(ours))]
     found = _matched(ours, named, loaded)
     sources = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
     state: dict[Any, dict[str, Any]] = {}
-    for group, source, members, names in zip(ours, sources, found, named, strict=True):
+    for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
+        kind = optimizer._groups.kinds.of(group)
+        _origin.check_group(number, kind.hyper, [saved for saved, _ in members])
         _check_rates(optimizer, group, source)
         h = optimizer._settings_of({**group, **_moved(group, source)})
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(optimizer._plan_for(p, h, name), optimizer._rule, one)
+                state[key] = _state.checked(optimizer._plan_for(p, group, h, name), one)
                 _convert_momentum(name, state[key], source, h)
     due = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
@@ -103,7 +107,7 @@ def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]
 
 def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return our group with the checkpoint's values of what schedulers move, and of what is no option of ours."""
-    not_taken = {*optimizer.defaults, *_origin.MEANING, "params", "param_names"}
+    not_taken = {*optimizer._groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
     others = {name: x for name, x in saved.items() if name not in not_taken}
     own = {name: x for name, x in group.items() if name != "params"}
     return {**own, **deepcopy(others), **_moved(group, saved)}
@@ -159,13 +163,13 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
 
 def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any], h: Any) -> None:
     """Put LARS's momentum in the form in which this optimizer keeps it: with lr in it, or without."""
-    buffer = state.get("momentum_buffer")
-    if buffer is not None and saved.get(CONVERTED, h.lr_in_momentum) != h.lr_in_momentum:
+    buffer, within = state.get("momentum_buffer"), getattr(h, CONVERTED, False)
+    if buffer is not None and saved.get(CONVERTED, within) != within:
         scale = "momentum_buffer" + SCALE
         # Of a number in 8 bits the root is stored, in units of its scale.
         key, root = ("momentum_buffer", 1.0) if scale not in state else (scale, 0.5)
-        lr = _state.checked_lr(name, saved.get("lr", 0), h.lr_in_momentum) ** root
-        state[key] = state[key] * lr if h.lr_in_momentum else state[key] / lr
+        lr = _state.checked_lr(name, saved.get("lr", 0), within) ** root
+        state[key] = state[key] * lr if within else state[key] / lr
 
 
 def _own(optimizer: Any, taken: Taken) -> None:
@@ -181,19 +185,19 @@ def _own(optimizer: Any, taken: Taken) -> None:
             device = optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
     for number, group in enumerate(optimizer.param_groups):
-        want = wanted(group, optimizer._rule)
+        want = optimizer._groups.wanted(group)
         h = optimizer._settings_of(group)
         for p, name in optimizer._named(number):
             if p in optimizer.state:
-                plan = optimizer._plan_for(p, h, name)
+                plan = optimizer._plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
-                _storage.put_state_in_form(optimizer.state[p], plan, optimizer._rule, p, want)
+                _storage.put_state_in_form(optimizer.state[p], plan, p, want)
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     differing = {}
     for group, saved in zip(optimizer.param_groups, sources, strict=True):
-        for name in optimizer.defaults:
+        for name in optimizer._groups.known(group):
             converted = name == CONVERTED and "momentum" in group
             if name in (*MOVED, *AS_GIVEN) or name not in saved or converted:
                 continue

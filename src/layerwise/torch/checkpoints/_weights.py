@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, StateError, sentence
-from layerwise.storage.options import MASTER, REMAINDER, wanted
+from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.step import _state
@@ -89,13 +89,13 @@ def _owners(optimizer: Optimizer) -> Iterable[tuple[Tensor, tuple[Optimizer, dic
 
 
 def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], name: str) -> None:
-    want = wanted(group, optimizer._rule)
+    want = optimizer._groups.wanted(group)
     if not want.master and not _is_held(optimizer.state.get(p, {})):
         return
-    plan: Plan = optimizer._plan_for(p, optimizer._settings_of(group), name)
+    plan: Plan = optimizer._plan_for(p, group, optimizer._settings_of(group), name)
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
-        _state.ready(optimizer.state[p], p, plan, optimizer._rule, want, group["capturable"])
+        _state.ready(optimizer.state[p], p, plan, want, group["capturable"])
         put_weights_in_form(optimizer.state[p], p, want.master)
         set_full_weight(p, optimizer.state[p], value.to(p.device))
 

@@ -26,6 +26,7 @@ class Plan:
     """The plan of one parameter's step."""
 
     name: str
+    rule: Any
     h: Hyper
     shape: torch.Size
     dtype: torch.dtype
@@ -76,9 +77,7 @@ class Plan:
             loaded = spec.redistribute(placements=placements)
         return loaded
 
-    def jobs(
-        self, rule: Any, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]
-    ) -> Iterator[Job]:
+    def jobs(self, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]) -> Iterator[Job]:
         """Yield the jobs of the parameter for an engine."""
         stored = {key: local(state[key]) for key, shape in self.state_shapes.items() if shape is not None}
         stepped = local(state.get("master", p))
@@ -88,9 +87,9 @@ class Plan:
             for key, kept in self.kept.items():
                 along = kept is None or part is None or kept[part.axis]
                 fields.append(None if kept is None else one.view(stored[key], along))
-            made, cut = rule.State(*fields), (one.axes, None if one.along is None else part)
+            made, cut = self.rule.State(*fields), (one.axes, None if one.along is None else part)
             where = one.piece.block_dims, one.shape, one.parts, cut
-            yield Job(rule, one.piece.h, one.view(stepped), made, *where, storage(one))
+            yield Job(self.rule, one.piece.h, one.view(stepped), made, *where, storage(one))
 
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
@@ -114,4 +113,4 @@ def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Blocks | None) ->
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))
     kept = dict(zip(fields, kept_dims(rule, layout, len(shape)), strict=True))
     alike = elementwise(rule, layout, len(shape))
-    return Plan(name, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept, alike)
+    return Plan(name, rule, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept, alike)

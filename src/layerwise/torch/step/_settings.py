@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,11 +12,13 @@ from torch import Tensor
 
 from layerwise import arguments, checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Hyper, options_in_order
+from layerwise.hyper import Hyper
+from layerwise.keywords import meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import check_fits, wanted
+from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._formats import as_plain, check_followed
+from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
@@ -25,8 +26,7 @@ RATES = {
     "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
 }
 RATE = checks.number(0)
-SWITCHES = arguments.OF_GROUP
-# The options given once for all groups, and those that any of the three optimizers takes.
+# The options given once for all groups, and those that any optimizer takes.
 NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
@@ -35,34 +35,54 @@ MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 class Groups:
     """Judges the groups of one optimizer, and remembers the hyperparameters made of them."""
 
-    def __init__(self, rule: Any, h: type[Hyper], differentiable: bool) -> None:
-        self._rule, self._hyper, self.differentiable = rule, h, differentiable
-        self._without_lr = h.__dataclass_fields__["lr"].default is None
-        self.options = options_in_order(h)
-        self.known = (*self.options, *SWITCHES)
+    def __init__(self, kinds: Kinds, differentiable: bool) -> None:
+        self.kinds, self.differentiable = kinds, differentiable
         self._made: dict[Hashable, Hyper] = {}
 
     def __reduce__(self) -> Any:
-        return _groups, (
-            self._rule.__name__,
-            self._hyper,
-            self.differentiable,
-        )  # what it remembers may have keys that cannot be pickled
+        return Groups, (self.kinds, self.differentiable)  # what it remembers may have keys that cannot be pickled
+
+    def rule_of(self, group: Mapping[str, Any]) -> Any:
+        """Return the rule of a group."""
+        return self.kinds.of(group).rule
+
+    def wanted(self, group: Mapping[str, Any]) -> Wanted:
+        """Return how a group wants weights and state to be stored."""
+        return wanted(group, self.kinds.of(group).rule)
+
+    def known(self, group: Mapping[str, Any]) -> Sequence[str]:
+        """Return the names of all options that a group has."""
+        return self.kinds.of(group).known
+
+    def filled(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group with every option of its rule."""
+        return {**self.kinds.of(group).defaults, **self.kinds.named(group)}
+
+    def check_given(self) -> None:
+        """Raise where the options that were given for all groups are wrong, whether or not a group takes them."""
+        self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group says something that would go unheard."""
-        for key in group.keys() - {*self.known, "params", "param_names"}:
+        kind = self.kinds.of(group)
+        known = (*kind.known, *self.kinds.keys)
+        for key in group.keys() - {*known, "params", "param_names"}:
             if key in (*NOT_OF_A_GROUP, "foreach"):
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
                 )
+            if key == RULE:
+                own = kind.hyper.optimizer
+                raise HyperparameterError(
+                    f"`{RULE}` is for groups of layerwise.torch.Mixed. In {own} every group has the rule of {own}."
+                )
             if key == "lr_scale" and is_by_name(group[key]):  # as a number it is for schedulers of others
                 raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
             if key in ALL_OPTIONS:
-                raise HyperparameterError(
-                    f"`{key}` is no option of {self._hyper.optimizer}. Leave it out of the group."
-                )
-            if close := get_close_matches(str(key), self.known, n=1, cutoff=0.75):
+                hint = meant(key, kind.options, cutoff=0.75)
+                way_out = hint if hint.startswith("Is ") else "Leave it out of the group."
+                raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
+            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
                 raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
@@ -70,7 +90,7 @@ class Groups:
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
-        want = wanted(group, self._rule)
+        want = self.wanted(group)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -110,13 +130,14 @@ class Groups:
 
     def settings(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, checked; made once for as long as they stay the same."""
+        kind = self.kinds.of(group)
         for name, way_out in RATES.items():
-            _check_rate(name, group[name], way_out, optional=name == "lr" and self._without_lr)
+            _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
         lr = group["lr"]
-        static = {name: group[name] for name in self.options if name not in RATES}
-        key = (lr is None, *map(_hashable, static.values()))
+        static = _static(kind, group)
+        key = (kind.hyper.optimizer, lr is None, *map(_hashable, static.values()))
         if key not in self._made:
-            made: Any = self._hyper
+            made: Any = kind.hyper
             on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
             h = made(lr=0.0 if on_device else lr, **static)
             self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
@@ -140,13 +161,20 @@ class Groups:
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
-        if h.asks_of_model:
-            return h
-        return self._made.setdefault(("counted", h), h.settled(max_grad_norm=float("inf")))
+        return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
 
 
-def _groups(rule: str, h: type[Hyper], differentiable: bool) -> Groups:
-    return Groups(import_module(rule), h, differentiable)
+def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a group that are no rates."""
+    try:
+        return {name: group[name] for name in kind.options if name not in RATES}
+    except KeyError as missing:
+        if RULE not in group:
+            raise
+        raise HyperparameterError(
+            f"a group with the rule {kind.hyper.optimizer} lacks its option {missing}. A group that changes its rule "
+            "needs all options of the new one: take them from a group that was made with it."
+        ) from None
 
 
 def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) -> list[Any]:

@@ -58,7 +58,7 @@ def _check_there(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
-def ready(state: State, p: Tensor, plan: Plan, rule: Any, want: Wanted, on_device: bool) -> None:
+def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) -> None:
     """Make what of the parameter's state is not there yet."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
@@ -67,7 +67,7 @@ def ready(state: State, p: Tensor, plan: Plan, rule: Any, want: Wanted, on_devic
         state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    put_state_in_form(state, plan, rule, p, want)
+    put_state_in_form(state, plan, p, want)
     put_weights_in_form(state, p, want.master)
 
 
@@ -99,14 +99,20 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-def check_kept(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any]) -> None:
+def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
     for key, x in state.items():
         is_number = key == "step" and not isinstance(x, Tensor)
-        if not is_number and (why := _unusable(plan, rule, key, x, p)):
+        if not is_number and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
         if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
             as_step(plan.name, x)
+    own = {*plan.rule.State._fields, *OTHERS}
+    if others := [key for key in state if key not in own and key.removesuffix(SCALE) not in own]:
+        raise StateError(
+            f"{others[0]!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the "
+            "state of the rule before with clear_state(), or give its group that rule again."
+        )
     for key in state.keys() - {"step"}:
         if is_dtensor(state[key]) != (plan.cut is not None):
             kind = "a plain tensor" if plan.cut is None else "a DTensor"
@@ -119,7 +125,7 @@ def check_kept(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any]) -> No
     check_shapes(plan.name, state, shapes_of(plan, state))
 
 
-def _unusable(plan: Plan, rule: Any, key: str, x: Any, p: Tensor) -> str:
+def _unusable(plan: Plan, key: str, x: Any, p: Tensor) -> str:
     """Say why a part of the state cannot be stepped with, if so."""
     wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
@@ -127,8 +133,8 @@ def _unusable(plan: Plan, rule: Any, key: str, x: Any, p: Tensor) -> str:
     if key == "step":
         fits = x.numel() == 1 and not x.is_complex()
     else:
-        wanted = f"{_stored_as(plan, rule, key)} on {p.device}"
-        fits = _is_stored(plan, rule, key, x) and x.device == p.device
+        wanted = f"{_stored_as(plan, key)} on {p.device}"
+        fits = _is_stored(plan, key, x) and x.device == p.device
     if not fits:
         return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
     if why := unreadable(x):
@@ -137,23 +143,23 @@ def _unusable(plan: Plan, rule: Any, key: str, x: Any, p: Tensor) -> str:
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
-def _is_stored(plan: Plan, rule: Any, key: str, x: Tensor) -> bool:
+def _is_stored(plan: Plan, key: str, x: Tensor) -> bool:
     """Return whether a part of the state is of a dtype in which it can be stored."""
     if key == REMAINDER:
         return x.dtype in REMAINDERS.values() and plan.dtype in LOW
     if x.dtype not in CODES:
         return x.dtype in FLOATING
-    return is_alike(plan, key) and x.dtype == codes_of(rule, key)
+    return is_alike(plan, key) and x.dtype == codes_of(plan.rule, key)
 
 
-def _stored_as(plan: Plan, rule: Any, key: str) -> str:
+def _stored_as(plan: Plan, key: str) -> str:
     """Return the dtypes in which a part of the state can be stored, in words."""
     if key == REMAINDER:
         if plan.dtype in LOW:
             return "an int16 or int8 tensor"
         whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
         return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
-    codes = f", or its 8-bit codes in {codes_of(rule, key)}" if is_alike(plan, key) else ""
+    codes = f", or its 8-bit codes in {codes_of(plan.rule, key)}" if is_alike(plan, key) else ""
     return f"a tensor of 16 to 64 bit floats{codes}"
 
 
@@ -173,13 +179,13 @@ def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple
             )
 
 
-def _check_values(plan: Plan, rule: Any, key: str, value: Any) -> None:
+def _check_values(plan: Plan, key: str, value: Any) -> None:
     """Raise unless this is a tensor of numbers to go on from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
-    if not isinstance(value, Tensor) or not _is_stored(plan, rule, key, value):
+    if not isinstance(value, Tensor) or not _is_stored(plan, key, value):
         kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
-        allowed = _stored_as(plan, rule, key)
+        allowed = _stored_as(plan, key)
         raise StateError(f"{key!r} of {plan.name} must be {allowed}, but is {kind}. {WAY_OUT}")
 
 
@@ -193,7 +199,7 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, rule: Any, state: Any) -> State:
+def checked(plan: Plan, state: Any) -> State:
     """Return a loaded state, if it fits its parameter."""
     name = plan.name
     if not isinstance(state, Mapping):
@@ -208,21 +214,21 @@ def checked(plan: Plan, rule: Any, state: Any) -> State:
             f"{WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
-        _check_values(plan, rule, key, state[key])
+        _check_values(plan, key, state[key])
         _check_there(name, key, state[key])
     check_shapes(name, state, shapes_of(plan, state))
     if scales and why_not_grouped(plan):
-        state = _ungrouped(plan, rule, state)
+        state = _ungrouped(plan, state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}
 
 
-def _ungrouped(plan: Plan, rule: Any, state: State) -> State:
+def _ungrouped(plan: Plan, state: State) -> State:
     """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
 
     If they are cut already, some other way, the ranks gather them first.
     """
     codes = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key + SCALE in state}
     scales = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key.endswith(SCALE)}
-    fields = {key: as_numbers({**codes, **scales}, key, is_signed(rule, key)) for key in codes}
+    fields = {key: as_numbers({**codes, **scales}, key, is_signed(plan.rule, key)) for key in codes}
     return {**{key: x for key, x in state.items() if key not in scales}, **fields}

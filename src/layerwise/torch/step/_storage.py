@@ -34,7 +34,7 @@ def is_group(x: Any) -> bool:
 # ---- making and converting
 
 
-def made(plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> State:
+def made(plan: Plan, key: str, p: Tensor, dtype: str) -> State:
     """Return a field as it is at the start, with its scales."""
     if dtype != "int8":
         return {key: plan.zeros(key, p, getattr(torch, dtype))}
@@ -42,7 +42,7 @@ def made(plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> State:
     scale = torch.zeros(here, dtype=torch.float32, device=p.device)
     if plan.cut is not None:
         scale = plan.cut.wrapped(scale, whole, tuple(d < len(whole) for d in range(len(plan.shape))))
-    return {key: plan.zeros(key, p, codes_of(rule, key)), key + SCALE: scale}
+    return {key: plan.zeros(key, p, codes_of(plan.rule, key)), key + SCALE: scale}
 
 
 def as_numbers(state: Mapping[str, Any], key: str, signed: bool) -> Tensor:
@@ -58,27 +58,27 @@ def _whole(array: Tensor, form: Format) -> Stored:
     return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), BITS)
 
 
-def put_state_in_form(state: State, plan: Plan, rule: Any, p: Tensor, want: Wanted) -> None:
+def put_state_in_form(state: State, plan: Plan, p: Tensor, want: Wanted) -> None:
     """Make what of a parameter's state is not there yet, and convert what is stored in another form than is wanted."""
     for key, shape in plan.state_shapes.items():
         if shape is None:
             continue
         if key not in state:
-            state.update(made(plan, rule, key, p, format_of(plan, key, p, want).dtype))
+            state.update(made(plan, key, p, format_of(plan, key, p, want).dtype))
         elif key in want.state:
-            _convert(state, plan, rule, key, p, format_of(plan, key, p, want).dtype)
+            _convert(state, plan, key, p, format_of(plan, key, p, want).dtype)
 
 
-def _convert(state: State, plan: Plan, rule: Any, key: str, p: Tensor, dtype: str) -> None:
+def _convert(state: State, plan: Plan, key: str, p: Tensor, dtype: str) -> None:
     before: Tensor = state[key]
     if dtype == ("int8" if is_group(before) else named(before.dtype)):
         return
-    numbers = local(as_numbers(state, key, is_signed(rule, key)))
-    found = made(plan, rule, key, p, dtype)
+    numbers = local(as_numbers(state, key, is_signed(plan.rule, key)))
+    found = made(plan, key, p, dtype)
     here = local(found[key])
     if is_group(here):
         scale = local(found[key + SCALE])
-        codes, scales = _whole(here, Format(scale, None, is_signed(rule, key))).encode(numbers, 0)
+        codes, scales = _whole(here, Format(scale, None, is_signed(plan.rule, key))).encode(numbers, 0)
         here.copy_(codes)
         scale.copy_(scales)
     else:
@@ -203,7 +203,7 @@ def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
 
 
 def storage_of(
-    plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: Wanted, held: Held, index: Callable[[], Index]
+    plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted, held: Held, index: Callable[[], Index]
 ) -> Storage | None:
     """Return how the arrays of one job are stored; None where all are plain and rounded to nearest."""
     name = without_wrappers(plan.name)
@@ -214,7 +214,7 @@ def storage_of(
         rest = local(state[REMAINDER]) if REMAINDER in state else None
         key = key_of(want.seed, name, WEIGHTS) if drawn else None
         weights = Format(None if rest is None else held.view(rest), key)
-    fields = [_field(plan, rule, key, state, want, held, name) for key in rule.State._fields]
+    fields = [_field(plan, key, state, want, held, name) for key in plan.rule.State._fields]
     formats = (weights, *fields)
     if all(one is None for one in formats):
         return None
@@ -228,16 +228,14 @@ def _kept(state: Mapping[str, Any]) -> int:
     return torch.iinfo(state[REMAINDER].dtype).bits if REMAINDER in state else 0
 
 
-def _field(
-    plan: Plan, rule: Any, key: str, state: Mapping[str, Any], want: Wanted, held: Held, name: str
-) -> Format | None:
+def _field(plan: Plan, key: str, state: Mapping[str, Any], want: Wanted, held: Held, name: str) -> Format | None:
     value = state.get(key)
     if value is None or plan.state_shapes[key] is None:
         return None
     if is_group(value):
         scale = local(state[key + SCALE])
         rows = blocks_cut_rows(len(plan.shape), held.piece.part)
-        return Format(held.view(scale) if rows else scale, None, is_signed(rule, key))
+        return Format(held.view(scale) if rows else scale, None, is_signed(plan.rule, key))
     draws = want.draws_state(key, named(value.dtype), plan.h.state_dtypes().get(key))
     if value.dtype in LOW and is_alike(plan, key) and draws:
         return Format(None, key_of(want.seed, name, key))

@@ -33,6 +33,7 @@ class Due(NamedTuple):
 
     number: int
     group: dict[str, Any]
+    rule: Any
     h: Hyper
     want: Wanted
     params: list[Tensor]
@@ -87,7 +88,6 @@ class Turn:
         states: States,
         on_device: bool,
         prepare: Callable[..., Prepared],
-        rule: Any,
         agreement: Agreement | None = None,
     ) -> None:
         self.params, self._here = list(params_of(dues)), here[0]
@@ -104,7 +104,7 @@ class Turn:
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         wants = [due.want for due in dues for _ in due.params]
         each = zip(self.params, plans, self.states, wants, strict=True)
-        jobs = [job for p, plan, state, want in each for job in _jobs(plan, rule, p, state, want)]
+        jobs = [job for p, plan, state, want in each for job in _jobs(plan, p, state, want)]
         self._jobs, self._prepare = jobs, prepare
         self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
         self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
@@ -207,9 +207,9 @@ class Turn:
             yield p, plan.name, summary(found, plan.layout.pieces)
 
 
-def _jobs(plan: Plan, rule: Any, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
+def _jobs(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
     index = cache(partial(_storage.index_here, plan, p))
-    return plan.jobs(rule, p, state, partial(_storage.storage_of, plan, rule, p, state, want, index=index))
+    return plan.jobs(p, state, partial(_storage.storage_of, plan, p, state, want, index=index))
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
@@ -236,6 +236,7 @@ def _words(
     """Return the changing inputs of the step in words, to name those that differ on another process."""
     words: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
+        words[f"the rule of {plan.name!r}"] = plan.h.optimizer
         words[f"the step of {plan.name!r}"] = now.t
         words[f"lr of {plan.name!r}"], words[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
         words |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}

@@ -14,10 +14,8 @@ from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
-from layerwise.storage.options import wanted
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.step._turn import Due
 
 
 class InBackward:
@@ -53,7 +51,7 @@ class InBackward:
                 group = optimizer.param_groups[number]
                 h = optimizer._settings_of(group)
                 _refuse(h)
-                optimizer._step_due([Due(number, group, h, wanted(group, optimizer._rule), [p], [g])])
+                optimizer._step_due([optimizer._due_of(number, group, h, [p], [g])])
                 p.grad = None
 
         return step
@@ -105,7 +103,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
-            sentence("optimizer", "a Lamb, Lars or Adafactor itself", optimizer, "What wraps one steps by itself.")
+            sentence("optimizer", "one of layerwise.torch itself", optimizer, "What wraps one steps by itself.")
         )
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.names import check_matched, matches
+from layerwise.registry import ENTRIES
+from layerwise.torch.step._kinds import RULE, name_of
 
 Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
 
@@ -30,14 +32,22 @@ class ParamGroups(list[dict[str, Any]]):
     """Parameter groups for an optimizer; print them to see the group of each parameter."""
 
     def __str__(self) -> str:
-        rows = [("parameter", "shape", "weight decay", "trust ratio")]
+        rows = [["parameter", "shape", "weight decay", "trust ratio"]]
+        named = any(RULE in group for group in self)
         for group in self:
             decay = "none" if group.get("weight_decay") == 0 else "yes"
-            adapt = "no" if group.get("adapt") is False else "yes"
-            members = group["params"]
-            rows += [(name, "×".join(map(str, p.shape)) or "scalar", decay, adapt) for name, p in members]
+            adapt = "no" if group.get("adapt") is False or _has_no_ratio(group) else "yes"
+            rows += [[name, "×".join(map(str, p.shape)) or "scalar", decay, adapt] for name, p in group["params"]]
+        if named:
+            rules = ["rule", *(group[RULE] for group in self for _ in group["params"])]
+            rows = [[*row, rule] for row, rule in zip(rows, rules, strict=True)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _has_no_ratio(group: Mapping[str, Any]) -> bool:
+    """Return whether the rule of a group takes no norm of its weights."""
+    return RULE in group and not {"adapt", "scale_parameter"} & {*ENTRIES[group[RULE]].hyper.__dataclass_fields__}
 
 
 def param_groups(
@@ -45,6 +55,9 @@ def param_groups(
     *,
     no_decay: Iterable[Matcher] = ("bias", "norm"),
     no_adapt: Iterable[Matcher] = (),
+    rule: str | type | None = None,
+    others: str | type | Mapping[str, Any] | None = None,
+    other_params: Iterable[Matcher] = ("bias", "norm", "embedding"),
     **options: Any,
 ) -> ParamGroups:
     """Return the model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
@@ -52,35 +65,59 @@ def param_groups(
     A parameter that several modules share is there once, under its first name, and matches if any of them does.
     `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is
     `layerwise.optional(pattern)`.
+
+    For `Mixed`, `rule` is the rule of all groups, and `others` another for the parameters that match `other_params`:
+    its name, or a mapping with its name and its options, such as {"rule": "adamw", "lr": 3e-4}. `options` and
+    `no_adapt` are then for the first rule alone.
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
             f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself, of whose "
             "modules the rules speak."
         )
-    no_decay, no_adapt = _listed("no_decay", no_decay), _listed("no_adapt", no_adapt)
-    tests = [_test("no_decay", no_decay), _test("no_adapt", no_adapt)]
+    first, second = _rules(rule, others, options)
+    given = {"no_decay": no_decay, "no_adapt": no_adapt, "other_params": () if second is None else other_params}
+    matchers = {argument: _listed(argument, one) for argument, one in given.items()}
+    tests = [_test(argument, one) for argument, one in matchers.items()]
+    places = _places(model)
+    names = [name for found in places.values() for name, _ in found]
+    for argument, ours in matchers.items():
+        check_matched(argument, [one for one in ours if isinstance(one, str) and one not in KINDS], names)
+    groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
+    for p, found in places.items():
+        decays, adapts, other = (not any(test(name, p, module) for name, module in found) for test in tests)
+        key = (not other, not decays, not adapts and other)
+        groups.setdefault(key, []).append((found[0][0], p))
+    return ParamGroups(
+        _group(members, second or {} if key[0] else first, *key[1:]) for key, members in sorted(groups.items())
+    )
+
+
+def _group(
+    members: list[tuple[str, Tensor]], options: Mapping[str, Any], no_decay: bool, no_ratio: bool
+) -> dict[str, Any]:
+    off = {**({"weight_decay": 0.0} if no_decay else {}), **({"adapt": False} if no_ratio else {})}
+    return {"params": members, **options, **off}
+
+
+def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
+    """Return by trainable parameter its names, each with the module that it is a parameter of."""
     places: dict[Tensor, list[tuple[str, nn.Module]]] = {}
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(prefix=prefix, recurse=False):
             if p.requires_grad:
                 places.setdefault(p, []).append((name, module))
-    names = [name for found in places.values() for name, _ in found]
-    for argument, matchers in (("no_decay", no_decay), ("no_adapt", no_adapt)):
-        check_matched(argument, [one for one in matchers if isinstance(one, str) and one not in KINDS], names)
-    groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
-    for p, found in places.items():
-        key = tuple(any(test(name, p, module) for name, module in found) for test in tests)
-        groups.setdefault(key, []).append((found[0][0], p))
-    off: tuple[dict[str, Any], ...] = ({"weight_decay": 0.0}, {"adapt": False})
-    return ParamGroups(
-        {
-            "params": members,
-            **options,
-            **{k: v for says, one in zip(key, off, strict=True) if says for k, v in one.items()},
-        }
-        for key, members in sorted(groups.items())
-    )
+    return places
+
+
+def _rules(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return the options of the groups of each rule."""
+    if others is None:
+        return {**({} if rule is None else {RULE: name_of(rule)}), **options}, None
+    if rule is None:
+        raise HyperparameterError(sentence("rule", "given beside others", None, 'Pass one such as rule="lamb".'))
+    own = dict(others) if isinstance(others, Mapping) else {RULE: others}
+    return {RULE: name_of(rule), **options}, {**own, RULE: name_of(own.get(RULE))}
 
 
 def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:

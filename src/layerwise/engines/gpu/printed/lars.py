@@ -24,8 +24,6 @@ from layerwise.engines.gpu.program import Program
     LR,
     DAMPED,
     MU,
-    AHEAD,
-    CARRIED,
     PACE,
     TRUST_MIN_NORM,
     TRUST_MAX_NORM,
@@ -34,7 +32,7 @@ from layerwise.engines.gpu.program import Program
     TRUST_HIGH,
     TRUST_UNDEFINED,
     TRUST_ADAPTS,
-) = columns(20)
+) = columns(18)
 
 
 @triton.jit
@@ -44,16 +42,14 @@ def lars_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, ahead, carried, pace, step)
+    return (l2, lam, lam_x, damped, mu, pace, step)
 
 
 @triton.jit
 def lars_terms(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, pace, step = k
+    l2, lam, lam_x, damped, mu, pace, step = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -61,14 +57,13 @@ def lars_terms(k, p, g, s):
 
 @triton.jit
 def lars_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, ahead, carried, pace, step = k
+    l2, lam, lam_x, damped, mu, pace, step = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p - pace * moved, b_)
+    return (p - pace * b_, b_)
 
 
 @triton.jit
@@ -108,32 +103,125 @@ def lars_report(k, S, n, old, to):
 
 
 @triton.jit
+def lars_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lam_x = tl.load(k + LAM_X).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    step = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, pace, step)
+
+
+@triton.jit
+def lars_nesterov_true_terms(k, p, g, s):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    g_ = g + l2 * p
+    x_ = g_ + lam_x * p
+    return (p, x_)
+
+
+@triton.jit
+def lars_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lam_x, damped, mu, pace, step = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = step * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_nesterov_true_answer(k, S, n, old, a):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_x = root(xx)
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(a + 0, tl.load(k + LR) * ratio__)
+
+
+@triton.jit
+def lars_nesterov_true_report(k, S, n, old, to):
+    pp = S[0]
+    xx = S[1]
+    norm_p = root(pp)
+    norm_x = root(xx)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
+    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
+    ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio__ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (f != 0.0), ratio_, tl.load(k + TRUST_UNDEFINED))
+    )
+    tl.store(to + 0, norm_p)
+    tl.store(to + 1, norm_x)
+    tl.store(to + 2, ratio__)
+
+
+@triton.jit
 def lars_adapt_false_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lr = tl.load(k + LR).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, ahead, carried, pace)
+    return (l2, lam, lr, damped, mu, pace)
 
 
 @triton.jit
 def lars_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, ahead, carried, pace = k
+    l2, lam, lr, damped, mu, pace = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = lr * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p - pace * moved, b_)
+    return (p - pace * b_, b_)
 
 
 @triton.jit
 def lars_adapt_false_report(k, S, n, old, to):
+    tl.store(to + 0, 1.0)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    moved = u + mu * b_
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_adapt_false_nesterov_true_report(k, S, n, old, to):
     tl.store(to + 0, 1.0)
 
 
@@ -144,17 +232,15 @@ def lars_caution_true_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size)
+    return (l2, lam, lam_x, damped, mu, pace, step, size)
 
 
 @triton.jit
 def lars_caution_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
+    l2, lam, lam_x, damped, mu, pace, step, size = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -162,29 +248,27 @@ def lars_caution_true_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_caution_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
+    l2, lam, lam_x, damped, mu, pace, step, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
     return (agrees,)
 
 
 @triton.jit
 def lars_caution_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, ahead, carried, pace, step, size = k
+    l2, lam, lam_x, damped, mu, pace, step, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    agrees = tl.where(((moved > 0.0) & (g_ > 0.0)) | ((moved < 0.0) & (g_ < 0.0)), 1.0, 0.0 * moved)
-    moved_ = moved * agrees / size
-    return (p - pace * moved_, b_)
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    moved = b_ * agrees / size
+    return (p - pace * moved, b_)
 
 
 @triton.jit
@@ -237,16 +321,14 @@ def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    return (l2, lam, lam_x, ahead, carried, pace, step)
+    return (l2, lam, lam_x, pace, step)
 
 
 @triton.jit
 def lars_without_momentum_buffer_terms(k, p, g, s):
-    l2, lam, lam_x, ahead, carried, pace, step = k
+    l2, lam, lam_x, pace, step = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -254,12 +336,11 @@ def lars_without_momentum_buffer_terms(k, p, g, s):
 
 @triton.jit
 def lars_without_momentum_buffer_apply(k, p, g, s, x):
-    l2, lam, lam_x, ahead, carried, pace, step = k
+    l2, lam, lam_x, pace, step = k
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
-    moved = ahead * u + carried * u
-    return (p - pace * moved,)
+    return (p - pace * u,)
 
 
 @triton.jit
@@ -303,20 +384,17 @@ def lars_without_momentum_buffer_adapt_false_values(k, a, COMPUTE: tl.constexpr)
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
     lr = tl.load(k + LR).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     pace = tl.load(k + PACE).to(COMPUTE)
-    return (l2, lam, lr, ahead, carried, pace)
+    return (l2, lam, lr, pace)
 
 
 @triton.jit
 def lars_without_momentum_buffer_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, ahead, carried, pace = k
+    l2, lam, lr, pace = k
     g_ = g + l2 * p
     r = g_ + lam * p
     u = lr * r
-    moved = ahead * u + carried * u
-    return (p - pace * moved,)
+    return (p - pace * u,)
 
 
 @triton.jit
@@ -331,17 +409,15 @@ def lars_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     more = tl.load(a + 1).to(COMPUTE)
     step_ = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_)
+    return (l2, lam, lam_x, damped, mu, step, more, step_)
 
 
 @triton.jit
 def lars_keep_norm_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -349,26 +425,24 @@ def lars_keep_norm_true_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_keep_norm_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p, moved, p * moved)
+    return (p, b_, p * b_)
 
 
 @triton.jit
 def lars_keep_norm_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p + more * p - step_ * moved, b_)
+    return (p + more * p - step_ * b_, b_)
 
 
 @triton.jit
@@ -437,17 +511,15 @@ def lars_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     lam_x = tl.load(k + LAM_X).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    ahead = tl.load(k + AHEAD).to(COMPUTE)
-    carried = tl.load(k + CARRIED).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     more = tl.load(a + 1).to(COMPUTE)
     step_ = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_)
+    return (l2, lam, lam_x, damped, mu, step, more, step_)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -455,26 +527,24 @@ def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p, moved, p * moved)
+    return (p, b_, p * b_)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, ahead, carried, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, step_ = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    moved = ahead * u + carried * b_
-    return (p + more * p - step_ * moved, b_)
+    return (p + more * p - step_ * b_, b_)
 
 
 @triton.jit
@@ -564,6 +634,23 @@ PROGRAMS = {
         report=lars_report,
         remember=None,
     ),
+    "LarsNesterovTrue": Program(
+        states=("momentum_buffer",),
+        layer_states=(),
+        rounds=(("Squares", "Squares"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_nesterov_true_values,
+        keep=None,
+        terms=(lars_nesterov_true_terms,),
+        apply=lars_nesterov_true_apply,
+        answers=(lars_nesterov_true_answer,),
+        report=lars_nesterov_true_report,
+        remember=None,
+    ),
     "LarsAdaptFalse": Program(
         states=("momentum_buffer",),
         layer_states=(),
@@ -579,6 +666,23 @@ PROGRAMS = {
         apply=lars_adapt_false_apply,
         answers=(),
         report=lars_adapt_false_report,
+        remember=None,
+    ),
+    "LarsAdaptFalseNesterovTrue": Program(
+        states=("momentum_buffer",),
+        layer_states=(),
+        rounds=(),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_adapt_false_nesterov_true_values,
+        keep=None,
+        terms=(),
+        apply=lars_adapt_false_nesterov_true_apply,
+        answers=(),
+        report=lars_adapt_false_nesterov_true_report,
         remember=None,
     ),
     "LarsCautionTrue": Program(

@@ -1,0 +1,64 @@
+"""The options of rules with a momentum, and what is checked and stored because of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from layerwise.checks import NONE, dtype, number
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import Hyper, flag, option
+
+
+def momentum_option(default: float) -> Any:
+    way_out = "Pass a number such as momentum=0.9, or 0 for none."
+    return option(default, number(0, 1), "Decay rate of the momentum buffer; 0 keeps none.", way_out)
+
+
+def dampening_option() -> Any:
+    return option(
+        0.0,
+        number(0, 1, to=True),
+        "Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.",
+        "Pass a number such as dampening=0.1, or 0 for none.",
+    )
+
+
+def nesterov_option() -> Any:
+    """Declare the switch of a rule with momentum and dampening; `HeavyBall` checks it beside these."""
+    return flag(False, "Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.")
+
+
+def momentum_dtype_option(optax: str) -> Any:
+    """Declare how a rule stores its momentum, which `StoredMomentum` hands to the fronts."""
+    return option(
+        None,
+        NONE | dtype("float16", "bfloat16", "float32", "float64"),
+        "The dtype that stores the momentum, or its name; None is that of the other state.",
+        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
+        optax=optax,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeavyBall(Hyper):
+    """The options `momentum`, `dampening` and `nesterov` of a rule, which have to go together."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own: Any = self
+        if own.nesterov and (own.momentum == 0 or own.dampening != 0):
+            allowed = f"False with momentum={own.momentum} and dampening={own.dampening}"
+            raise ContradictionError(sentence("nesterov", allowed, True, "It needs momentum > 0 and dampening=0."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMomentum(Hyper):
+    """The option `momentum_dtype` of a rule, which is about the part of its state with this name."""
+
+    momentum_field: ClassVar[str]
+    settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype",)
+
+    def state_dtypes(self) -> dict[str, str]:
+        own: Any = self
+        return {} if own.momentum_dtype is None else {self.momentum_field: own.momentum_dtype}

@@ -1,0 +1,269 @@
+"""Several optimizers that step the names of one model together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from layerwise.checks import FLAG, Refused, integer
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.hyper import ClippedByNorm
+from layerwise.names import Name, as_name, check_matched, check_twin, matches
+from layerwise.numpy._arrays import Array
+from layerwise.numpy._optimizer import Optimizer
+from layerwise.numpy._together import (
+    MOST_LAYOUTS,
+    Begun,
+    Entries,
+    Together,
+    check_engine,
+    check_mappings,
+    few,
+    step_together,
+)
+
+WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
+SAVED = "Load what state_dict() of a Mixed gave."
+COUNT = integer(0, bits=63)
+MOST_SETTINGS = 64  # that are remembered, besides one for each name
+OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
+
+
+class Mixed:
+    """Optimizers by name: each steps the names that match its pattern, and all of them step at once.
+
+    A name itself goes before patterns such as "*.bias", and these in their order. Members keep their own options, which
+    can be read and set as always: `opt["*"].lr = 0.1`. docs/mixed.md has examples.
+
+    Args:
+        optimizers: A mapping from names or patterns to optimizers of layerwise.numpy.
+        max_grad_norm: Scale all gradients down together so that their common norm is at most this, whichever optimizer
+            steps them; None is off.
+        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+    """
+
+    # Options are the optimizers': with these alone, `opt.lr = 0.1` is an error, and no attribute that nothing reads.
+    __slots__ = ("_bounded", "_engine", "_layouts", "_limit", "_members", "_routes", "_skipped", "_skips")
+
+    def __init__(
+        self,
+        optimizers: Mapping[Any, Optimizer],
+        *,
+        max_grad_norm: float | None = None,
+        skip_nonfinite: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        self._members: dict[Any, Optimizer] = dict(_checked(optimizers))
+        self._skips = FLAG("skip_nonfinite", skip_nonfinite, "Pass True or False.")
+        check_engine(engine)
+        self._engine = engine
+        self._layouts: dict[Together, Any] = {}
+        self._bounded: dict[int, tuple[Any, Any]] = {}  # settings by the identity of those they were made of, and these
+        self._routes: dict[Name, Any] = {}  # the pattern of each name that was given
+        self._skipped = 0
+        self.max_grad_norm = max_grad_norm
+
+    @property
+    def max_grad_norm(self) -> float | None:
+        """The bound of the norm of all gradients, or None. It can be set, with effect from the next step."""
+        return self._limit
+
+    @max_grad_norm.setter
+    def max_grad_norm(self, limit: float | None) -> None:
+        self._limit: float | None = ClippedByNorm.check("max_grad_norm", limit)
+        self._bounded.clear()
+
+    def __getitem__(self, pattern: Any) -> Optimizer:
+        return self._members[pattern]
+
+    @property
+    def optimizers(self) -> Mapping[Any, Optimizer]:
+        """The optimizers by their names or patterns."""
+        return MappingProxyType(self._members)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken: that of the name with the most steps."""
+        return max(one.steps for one in self._members.values())
+
+    @property
+    def skipped(self) -> int:
+        """The number of steps left out because of nan or inf."""
+        return self._skipped
+
+    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
+        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
+
+        Names without a gradient, or with None, are left alone together with their state.
+        """
+        check_mappings(weights, grads)
+        new = [name for name in weights if name not in self._routes]
+        routes = {name: self._pattern_of(name) for name in new}
+        for name in new:
+            check_twin(as_name(name), weights, self._routes)
+        if not self._routes:
+            check_matched("optimizers", self._members, list(weights))
+        routes |= self._routes
+        given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
+        for i, values in enumerate((weights, grads)):
+            for name, value in values.items():
+                given[routes[name]][i][name] = value
+        due = {_Member(self, one): one._entries(*given[pattern]) for pattern, one in self._members.items()}
+        with signals_wait:
+            most = MOST_LAYOUTS + len(routes)
+            self._skipped += not step_together(due, self._skips, self._engine, True, self._layouts, most)
+        for pattern, one in self._members.items():
+            one._note(given[pattern][0])
+        self._routes = routes
+
+    def _pattern_of(self, name: Any) -> Any:
+        """Return the name or pattern of the optimizer that steps a name."""
+        own = as_name(name)
+        found = next((one for one in self._members if one == own), None)
+        found = next((one for one in self._members if matches(own, one)), None) if found is None else found
+        if found is None:
+            raise ParameterError(
+                f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
+            )
+        return found
+
+    def _settings(self, h: Any) -> Any:
+        """Return settings with the bound of the norm of all; the same object for the same settings."""
+        if not self.max_grad_norm:
+            return h
+        found = self._bounded.get(id(h))
+        if found is None or found[0] is not h:
+            if len(self._bounded) > MOST_SETTINGS + len(self._routes):
+                self._bounded.clear()
+            own = h.settled(max_grad_norm=self.max_grad_norm) if isinstance(h, ClippedByNorm) else h.counting()
+            found = self._bounded[id(h)] = h, own
+        return found[1]
+
+    @property
+    def parameters(self) -> dict[Name, tuple[int, ...]]:
+        """The names seen so far, stepped or given without a gradient, and their shapes."""
+        return {name: shape for one in self._members.values() for name, shape in one.parameters.items()}
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of names seen."""
+        return len(self.parameters)
+
+    def stats(self) -> dict[Name, dict[str, Any]]:
+        """Return the measurements of each name's last step, as each optimizer has them."""
+        return {name: found for one in self._members.values() for name, found in one.stats().items()}
+
+    def clear_state(self, name: Name | None = None) -> None:
+        """Forget the state of one name, or of all: they begin again when seen again."""
+        members = self._members.values() if name is None else [self._members[self._pattern_of(name)]]
+        for one in members:
+            one.clear_state(name)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        saved = {"optimizer": np.array("Mixed"), "members": np.array(len(self._members))}
+        saved["skipped"] = np.array(self._skipped)
+        for i, one in enumerate(self._members.values()):
+            saved |= {f"{i}.{key}": value for key, value in one.state_dict().items()}
+        return saved
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved state, or raise StateError and stay as it was.
+
+        Every name has to belong to an optimizer with the rule that it had.
+        """
+        parts, skipped = _apart(state, len(self._members))
+        loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]
+        for (pattern, one), (_, slots, _) in zip(self._members.items(), loaded, strict=True):
+            for name in slots:
+                if (here := self._pattern_of(name)) != pattern:
+                    raise StateError(
+                        f"{name!r} was stepped by the optimizer of {pattern!r}, {_kind(one)}, and here it is by that "
+                        f"of {here!r}, {_kind(self._members[here])}. Make it with the patterns that it was saved with."
+                    )
+        for one, each in zip(self._members.values(), loaded, strict=True):
+            one._take(each)
+        self._skipped = skipped
+        self._routes.clear()
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{pattern!r}: {one!r}" for pattern, one in self._members.items())
+        bound = "" if self.max_grad_norm is None else f", max_grad_norm={self.max_grad_norm!r}"
+        return f"layerwise.numpy.Mixed({{{members}}}{bound})"
+
+
+class _Member:
+    """One of the optimizers in a step of all, whose gradients count in the norm of all."""
+
+    def __init__(self, mixed: Mixed, optimizer: Optimizer) -> None:
+        self._mixed, self._optimizer = mixed, optimizer
+
+    def _begun(self, entries: Entries, whole: bool) -> Begun:
+        begun = self._optimizer._begun(entries, whole)
+        begun.jobs = [job._replace(h=self._mixed._settings(job.h)) for job in begun.jobs]
+        return begun
+
+    def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
+        self._optimizer._took(begun, measured)
+
+
+def _checked(optimizers: Any) -> Iterator[tuple[Any, Optimizer]]:
+    if not isinstance(optimizers, Mapping) or not optimizers:
+        raise HyperparameterError(
+            sentence("optimizers", "a mapping from names or patterns to optimizers", optimizers, WAY_OUT)
+        )
+    seen: list[Optimizer] = []
+    for pattern, one in optimizers.items():
+        argument = f"optimizers[{pattern!r}]"
+        if not isinstance(one, Optimizer):
+            raise HyperparameterError(sentence(argument, "an optimizer of layerwise.numpy", one, WAY_OUT))
+        if any(one is other for other in seen):
+            raise HyperparameterError(
+                sentence(argument, "an optimizer of its own", one, "Make one for each pattern; each keeps its state.")
+            )
+        for option in OF_ALL:
+            if (value := getattr(one, option, None)) not in (None, False, 0):
+                raise ContradictionError(
+                    sentence(
+                        f"{argument}.{option}", "left out", value, f"Pass {option} to Mixed: it is of all of them."
+                    )
+                )
+        seen.append(one)
+        yield pattern, one
+
+
+def _kind(optimizer: Optimizer) -> str:
+    return optimizer._hyper.optimizer
+
+
+def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the saved state of each member, and how many steps were left out."""
+    if not isinstance(state, Mapping) or str(state.get("optimizer")) != "Mixed":
+        found = state.get("optimizer", "nothing known") if isinstance(state, Mapping) else type(state).__name__
+        raise StateError(f"the state is of {found}, not of Mixed. {SAVED}")
+    counts = {key: _count(key, state) for key in ("members", "skipped")}
+    if counts["members"] != members:
+        raise StateError(
+            f"the state is of {counts['members']} optimizers, and this Mixed has {members}. Make it with the "
+            "optimizers that it was saved with."
+        )
+    parts: list[dict[str, Any]] = [{} for _ in range(members)]
+    for key, value in state.items():
+        number, _, own = str(key).partition(".")
+        if own and number.isdecimal() and int(number) < members:
+            parts[int(number)][own] = value
+        elif key not in ("optimizer", *counts):
+            raise StateError(f"the state has the unknown key {key!r}. {SAVED}")
+    return parts, counts["skipped"]
+
+
+def _count(key: str, state: Mapping[Any, Any]) -> int:
+    try:
+        return int(COUNT.convert(state[key]))
+    except (KeyError, Refused):
+        raise StateError(f"{key!r} must be {COUNT.allowed}, but is {state.get(key)!r}. {SAVED}") from None

@@ -1,0 +1,133 @@
+"""AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+
+    m ← b1·m + (1 − b1)·g
+    v ← b2·v + (1 − b2)·g²
+    u = (m / (1 − b1^t)) / (√(v / (1 − b2^t) + eps_root) + eps)
+    p ← p − lr·lam·p − lr·u
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    paper: p ← p − lr·lam·p          decay="l2":  g ← g + lam·p first, as in Adam (Kingma & Ba, arXiv 1412.6980)
+    paper: u of m                    nesterov:  b1·m/(1 − b1^(t+1)) + (1 − b1)·g/(1 − b1^t) in the place of m/(1 − b1^t)
+                                     (NAdam, Dozat 2016)
+
+The paper's decay is lam times the schedule alone; with lr in it, as in all implementations, lam is that over the peak
+of lr. AMSGrad's maximum of v is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise.checks import number, one_of
+from layerwise.hyper import (
+    ClippedByNorm,
+    Scheduled,
+    betas_option,
+    eps_root_option,
+    flag,
+    lr_option,
+    option,
+    warn_of_swapped_betas,
+    weight_decay_option,
+)
+from layerwise.momentum import StoredMomentum, momentum_dtype_option
+from layerwise.rules.asks import Array, Asking, Moves, Nonnegative, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, ready, square
+
+
+@dataclass(frozen=True)
+class AdamW(StoredMomentum, ClippedByNorm):
+    """Options of AdamW; docs/optimizers/adamw.md gives each its place in the formula."""
+
+    momentum_field: ClassVar[str] = "exp_avg"
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
+
+    lr: Scheduled = lr_option(1e-3)
+    betas: tuple[float, float] = betas_option()
+    eps: float = option(
+        1e-8,
+        number(0),
+        "Added to the denominator of the step, outside the root.",
+        "Pass a small number such as eps=1e-8.",
+    )
+    weight_decay: Scheduled = weight_decay_option(0.01, optax_default=1e-4)
+    _: KW_ONLY
+    eps_root: float = eps_root_option()
+    decay: Literal["decoupled", "l2"] = option(
+        "decoupled",
+        one_of("decoupled", "l2"),
+        'Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").',
+        'Pass "decoupled" for AdamW or "l2" for Adam.',
+    )
+    nesterov: bool = flag(False, "Use Nesterov's momentum, as NAdam.")
+    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        warn_of_swapped_betas(self.betas)
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m
+    exp_avg_sq: Nonnegative  # v
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(exp_avg=shape, exp_avg_sq=shape)
+
+
+class Coefficients(NamedTuple):
+    l2: Scalar  # g ← g + l2·p
+    shrink: Scalar  # p ← p − shrink·p
+    b1: Scalar  # m ← b1·m + a1·g
+    a1: Scalar
+    b2: Scalar  # v ← b2·v + a2·g²
+    a2: Scalar
+    ahead: Scalar  # m ← ahead·m + beside·g in the step of NAdam
+    beside: Scalar
+    c2: Scalar  # u = m / (√(c2·v + eps_root) + eps)
+    eps_root: Scalar
+    eps: Scalar
+    lr: Scalar  # p ← p − lr·u
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
+    c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
+    return Coefficients(
+        l2=lam if h.decay == "l2" else 0.0,
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,
+        b1=b1,
+        a1=1 - b1,
+        b2=b2,
+        a2=1 - b2,
+        ahead=b1 / one_minus_power(xp, b1, now.t + 1),
+        beside=(1 - b1) / c1,
+        c2=1 / c2,
+        eps_root=h.eps_root,
+        eps=h.eps,
+        lr=lr if h.nesterov else lr / c1,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, v) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    if not is_zero(k.l2):
+        g = add(xp, g, k.l2, p)
+
+    m = mix(xp, k.b1, m, k.a1, g)
+    v = mix(xp, k.b2, v, k.a2, square(g))
+    m, v = final(xp, m, v)
+
+    # The correction of m is in lr, or in both terms of NAdam's.
+    ahead = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
+    v_hat = k.c2 * v
+    u = ahead / (xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps)
+    shrunk: Moves = () if is_zero(k.shrink) else ((-k.shrink, p),)
+    return Stepped((*shrunk, (-k.lr, u)), State(m, v), {"trust_ratio": 1.0})

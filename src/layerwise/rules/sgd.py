@@ -1,0 +1,107 @@
+"""SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+
+    g ← g + lam·p
+    b ← mu·b + g
+    p ← p − lr·b
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    lam on the gradient              decay="decoupled":  p ← p − lr·lam·p instead (SGDW, arXiv 1711.05101)
+    b ← mu·b + g                     dampening:  b ← mu·b + (1 − dampening)·g from the second step on
+    p ← p − lr·b                     nesterov:  p ← p − lr·(g + mu·b)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise.checks import one_of
+from layerwise.errors import ContradictionError, sentence
+from layerwise.hyper import (
+    ClippedByNorm,
+    Scheduled,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.momentum import (
+    HeavyBall,
+    StoredMomentum,
+    dampening_option,
+    momentum_dtype_option,
+    momentum_option,
+    nesterov_option,
+)
+from layerwise.rules.asks import Array, Asking, Moves, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import add, clipped, damped, is_one, is_zero, ready
+
+
+@dataclass(frozen=True)
+class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
+    """Options of SGD; docs/optimizers/sgd.md gives each its place in the formula."""
+
+    momentum_field: ClassVar[str] = "momentum_buffer"
+    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
+
+    lr: Scheduled = lr_option(1e-3)
+    momentum: float = momentum_option(0.0)
+    dampening: float = dampening_option()
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    nesterov: bool = nesterov_option()
+    decay: Literal["l2", "decoupled"] = option(
+        "l2",
+        one_of("l2", "decoupled"),
+        'Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").',
+        'Pass "l2" as in torch.optim.SGD or "decoupled" as in AdamW.',
+    )
+    momentum_dtype: Any = momentum_dtype_option(optax="accumulator_dtype")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum_dtype is not None and is_zero(self.momentum):
+            way_out = "Pass momentum, such as 0.9."
+            raise ContradictionError(sentence("momentum_dtype", "None without momentum", self.momentum_dtype, way_out))
+
+
+class State(NamedTuple):
+    momentum_buffer: Array  # b; None without momentum
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
+
+
+class Coefficients(NamedTuple):
+    l2: Scalar  # g ← g + l2·p
+    shrink: Scalar  # p ← p − shrink·p
+    damped: Scalar  # b ← mu·b + damped·g
+    mu: Scalar
+    lr: Scalar  # p ← p − lr·b
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    lr, lam = now.lr, now.weight_decay
+    return Coefficients(
+        l2=lam if h.decay == "l2" else 0.0,
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,
+        damped=damped(xp, now.t, h.dampening),
+        mu=h.momentum,
+        lr=lr,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (b,) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    if not is_zero(k.l2):
+        g = add(xp, g, k.l2, p)
+    if b is not None:
+        b = add(xp, g if is_one(k.damped) else k.damped * g, k.mu, b)
+    moved = g if b is None else add(xp, g, k.mu, b) if h.nesterov else b
+    shrunk: Moves = () if is_zero(k.shrink) else ((-k.shrink, p),)
+    return Stepped((*shrunk, (-k.lr, moved)), State(b), {"trust_ratio": 1.0})

@@ -1,0 +1,119 @@
+"""The rules that the groups of an optimizer have: one for all, or one that each group names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from layerwise import arguments
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
+from layerwise.registry import ENTRIES
+
+SWITCHES = arguments.OF_GROUP
+RULE = "rule"  # the key of a group that names its rule
+OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the same in every rule that has them
+WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its options are the other keys of the group.'
+
+
+class Kind:
+    """A rule with its options, and what these are in a group that leaves them out."""
+
+    def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
+        self.rule, self.hyper = rule, hyper
+        self.options = options_in_order(hyper)
+        self.known = (*self.options, *SWITCHES)
+        self.defaults = {name: given[name] for name in self.known}
+        self.without_lr = hyper.__dataclass_fields__["lr"].default is None
+
+    def __reduce__(self) -> Any:
+        return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
+
+
+def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, Any]) -> Kind:
+    return Kind(import_module(rule), hyper, defaults)
+
+
+class Kinds:
+    """The one rule of all groups."""
+
+    keys: tuple[str, ...] = ()
+    """What groups say besides options."""
+
+    shared: Mapping[str, Any] = {}
+    """What was given for all rules that have these options."""
+
+    def __init__(self, probe: Kind) -> None:
+        self.probe = probe
+        """A rule that has all options that the optimizer itself was given."""
+        self.defaults = probe.defaults
+        """What groups have in common where they say nothing."""
+
+    def of(self, group: Mapping[str, Any]) -> Kind:
+        """Return the rule of a group."""
+        return self.probe
+
+    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group with its rule in the form in which groups keep it, where they name theirs."""
+        return dict(group)
+
+    def may_write(self) -> Iterable[type[Hyper]]:
+        """Return the options of the optimizers whose checkpoints may have groups like these."""
+        return (self.probe.hyper,)
+
+
+class ByGroup(Kinds):
+    """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
+
+    keys = (RULE,)
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name: given[name] for name in (*OF_ALL_RULES, *SWITCHES)}
+        self.shared = {name: given[name] for name in OF_ALL_RULES}
+        if isinstance(given["state_dtype"], Mapping):
+            way_out = "Pass a mapping from names of state in a group, whose rule has them."
+            raise HyperparameterError(sentence("state_dtype", "one dtype for all rules", given["state_dtype"], way_out))
+        self._kinds: dict[str, Kind] = {}
+        super().__init__(self._kind("AdamW"))
+        self.defaults = {name: given[name] for name in SWITCHES}
+
+    def __reduce__(self) -> Any:
+        return ByGroup, (self._given,)
+
+    def of(self, group: Mapping[str, Any]) -> Kind:
+        name = group.get(RULE)
+        return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
+
+    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {**group, RULE: name_of(group.get(RULE))}
+
+    def may_write(self) -> Iterable[type[Hyper]]:
+        return [entry.hyper for entry in ENTRIES.values()]
+
+    def _kind(self, name: str) -> Kind:
+        if name not in self._kinds:
+            entry = ENTRIES[name]
+            own = {spec.name: spec.default for spec in fields(entry.hyper)}
+            shared = {key: value for key, value in self._given.items() if key in own or key in SWITCHES}
+            self._kinds[name] = Kind(entry.rule, entry.hyper, {**own, **shared})
+        return self._kinds[name]
+
+
+def name_of(given: Any) -> str:
+    """Return the name of an optimizer that a group names in any case, or gives as a class."""
+    if given is None:
+        raise HyperparameterError(f"a parameter group of Mixed lacks its `{RULE}`. {WAY_OUT}")
+    known = {name.lower(): name for name in ENTRIES}
+    if isinstance(given, type):
+        entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
+        if entry is not None and own == (entry.rule, entry.hyper):
+            return entry.name
+    elif isinstance(given, str) and given.lower() in known:
+        return known[given.lower()]
+    close = get_close_matches(given.lower(), known, n=1) if isinstance(given, str) else []
+    way_out = f'Is "{close[0]}" meant?' if close else "Classes of layerwise.torch are taken as well."
+    allowed = f"the name of an optimizer, one of {', '.join(map(repr, known))}"
+    raise HyperparameterError(sentence(RULE, allowed, given, way_out))
