@@ -21,6 +21,8 @@ OF_OPTAX = {
     "Lars": (optax.lars, {"weight_decay": 0.1, "trust_coefficient": 0.5}),
     "Adafactor": (optax.adafactor, {"momentum": 0.9, "min_dim_size_to_factor": 0}),
     "NovoGrad": (optax.novograd, {"weight_decay": 0.1}),
+    "AdamW": (optax.adamw, {"weight_decay": 0.1}),
+    "SGD": (optax.sgd, {"momentum": 0.9}),
 }
 
 

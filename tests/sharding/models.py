@@ -30,7 +30,7 @@ KERNELED = [FRONT_OF[case.name] for case in cases.KERNELED]
 
 
 class Blend(layerwise.torch.Mixed):
-    """All optimizers in one, to which parameters are dealt out in turn."""
+    """The optimizers that have kernels in one, to which parameters are dealt out in turn."""
 
     def __init__(self, params: Any, **options: Any) -> None:
         super().__init__(self.groups(params), **options)
@@ -43,8 +43,12 @@ class Blend(layerwise.torch.Mixed):
             return params
         found: dict[str, list[Any]] = {}
         for i, one in enumerate(params):
-            found.setdefault(CASES[i % len(CASES)].name, []).append(one)
-        return [{"params": found[case.name], "rule": case.name, **case.busy} for case in CASES if case.name in found]
+            found.setdefault(cases.KERNELED[i % len(cases.KERNELED)].name, []).append(one)
+        return [
+            {"params": found[case.name], "rule": case.name, **case.busy}
+            for case in cases.KERNELED
+            if case.name in found
+        ]
 
 
 # Every part of the state matters, and the first moment is not what a single step makes of it.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES
+from cases import KERNELED
 from sharding.counting import Collectives
 from sharding.models import BUSY, TOLERANCE, Blend, close, named, same
 from sharding.test_checkpoint import resumed, saved  # noqa: F401  # the fixture of the checkpoints
@@ -17,14 +17,14 @@ from torch import nn
 from layerwise.torch import Lamb, Mixed
 from sharding import counting, disagreements, runs
 
-ROUNDS = max(case.exchanges() for case in CASES)
+ROUNDS = max(case.exchanges() for case in KERNELED)
 MAY_CLIP = {"max_grad_norm": 0.5}
 pytestmark = pytest.mark.usefixtures("ranks")
 
 
 def test_all_rules_take_part() -> None:
     opt = Blend(list(named(runs.Irregular(0, torch.float32)).items()))
-    assert {group["rule"] for group in opt.param_groups} == {case.name for case in CASES}
+    assert {group["rule"] for group in opt.param_groups} == {case.name for case in KERNELED}
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", pytest.param("hybrid", marks=pytest.mark.slow), "several meshes"])
@@ -64,7 +64,7 @@ def separately(layout: str) -> list[int]:
 
 def test_optimizers_of_their_own_take_more(ranks: Any) -> None:
     for steps in ranks.run(2, separately, "fsdp on 2"):
-        assert steps[-1] == sum(case.exchanges() for case in CASES)
+        assert steps[-1] == sum(case.exchanges() for case in KERNELED)
 
 
 @pytest.mark.parametrize("how", ["dcp", pytest.param("flat", marks=pytest.mark.slow), "full"])

@@ -175,8 +175,7 @@ class Optimizer(Answering):
         settings = [self._settings_of(group) for _, group in groups]
         if any(h.asks_of_model for h in settings):
             settings = [self._groups.counted(h) for h in settings]
-        given = [with_gradients(group["params"]) for _, group in groups]
-        each = zip(groups, settings, given, strict=True)
+        each = zip(groups, settings, [with_gradients(group["params"]) for _, group in groups], strict=True)
         return [self._due_of(*one, h, *both) for one, h, both in each if both[0]]
 
     def _due_of(self, number: int, group: dict[str, Any], h: Hyper, params: list[Tensor], grads: list[Tensor]) -> Due:
