@@ -55,11 +55,14 @@ def test_optax_and_back(name, scheduled):
         close(again, state, 1e-7)
 
 
+LINES = {"dims": False, "momentum": 0.9, "weight_decay": 0.1}  # rows here are columns there
 TORCH = {
+    **{name: {"lr": 0.1, **LINES} for name in ("ScaleSGD", "SinkGD")},
     "Lars": {"lr": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5},
     "Adafactor": {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.01},
 }
 JAX = {
+    **{name: {"learning_rate": 0.1, **LINES} for name in ("ScaleSGD", "SinkGD")},
     "Lars": {"learning_rate": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5, "norm": "split"},
     "Adafactor": {
         "learning_rate": 0.1, "momentum": 0.9, "weight_decay_rate": 0.01, "decay_scale": "lr", "factored": "last",

@@ -90,7 +90,7 @@ def test_masked(name):
 @mainly("Lamb")
 def test_inject_hyperparams(name):
     params, grads = tree(0), gradients(3)
-    static = {"static_args": tuple(taken(name, {"min_dim_size_to_factor": 0}))}
+    static = {"static_args": tuple(taken(name, {"min_dim_size_to_factor": 0, "iterations": 5}))}
     injected = optax.inject_hyperparams(FRONTS[name], **static)(learning_rate=0.1)
     state, update = injected.init(params), jax.jit(injected.update)
     assert {"learning_rate", *taken(name, dict.fromkeys(("b1", "decay_rate")))} <= state.hyperparams.keys()
@@ -120,6 +120,8 @@ def test_inject_every_option_of_the_formula(name):
     options = {
         "Lamb": {"eps_root": 1e-3, "max_weight_norm": 2.0, "trust_eps": 0.1},
         "Lars": {"dampening": 0.2, "eps": 0.1, "norm": "split"},
+        "ScaleSGD": {"momentum": 0.9, "scale": 0.5},
+        "SinkGD": {"momentum": 0.9, "scale": 0.5},
         "Adafactor": {
             "momentum": 0.9, "decay_offset": 1, "beta2_cap": 0.5, "clipping_threshold": 0.7, "eps": 1e-8,
             "min_dim_size_to_factor": 0,

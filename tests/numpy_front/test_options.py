@@ -64,7 +64,7 @@ def test_a_set_option_acts_from_the_next_step_as_if_it_had_been_given(case, name
         given.step_all(arrays(3, {"w": (4, 3), "b": (3,)}), arrays(4, {"w": (4, 3), "b": (3,)}))
         state = given.state_dict() | opt.state_dict()
         state |= {
-            key: np.zeros_like(state[key]) for key in state if key.endswith("/exp_avg" if name == "beta1" else "/norm")
+            key: np.zeros_like(state[key]) for key in state if key.endswith("/norm" if value == "first" else "/exp_avg")
         }
     else:
         given, state = case.numpy(**{**base, name: value}), opt.state_dict()

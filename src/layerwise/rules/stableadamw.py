@@ -40,7 +40,6 @@ from layerwise.rules.parts import (
     clip_of,
     clipped,
     final,
-    floored,
     is_zero,
     length,
     mix,
@@ -117,7 +116,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     root_v = xp.sqrt(v if is_zero(k.eps_root) else v + k.eps_root)
     r = m / (root_v + k.eps)
-    wanted = [] if h.clip_threshold is None else [MeanSquare(g / floored(xp, root_v, k.eps))]
+    wanted = [] if h.clip_threshold is None else [MeanSquare(g / xp.clip(root_v, k.eps, None))]
     del g, root_v  # what waits for the sum is p and r
     m, v = yield Keep(State(m, v))
 
