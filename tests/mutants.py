@@ -392,6 +392,8 @@ MUTANTS = [
             "(rms / threshold)",
             "reference properties",
         ),
+    ),
+    *_rows(
         "rules.adamw",
         ("bias correction off by one", "xp, b2, now.t)", "xp, b2, now.t + 1)", "reference vectors limits"),
         ("m not corrected", "else lr / c1", "else lr", "reference vectors properties limits"),

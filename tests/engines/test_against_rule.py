@@ -60,11 +60,11 @@ def well_posed(options: Any) -> Any:
     """
     if options.get("caution") and "factored" in options:
         options = {**options, "factored": False}
-    if options.get("keep_norm") and (options["caution"] or not options.get("momentum", True)):
+    if options.get("keep_norm") and (options.get("caution") or not options.get("momentum", True)):
         options = {**options, "keep_norm": False}
     if options.get("caution") and not options.get("momentum", True):
         options = {**options, "caution": False}
-    if options.get("nesterov") and (options["caution"] or options["keep_norm"]):
+    if options.get("nesterov") and (options.get("caution") or options.get("keep_norm")):
         options = {**options, "nesterov": False}
     return {**options, "eps": 1e-2} if options.get("betas", (0, 1))[1] == 0 else options
 

@@ -6,7 +6,8 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
-from layerwise.arguments import OWN_FORM, optax_defaults, optax_names
+from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pairs
+from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
 from layerwise.keywords import check_keywords
@@ -24,10 +25,29 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
-    made = {**optax_defaults(h), **one.options}  # a preset of another implementation says all that optax's differ in
-    here = optax_names(h)
     _check(one.optimizer, overrides)
-    return {**{here.get(option, option): value for option, value in made.items()}, **overrides}
+    return {**_called({**optax_defaults(h)}, h), **_defaults_of_others(h), **_called(dict(one.options), h), **overrides}
+
+
+def _called(options: dict[str, Any], h: type[Hyper]) -> dict[str, Any]:
+    """Return options under the names of the functions here."""
+    names, found = optax_names(h), dict(options)
+    for option, both in optax_pairs(h).items():
+        if option in found:
+            found |= dict(zip(both, found.pop(option), strict=True))
+    return {names.get(option, option): value for option, value in found.items()}
+
+
+def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
+    """Return the defaults of the other fronts, where the function here has another, which is optax's."""
+    here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
+    special = {"learning_rate", *(one.name for one in OWN_FORM.get(h.__name__, ()))}
+    theirs = _called({one.name: one.default for one in fields(h)}, h)
+    return {
+        name: value
+        for name, value in theirs.items()
+        if name in here and name not in special and here[name].default != value
+    }
 
 
 def _check(optimizer: str, overrides: dict[str, Any]) -> None:

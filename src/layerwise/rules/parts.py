@@ -185,7 +185,7 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
 
 def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
     """Return the norm of a tensor that is to be kept: the first that it had. 0 stands for none."""
-    return choose(xp, known == 0, norm, known)
+    return choose(xp, known == 0, one_like(xp, known) * norm, known)
 
 
 def stretch(xp: Any, wanted: Scalar, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar) -> Scalar:
@@ -194,6 +194,8 @@ def stretch(xp: Any, wanted: Scalar, norm: Scalar, length: Scalar, dot: Scalar, 
     p has the norm `norm`, r has `length`, and ⟨p, r⟩ is `dot`. The difference itself, because c is so near 1 that
     rounding it would move the norm from step to step.
     """
+    unit = one_like(xp, wanted)  # a choice between an array and a number would take a dtype of its own
+    norm, length, dot, size = (unit * one for one in (norm, length, dot, size))
     there = (wanted > 0) & (norm > 0)
     w, n = (choose(xp, there, one, one_like(xp, one)) for one in (wanted, norm))
     a, cos = size * length / n, dot / n / choose(xp, length == 0, one_like(xp, length), length)
