@@ -208,7 +208,7 @@ class TestUse:
 
 
 BAD = {
-    "optimizer": {"optimizer": "SGD"},
+    "optimizer": {"optimizer": "Signum"},
     "batch": {"batch": 0},
     "reference_batch": {"reference_lr": 1e-3},
     "reference_lr": {"reference_batch": 256},

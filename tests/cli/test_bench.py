@@ -156,7 +156,7 @@ class TestMistakes:
         ("arguments", "why"),
         [
             (("bert-bas",), "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
-            (("--optimizer", "signum"), f"there is no optimizer 'signum'. There are {', '.join(ENTRIES)}."),
+            (("--optimizer", "signum"), f"there is no optimizer 'signum'. There are {', '.join([*ENTRIES][:4])}"),
             (("--dtype", "f32"), "there is no dtype 'f32'. Did you mean float32?"),
             (("--rounds", "x"), "invalid value for '--rounds': "),
             (("--rounds", "2"), "invalid value for '--rounds': "),

@@ -60,6 +60,9 @@ def well_posed(options: Any) -> Any:
     """
     if options.get("caution") and "factored" in options:
         options = {**options, "factored": False}
+    if options.get("keep_norm"):  # a step that all but cancels the weights leaves a direction of roundings
+        steady = {"lr": 0.01, "trust_clip": None, "min_norm": 0.0, "max_weight_norm": None, "adapt": True}
+        options = {**options, **{name: value for name, value in steady.items() if name in options}}
     if options.get("keep_norm") and (options.get("caution") or not options.get("momentum", True)):
         options = {**options, "keep_norm": False}
     if options.get("caution") and not options.get("momentum", True):

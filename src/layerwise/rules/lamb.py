@@ -211,7 +211,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v = final(xp, m, v)
 
     u = _direction(xp, m, v, k)
-    m, v, R = yield Keep(State(m, v, R))
+    m, v, _ = yield Keep(State(m, v, R))
     agreeing = {}
     if h.caution:
         u, agreeing["agreeing"] = yield from cautious(xp, u, g)
