@@ -213,6 +213,7 @@ BAD = {
     "reference_batch": {"reference_lr": 1e-3},
     "reference_lr": {"reference_batch": 256},
     "reference_warmup": {"reference_warmup": 0.1},
+    "reference_decay": {"reference_decay": 0.1},
     "total_samples": {"total_samples": 0},
     "like": {"like": "mlperf-resnet"},
     "rule": {"rule": "cubic"},
@@ -223,6 +224,16 @@ BAD = {
 def test_bad_arguments_are_named(argument):
     with pytest.raises(HyperparameterError, match=rf"^`{argument}` must be .*, but is .*\. .*\.$"):
         recommend(**{"optimizer": "Lamb", "batch": 1024, **BAD[argument]})
+
+
+def test_kept_norms_take_the_angle_of_an_adamw_run():
+    found = recommend("Lamb", 1024, reference_batch=256, reference_lr=3e-4, reference_decay=0.1)
+    assert found.kwargs() == {"lr": pytest.approx((3e-4 * 0.1) ** 0.5 * 2), "keep_norm": True}
+    assert "√(lr·λ) of your AdamW run, 0.00548 at batch 256, by the sqrt rule" in str(found)
+    assert "2606.16899" in str(found)
+    assert "weight decay: keep yours" not in str(found)
+    with pytest.raises(ContradictionError, match="`reference_decay` must be None for Lars.*Ask for Lamb"):
+        recommend("Lars", 1024, reference_batch=256, reference_lr=3e-4, reference_decay=0.1)
 
 
 def test_adafactor_alone_is_told_that_nothing_is_published():

@@ -25,6 +25,9 @@ def command(
     reference_batch: Annotated[int | None, typer.Option(help="A batch that you have tuned, with …")] = None,
     reference_lr: Annotated[float | None, typer.Option(help="… the learning rate found good there.")] = None,
     reference_warmup: Annotated[float | None, typer.Option(help="Its warm-up, as a share of the run.")] = None,
+    reference_decay: Annotated[
+        float | None, typer.Option(help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
+    ] = None,
     total_samples: Annotated[float | None, typer.Option(help="Samples of the whole run, to count steps.")] = None,
     like: Annotated[
         str | None,

@@ -47,6 +47,7 @@ class Recommendation:
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
     sources: tuple[str, ...]
+    keep_norm: bool | None = None
 
     @property
     def extrapolated(self) -> bool:
@@ -60,7 +61,7 @@ class Recommendation:
     def kwargs(self, front: Front = "torch") -> dict[str, Any]:
         """Return keyword arguments for layerwise.torch's or layerwise.numpy's class, or layerwise.jax's function."""
         FRONT("front", front, "It says whose names the arguments have.")
-        options = ("lr", "betas", "momentum", "weight_decay")
+        options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
         if front == "jax":
             known["learning_rate"] = known.pop("lr")

@@ -18,6 +18,7 @@ def recommend(
     reference_batch: int | None = None,
     reference_lr: float | None = None,
     reference_warmup: float | None = None,
+    reference_decay: float | None = None,
     total_samples: float | None = None,
     like: str | None = None,
     rule: Literal["sqrt", "linear"] = "sqrt",
@@ -26,9 +27,12 @@ def recommend(
 
     With a reference, the learning rate that was good at another batch is scaled, and so is its warm-up (a share of the
     run); betas, momentum and weight decay stay yours. Without one the nearest run of the published series `like` is
-    taken and scaled. `total_samples` makes steps of shares.
+    taken and scaled. `total_samples` makes steps of shares. With `reference_decay` the reference is an AdamW run with
+    that weight decay, and the answer LAMB with `keep_norm`, whose learning rate is √(lr·λ) of it.
     """
-    q = Question(optimizer, batch, reference_batch, reference_lr, reference_warmup, total_samples, like, rule)
+    q = Question(
+        optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
+    )
     kept = q.anchor if q.reference is None else Point(q.batch, q.reference.lr, None)
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     warmup = lines.warmup(q, steps)
@@ -45,4 +49,5 @@ def recommend(
         shown,
         notes=tuple(lines.notes(q, kept, steps)),
         sources=tuple(lines.sources(q, shown)),
+        keep_norm=None if q.reference_decay is None else True,
     )

@@ -23,6 +23,11 @@ MATCHED = "a tuned Adam or Nesterov momentum can match LAMB and LARS at large ba
 LINEAR = "the LARS paper's abstract says that training may diverge with the linear rule (arXiv 1708.03888)"
 
 
+OF_ADAMW = "√(lr·λ) of your AdamW run"
+KEPT_NORM = "keep_norm is for matrices: leave embeddings, normalization and biases to AdamW"
+ANGLE = "√(lr·λ) for weights whose norm is kept: Wen et al. 2026, arXiv 2606.16899, and Levanter's adamh.py"
+
+
 class Warmup(NamedTuple):
     share: float | None  # of the run
     line: Line
@@ -32,7 +37,7 @@ def rates(q: Question) -> Iterator[Line]:
     """Yield the learning rate, what the other rule would make of it, and what published runs had."""
     anchor = q.anchor
     if q.reference is not None:
-        whose, distance, beyond = "yours", *_from_yours(q)
+        whose, distance, beyond = "yours" if q.reference_decay is None else OF_ADAMW, *_from_yours(q)
     else:
         whose, distance, beyond = q.series.name, *_distance(q.batch, q.series)
     start = f"{whose}, {anchor.lr:.3g} at batch {anchor.batch:,}"
@@ -96,6 +101,9 @@ def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: s
 
 def kept(q: Question) -> Iterator[Line]:
     """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
+    if q.reference_decay is not None:
+        yield Line("keep norm", "True", "in place of weight decay", "the authors of both scaled no batch")
+        return
     if q.curve is None:
         return
     near, (distance, beyond) = q.curve.nearest(q.batch), _distance(q.batch, q.curve)
@@ -138,11 +146,15 @@ def notes(q: Question, kept: Point, steps: int | None) -> Iterator[str]:
         yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"
     if q.rule == "linear":
         yield LINEAR
+    if q.reference_decay is not None:
+        yield KEPT_NORM
     yield MATCHED if q.curves else BORROWED
 
 
 def sources(q: Question, lines: Sequence[Line]) -> Iterator[str]:
     yield LEGW
+    if q.reference_decay is not None:
+        yield ANGLE
     named = {line.series for line in lines}
     yield from (f"{one.name}: {one.task}; {one.source}" for one in q.curves if one.name in named)
 

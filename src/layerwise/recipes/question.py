@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import sqrt
 from typing import Any, Literal
 
 from layerwise.checks import NONE, Check, Refused, checked, integer, number, one_of, option
@@ -37,6 +38,11 @@ class Question:
     reference_warmup: float | None = option(
         None, number(0, 1) | NONE, "Pass the share of the run that was warm-up, such as 0.05."
     )
+    reference_decay: float | None = option(
+        None,
+        number(0, above=True) | NONE,
+        "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm is to follow.",
+    )
     total_samples: float | None = option(
         None, number(0, above=True) | NONE, "Pass how many samples the run sees: epochs times the size of the data."
     )
@@ -69,6 +75,15 @@ class Question:
             way_out = "No published settings of it by batch size are known: there is only yours to scale."
             raise ContradictionError(sentence("reference_lr", f"given for {self.optimizer}", None, way_out))
 
+        if missing and self.reference_decay is not None:
+            way_out = "Pass the run's reference_batch and reference_lr too."
+            raise ContradictionError(sentence("reference_decay", "None alone", self.reference_decay, way_out))
+        if self.reference_decay is not None and not (self.has("keep_norm") and self.has("betas")):
+            way_out = "Ask for Lamb, which steps as Adam does."
+            raise ContradictionError(
+                sentence("reference_decay", f"None for {self.optimizer}", self.reference_decay, way_out)
+            )
+
     def has(self, setting: str) -> bool:
         """Return whether the optimizer has such an option."""
         return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
@@ -93,7 +108,8 @@ class Question:
         """The asker's own point."""
         if self.reference_batch is None or self.reference_lr is None:
             return None
-        return Point(self.reference_batch, self.reference_lr, self.reference_warmup)
+        lr = self.reference_lr if self.reference_decay is None else sqrt(self.reference_lr * self.reference_decay)
+        return Point(self.reference_batch, lr, self.reference_warmup)
 
     @property
     def anchor(self) -> Point:
