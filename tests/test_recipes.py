@@ -232,7 +232,7 @@ def test_kept_norms_take_the_angle_of_an_adamw_run():
     assert "√(lr·λ) of your AdamW run, 0.00548 at batch 256, by the sqrt rule" in str(found)
     assert "2606.16899" in str(found)
     assert "weight decay: keep yours" not in str(found)
-    with pytest.raises(ContradictionError, match="`reference_decay` must be None for Lars.*Ask for Lamb"):
+    with pytest.raises(ContradictionError, match=r"`reference_decay` must be None for Lars.*Ask for Lamb"):
         recommend("Lars", 1024, reference_batch=256, reference_lr=3e-4, reference_decay=0.1)
 
 

@@ -102,7 +102,7 @@ def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: s
 def kept(q: Question) -> Iterator[Line]:
     """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
     if q.reference_decay is not None:
-        yield Line("keep norm", "True", "in place of weight decay", "the authors of both scaled no batch")
+        yield Line("keep norm", "True", "in place of weight decay", "nothing published by batch")
         return
     if q.curve is None:
         return
