@@ -120,6 +120,7 @@ def test_inject_every_option_of_the_formula(name):
     options = {
         "Lamb": {"eps_root": 1e-3, "max_weight_norm": 2.0, "trust_eps": 0.1},
         "Lars": {"dampening": 0.2, "eps": 0.1, "norm": "split"},
+        "Came": {"beta3": 0.9},  # 1 - 0.9999 of float32 has four digits
         "ScaleSGD": {"momentum": 0.9, "scale": 0.5},
         "SinkGD": {"momentum": 0.9, "scale": 0.5},
         "Adafactor": {
@@ -128,7 +129,7 @@ def test_inject_every_option_of_the_formula(name):
         },
     }.get(name, {})  # fmt: skip
     options |= taken(name, OF_MANY)
-    static = {"static_args": tuple(taken(name, {"min_dim_size_to_factor": 0}))}
+    static = {"static_args": tuple(taken(name, {"min_dim_size_to_factor": 0, "iterations": 0}))}
     params, grads = tree(0), gradients(3)
     injected, state = run(optax.inject_hyperparams(FRONTS[name], **static)(**options), params, grads)
     assert all(key in state.hyperparams for key in options if key != "norm" and key != "min_dim_size_to_factor")
