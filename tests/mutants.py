@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from inspect import getsource
-from types import ModuleType, SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from unittest.mock import patch
 
-from cases import CASES
+from cases import CASES, Case
 
 MODULES = (
     "layerwise.rules.parts",
@@ -42,19 +43,27 @@ class Mutant:
         sources = {name: getsource(import_module(name)) for name in MODULES}
         target = f"layerwise.{self.module}"
         assert sources[target].count(self.old) == 1, f"{self.error}: {self.old!r} is not there exactly once"
-        return rebuilt({**sources, target: sources[target].replace(self.old, self.new)})
+        own = [case for case in CASES if case.rule.__name__ == target]  # an error in one rule is in no other
+        return rebuilt({**sources, target: sources[target].replace(self.old, self.new)}, own or CASES)
 
 
-def rebuilt(sources: dict[str, str]) -> SimpleNamespace:
-    """The rules and the driver made of these sources, and of one another."""
+def rebuilt(sources: dict[str, str], cases: list[Case] = CASES) -> SimpleNamespace:
+    """The driver and the rules of these cases made of sources, and of one another."""
     built: dict[str, ModuleType] = {}
+    others = {case.rule.__name__ for case in CASES} - {case.rule.__name__ for case in cases}
     with patch.dict(sys.modules):
         for name, source in sources.items():
-            built[name] = sys.modules[name] = ModuleType(name)
-            exec(compile(source, f"<{name}>", "exec"), built[name].__dict__)  # noqa: S102
+            if name not in others:
+                built[name] = sys.modules[name] = ModuleType(name)
+                exec(_compiled(source, name), built[name].__dict__)  # noqa: S102
     drive, engine = built["layerwise.drive"], built["layerwise.engines.rule"]
-    rules = {case.name: built[case.rule.__name__] for case in CASES}
-    return SimpleNamespace(rules=rules, local=drive.local, Run=drive.Run, RuleEngine=engine.RuleEngine)
+    rules = {case.name: built.get(case.rule.__name__, case.rule) for case in CASES}
+    return SimpleNamespace(rules=rules, cases=cases, local=drive.local, Run=drive.Run, RuleEngine=engine.RuleEngine)
+
+
+@cache
+def _compiled(source: str, name: str) -> CodeType:
+    return compile(source, f"<{name}>", "exec")
 
 
 def _rows(module: str, *rows: tuple[str, str, str, str]) -> list[Mutant]:

@@ -18,7 +18,11 @@ from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
 
 WORLD = SimpleNamespace(
-    rules={case.name: case.rule for case in CASES}, local=drive.local, Run=drive.Run, RuleEngine=RuleEngine
+    rules={case.name: case.rule for case in CASES},
+    cases=CASES,
+    local=drive.local,
+    Run=drive.Run,
+    RuleEngine=RuleEngine,
 )
 
 
@@ -38,9 +42,9 @@ def matches_reference(world: Any, case: Case, options: Any, seed: int, space: Na
 
 def reference(world: Any) -> None:
     for seed in range(40):  # of all optimizers in turn, so that an error in one of them is found soon
-        for case in CASES:
+        for case in world.cases:
             matches_reference(world, case, case.drawn(seed), seed)
-    for case in CASES:
+    for case in world.cases:
         for option, value in case.unusual():  # which draws may have missed where it shows
             matches_reference(world, case, case.alone(option, value)[1], 0)
 
@@ -49,7 +53,7 @@ def of_each(oracle: str) -> Callable[[Any], None]:
     """Return an oracle that asks every optimizer's own."""
 
     def ask(world: Any) -> None:
-        for case in CASES:
+        for case in world.cases:
             own = getattr(case, oracle)
             if own is not None:
                 own(world)
@@ -60,7 +64,7 @@ def of_each(oracle: str) -> Callable[[Any], None]:
 def slices(world: Any) -> None:
     """A tensor taken in slices takes the step it takes as a whole, and measures the same."""
     for seed in range(6):
-        for case in CASES:
+        for case in world.cases:
             settings = case.hyper(**case.drawn(seed))
             for shape, block_dims in (
                 ((9, 5), ()),

@@ -22,7 +22,7 @@ from layerwise.registry import ENTRIES
 
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
 USUALLY, IN_ALL = 3, 4
-OF_RULES = ("numpy_front", "parity", "reference")  # folders; and files that are in none
+OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Of the same name in fronts, where they are arguments of all optimizers.
 OPTIONS = set().union(*TAKEN.values()) - {one.name for one in (*NUMPY, *TORCH)}
 

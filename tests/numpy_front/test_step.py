@@ -14,6 +14,8 @@ from layerwise.errors import ContradictionError, ParameterError
 from layerwise.numpy import Adafactor, Lamb
 from layerwise.numpy._memory import Occupied
 
+pytestmark = pytest.mark.every
+
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 
 
