@@ -186,7 +186,8 @@ def test_parts_make_the_whole(case, world, fast, drawn):
         # With a norm of all, the least exact of the tensors decides.
         eps = max(EPS[name] for *_, dtypes, _ in tensors for name in dtypes)
         # NumPy adds up what does not lie in a row one after the other, in float32: 680 squares are 1e-6 off.
-        room = (8 if fast else 32) * eps
+        # And the number of a layer is a sum of squares of gradients that were divided by such sums.
+        room = (8 if fast else 128) * eps
         for own, part in zip(alone, parts, strict=True):
             check(own, part, room)
 

@@ -29,12 +29,14 @@ def printed(program, *args):
     return [json.loads(line) for line in told.stdout.splitlines()]
 
 
-def all_phases(kernels):
+def all_phases(kernels, extent):
     names = {one["kernel"] for one in kernels}
     own = {f"{module}.{phase}" for module in ("passes", "planes") for phase in ("measure", "apply")}
     programs = {one["flags"].get("APPLY") for one in kernels}
     return own <= names and all(
-        any(f"printed.{case.name.lower()}:" in str(name) for name in programs) for case in KERNELED
+        any(f"printed.{case.name.lower()}:" in str(name) for name in programs)
+        for case in KERNELED
+        if extent != "formats" or case.name in ("Lamb", "Lars", "Adafactor")
     )
 
 
@@ -45,7 +47,7 @@ FORMATS = pytest.param("formats", marks=pytest.mark.slow)
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"] if EXTENT == "all" else ["sm_90"])
 def test_for_nvidia(target, extent):
     kernels = compiled(target, extent)
-    assert all_phases(kernels)
+    assert all_phases(kernels, extent)
     for one in kernels:
         # Where tiles, or sums in float64, take many registers, the assembler puts a few numbers aside.
         many = one["kernel"].startswith("planes.") or one["kernel"].endswith(".measure")
@@ -59,7 +61,7 @@ def test_for_nvidia(target, extent):
 @pytest.mark.slow
 def test_for_amd():
     kernels = compiled("gfx942", EXTENT)
-    assert all_phases(kernels)
+    assert all_phases(kernels, EXTENT)
     for one in kernels:
         assert [one[name] for name in ("vgpr_spill_count", "private_segment_fixed_size")] == [0, 0], one
         assert one["sgpr_spill_count"] <= 8, one  # of what all lanes share, in one kernel of unusual dtypes
