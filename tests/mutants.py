@@ -99,7 +99,6 @@ MUTANTS = [
         ("the fading of decay ignored", "lr * lam * (lr / h.peak_lr)", "lr * lam", "reference"),
         ("fading decay without lr", "lr * lam * (lr", "lam * (lr", "reference"),
         ("caution ignored", "u, agreeing[", "_, agreeing[", "reference"),
-        ("norm kept of the weights alone", "size + size * more", "size", "reference"),
         ("norm not kept", "((more, p),)", "()", "reference"),
         ("decoupled decay left out of the norm", "add(xp, p, -k.shrink, p)", "p", "reference"),
         ("eps inside the root", "c1 * h.eps if", "c1 * h.eps_root if", "reference vectors"),
@@ -139,7 +138,6 @@ MUTANTS = [
     *_rows(
         "rules.lars",
         ("caution ignored", "moved, stats[", "_, stats[", "reference"),
-        ("norm kept of the weights alone", "k.pace + k.pace * more", "k.pace", "reference"),
         ("caution by the decayed gradient", "cautious(xp, moved, g)", "cautious(xp, moved, r)", "reference"),
         ("trust coefficient left out", "k.eta * w", "w", "reference vectors"),
         ("weight norm left out", "k.eta * w", "k.eta", "reference vectors"),
@@ -473,6 +471,7 @@ MUTANTS = [
         ("gating always", 'if h.adapt == "decayed" else float(h.adapt)', "", "reference vectors"),
         ("upper bound ignored", "inf if high is None else high", "inf", "reference vectors"),
         ("lower bound ignored", "-inf if low is None else low", "-inf", "reference"),
+        ("norm kept of the weights alone", "more, size + size * more", "more, size", "reference"),
         ("kept norm without ⟨p, r⟩", "a * (2 * cos - a)", "a * -a", "reference"),
         ("kept norm without ‖r‖²", "a * (2 * cos - a)", "a * 2 * cos", "reference"),
         ("caution by positive elements alone", " | ((u < 0) & (g < 0))", "", "reference"),

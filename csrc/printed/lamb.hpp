@@ -222,6 +222,70 @@ struct LambCautionTrue {
 };
 
 template <class T>
+struct LambCautionTrueAdaptFalse {
+  using Numbers = LambNumbers;
+  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
+
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size;
+
+  LambCautionTrueAdaptFalse(const LambNumbers& k, const double* a) {
+    l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); size = T(a[0]);
+  }
+
+  void keep(T p, T g, T* s) const {
+    const T m = s[0], v = s[1];
+    const T g_ = g + l2 * p;
+    const T m_ = b1 * m + a1 * g_;
+    const T v_ = b2 * v + a2 * (g_ * g_);
+    s[0] = m_;
+    s[1] = v_;
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T m = s[0], v = s[1];
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T g_ = g + l2 * p;
+    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T, T* s, const T* x) const {
+    const T m = s[0], v = s[1], agrees = x[0];
+    const T p_ = p - shrink * p;
+    const T v_hat = c2 * v;
+    const T root_v = root(v_hat + eps_root);
+    const T u = m / (eps + c1 * root_v);
+    const T u_ = u * agrees / size;
+    const T r = u_ + lam * p_;
+    return p_ - lr * r;
+  }
+
+  static void answer(int round, const LambNumbers&, const double* S, const double*, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LambNumbers&, const double* S, const double*, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
+  }
+
+  static void remember(const LambNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
 struct LambKeepNormTrue {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;

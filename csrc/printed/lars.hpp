@@ -300,6 +300,61 @@ struct LarsCautionTrue {
 };
 
 template <class T>
+struct LarsCautionTrueAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int SUMS[] = {1}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, pace, size;
+
+  LarsCautionTrueAdaptFalse(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); pace = T(k.pace); size = T(a[0]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    x[0] = agrees;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T moved = b_ * agrees / size;
+    s[0] = b_;
+    return p - pace * moved;
+  }
+
+  static void answer(int round, const LarsNumbers&, const double* S, const double*, double* a) {
+    if (round == 0) {
+      const double size = at_least(S[0], 0.001);
+      a[0] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double* S, const double*, double* to) {
+    to[0] = 1;
+    to[1] = S[0];
+  }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
 struct LarsWithoutMomentumBuffer {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
@@ -406,11 +461,11 @@ struct LarsKeepNormTrue {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, step, more, step_;
+  T l2, lam, lam_x, damped, mu, step, more, size;
 
   LarsKeepNormTrue(const LarsNumbers& k, const double* a) {
     l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
-    more = T(a[1]); step_ = T(a[2]);
+    more = T(a[1]); size = T(a[2]);
   }
 
   template <int ROUND>
@@ -440,7 +495,7 @@ struct LarsKeepNormTrue {
     const T u = step * r;
     const T b_ = damped * u + mu * b;
     s[0] = b_;
-    return p + more * p - step_ * b_;
+    return p + more * p - size * b_;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
@@ -470,8 +525,9 @@ struct LarsKeepNormTrue {
       const double k_ = w / w;
       const double found = ((w - w) / w * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
       const double more = there_ ? found : 0 * found;
+      const double size = k.pace + k.pace * more;
       a[1] = more;
-      a[2] = k.pace + k.pace * more;
+      a[2] = size;
     }
   }
 
@@ -493,6 +549,74 @@ struct LarsKeepNormTrue {
 };
 
 template <class T>
+struct LarsKeepNormTrueAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int SUMS[] = {3}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, more, size;
+
+  LarsKeepNormTrueAdaptFalse(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); more = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    x[0] = p;
+    x[1] = b_;
+    x[2] = p * b_;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    s[0] = b_;
+    return p + more * p - size * b_;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const bool there = (norm_p > 0) & (norm_p > 0);
+      const double norm_b = root(S[1]);
+      const double w = there ? norm_p : 1;
+      const double a_ = k.pace * norm_b / w;
+      const double cos = S[2] / w / (norm_b == 0 ? 1 : norm_b);
+      const double shorter = a_ * (2 * cos - a_);
+      const double x = at_least(1 - shorter, 0);
+      const bool zero = x == 0;
+      const double left = zero ? 0 : root(zero ? 1 : x);
+      const bool there_ = there & (left > 0);
+      const double k_ = w / w;
+      const double found = ((w - w) / w * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
+      const double more = there_ ? found : 0 * found;
+      const double size = k.pace + k.pace * more;
+      a[0] = more;
+      a[1] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
+    to[0] = 1;
+  }
+
+  static void remember(const LarsNumbers&, const double*, const double*, double*) {}
+};
+
+template <class T>
 struct LarsWithNormKeepNormFirst {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
@@ -503,11 +627,11 @@ struct LarsWithNormKeepNormFirst {
   static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, step, more, step_;
+  T l2, lam, lam_x, damped, mu, step, more, size;
 
   LarsWithNormKeepNormFirst(const LarsNumbers& k, const double* a) {
     l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
-    more = T(a[1]); step_ = T(a[2]);
+    more = T(a[1]); size = T(a[2]);
   }
 
   template <int ROUND>
@@ -537,7 +661,7 @@ struct LarsWithNormKeepNormFirst {
     const T u = step * r;
     const T b_ = damped * u + mu * b;
     s[0] = b_;
-    return p + more * p - step_ * b_;
+    return p + more * p - size * b_;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double* old, double* a) {
@@ -569,8 +693,9 @@ struct LarsWithNormKeepNormFirst {
       const double k_ = w / n;
       const double found = ((w - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
       const double more = there_ ? found : 0 * found;
+      const double size = k.pace + k.pace * more;
       a[1] = more;
-      a[2] = k.pace + k.pace * more;
+      a[2] = size;
     }
   }
 
@@ -590,6 +715,80 @@ struct LarsWithNormKeepNormFirst {
 
   static void remember(const LarsNumbers&, const double* S, const double* old, double* to) {
     const double norm_p = root(S[2]);
+    const double R_ = old[0] == 0 ? norm_p : old[0];
+    to[0] = R_;
+  }
+};
+
+template <class T>
+struct LarsWithNormKeepNormFirstAdaptFalse {
+  using Numbers = LarsNumbers;
+  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
+  static constexpr int SUMS[] = {3}, CACHED[] = {0};
+  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+
+  T l2, lam, lr, damped, mu, more, size;
+
+  LarsWithNormKeepNormFirstAdaptFalse(const LarsNumbers& k, const double* a) {
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); more = T(a[0]); size = T(a[1]);
+  }
+
+  template <int ROUND>
+  void terms(T p, T g, const T* s, T* x) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    x[0] = p;
+    x[1] = b_;
+    x[2] = p * b_;
+  }
+
+  T apply(T p, T g, T* s, const T*) const {
+    const T b = s[0];
+    const T g_ = g + l2 * p;
+    const T r = g_ + lam * p;
+    const T u = lr * r;
+    const T b_ = damped * u + mu * b;
+    s[0] = b_;
+    return p + more * p - size * b_;
+  }
+
+  static void answer(int round, const LarsNumbers& k, const double* S, const double* old, double* a) {
+    if (round == 0) {
+      const double norm_p = root(S[0]);
+      const double R_ = old[0] == 0 ? norm_p : old[0];
+      const bool there = (R_ > 0) & (norm_p > 0);
+      const double norm_b = root(S[1]);
+      const double n = there ? norm_p : 1;
+      const double a_ = k.pace * norm_b / n;
+      const double cos = S[2] / n / (norm_b == 0 ? 1 : norm_b);
+      const double shorter = a_ * (2 * cos - a_);
+      const double x = at_least(1 - shorter, 0);
+      const bool zero = x == 0;
+      const double left = zero ? 0 : root(zero ? 1 : x);
+      const bool there_ = there & (left > 0);
+      const double w = there ? R_ : 1;
+      const double k_ = w / n;
+      const double found = ((w - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
+      const double more = there_ ? found : 0 * found;
+      const double size = k.pace + k.pace * more;
+      a[0] = more;
+      a[1] = size;
+    }
+  }
+
+  static void report(const LarsNumbers&, const double*, const double*, double* to) {
+    to[0] = 1;
+  }
+
+  static void remember(const LarsNumbers&, const double* S, const double* old, double* to) {
+    const double norm_p = root(S[0]);
     const double R_ = old[0] == 0 ? norm_p : old[0];
     to[0] = R_;
   }

@@ -22,6 +22,7 @@
   X(Lamb) \
   X(LambAdaptFalse) \
   X(LambCautionTrue) \
+  X(LambCautionTrueAdaptFalse) \
   X(LambKeepNormTrue) \
   X(LambWithNormKeepNormFirst) \
   X(Lans) \
@@ -31,10 +32,13 @@
   X(LarsAdaptFalse) \
   X(LarsAdaptFalseNesterovTrue) \
   X(LarsCautionTrue) \
+  X(LarsCautionTrueAdaptFalse) \
   X(LarsWithoutMomentumBuffer) \
   X(LarsWithoutMomentumBufferAdaptFalse) \
   X(LarsKeepNormTrue) \
+  X(LarsKeepNormTrueAdaptFalse) \
   X(LarsWithNormKeepNormFirst) \
+  X(LarsWithNormKeepNormFirstAdaptFalse) \
   X(NovoGrad) \
   X(SGD) \
   X(SGDWithMomentumBuffer) \

@@ -252,20 +252,11 @@ class NumberOfLayer(Hyper):
     block_dims: ClassVar[Shape] = ()  # of the tensor that these are fitted to
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
-        try:  # the same object for all tensors, because engines compute the numbers of a step once for each
-            fitted: H = _fitted_to_blocks(self, block_dims)
-        except TypeError:  # numbers that are traced have no hash
-            fitted = self.settled(block_dims=block_dims)
-        return fitted
+        return settled(self, block_dims=block_dims)
 
     def layer_shape(self, shape: Shape) -> Shape:
         """Return the shape of one number for each layer of a tensor of this shape."""
         return tuple(n if d in self.block_dims else 1 for d, n in enumerate(shape))
-
-
-@lru_cache(256)
-def _fitted_to_blocks(h: Any, block_dims: Shape) -> Any:
-    return h.settled(block_dims=block_dims)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,8 +342,8 @@ class Caution(Hyper):
 
     caution: bool = flag(
         False,
-        "Step only where the direction and the gradient have the same sign, by as much more as fewer elements do "
-        "(arXiv 2411.16085).",
+        "Step only where the direction and the gradient have the same sign, and enlarge the step by as much as the "
+        "number of elements shrinks (arXiv 2411.16085).",
     )
 
 

@@ -230,12 +230,7 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
                 False,
-            ): Program(
-                "LambCautionTrue",
-                11,
-                ("Mean", "Squares", "Squares"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
-            ),
+            ): Program("LambCautionTrueAdaptFalse", 12, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (True, True, False),
                 False,
@@ -253,7 +248,7 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
             ): Program(
-                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -261,7 +256,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
             ): Program(
-                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -269,7 +264,7 @@ RULES: dict[str, Printed] = {
                 False,
                 "decayed",
             ): Program(
-                "LambKeepNormTrue", 12, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, True),
@@ -278,7 +273,7 @@ RULES: dict[str, Printed] = {
                 True,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                13,
+                14,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -289,7 +284,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LambWithNormKeepNormFirst",
-                13,
+                14,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -300,7 +295,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
             ): Program(
                 "LambWithNormKeepNormFirst",
-                13,
+                14,
                 ("Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -330,17 +325,17 @@ RULES: dict[str, Printed] = {
                 (True, True),
                 True,
             ): Program(
-                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 15, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True),
                 False,
-            ): Program("LansAdaptFalse", 15, ("Squares",), ("trust_ratio",)),
+            ): Program("LansAdaptFalse", 16, ("Squares",), ("trust_ratio",)),
             (
                 (True, True),
                 "decayed",
             ): Program(
-                "Lans", 14, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "Lans", 15, ("Squares", "Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
         },
     ),
@@ -378,42 +373,42 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
                 False,
-            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 False,
                 True,
                 True,
-            ): Program("LarsNesterovTrue", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("LarsNesterovTrue", 18, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 False,
                 False,
                 False,
-            ): Program("LarsAdaptFalse", 18, (), ("trust_ratio",)),
+            ): Program("LarsAdaptFalse", 19, (), ("trust_ratio",)),
             (
                 (True, False),
                 False,
                 False,
                 False,
                 True,
-            ): Program("LarsAdaptFalseNesterovTrue", 19, (), ("trust_ratio",)),
+            ): Program("LarsAdaptFalseNesterovTrue", 20, (), ("trust_ratio",)),
             (
                 (True, False),
                 False,
                 False,
                 "decayed",
                 False,
-            ): Program("Lars", 16, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("Lars", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
                 False,
                 "decayed",
                 True,
-            ): Program("LarsNesterovTrue", 17, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
+            ): Program("LarsNesterovTrue", 18, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")),
             (
                 (True, False),
                 False,
@@ -422,7 +417,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsCautionTrue",
-                20,
+                21,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -432,12 +427,7 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
                 False,
-            ): Program(
-                "LarsCautionTrue",
-                20,
-                ("Squares", "Squares", "Mean"),
-                ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
-            ),
+            ): Program("LarsCautionTrueAdaptFalse", 22, ("Mean",), ("trust_ratio", "agreeing")),
             (
                 (True, False),
                 False,
@@ -446,7 +436,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsCautionTrue",
-                20,
+                21,
                 ("Squares", "Squares", "Mean"),
                 ("weight_norm", "update_norm", "trust_ratio", "agreeing"),
             ),
@@ -457,7 +447,7 @@ RULES: dict[str, Printed] = {
                 True,
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 23, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (False, False),
@@ -465,7 +455,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 False,
-            ): Program("LarsWithoutMomentumBufferAdaptFalse", 22, (), ("trust_ratio",)),
+            ): Program("LarsWithoutMomentumBufferAdaptFalse", 24, (), ("trust_ratio",)),
             (
                 (False, False),
                 False,
@@ -473,7 +463,7 @@ RULES: dict[str, Printed] = {
                 "decayed",
                 False,
             ): Program(
-                "LarsWithoutMomentumBuffer", 21, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
+                "LarsWithoutMomentumBuffer", 23, ("Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, False),
@@ -483,7 +473,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsKeepNormTrue",
-                23,
+                25,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -493,12 +483,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 False,
-            ): Program(
-                "LarsKeepNormTrue",
-                23,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
-                ("weight_norm", "update_norm", "trust_ratio"),
-            ),
+            ): Program("LarsKeepNormTrueAdaptFalse", 26, ("Squares", "Squares", "Sum"), ("trust_ratio",)),
             (
                 (True, False),
                 True,
@@ -507,7 +492,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsKeepNormTrue",
-                23,
+                25,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -519,7 +504,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                24,
+                27,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -529,12 +514,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 False,
-            ): Program(
-                "LarsWithNormKeepNormFirst",
-                24,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
-                ("weight_norm", "update_norm", "trust_ratio"),
-            ),
+            ): Program("LarsWithNormKeepNormFirstAdaptFalse", 28, ("Squares", "Squares", "Sum"), ("trust_ratio",)),
             (
                 (True, True),
                 "first",
@@ -543,7 +523,7 @@ RULES: dict[str, Printed] = {
                 False,
             ): Program(
                 "LarsWithNormKeepNormFirst",
-                24,
+                27,
                 ("Squares", "Squares", "Squares", "Squares", "Sum"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
@@ -572,7 +552,7 @@ RULES: dict[str, Printed] = {
         options=(),
         numbers=(),
         programs={
-            ((True, True),): Program("NovoGrad", 25, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
+            ((True, True),): Program("NovoGrad", 29, ("Squares",), ("gradient_norm", "average_norm", "trust_ratio")),
         },
     ),
     "layerwise.rules.sgd": Printed(
@@ -597,15 +577,15 @@ RULES: dict[str, Printed] = {
             (
                 (False,),
                 False,
-            ): Program("SGD", 26, (), ("trust_ratio",)),
+            ): Program("SGD", 30, (), ("trust_ratio",)),
             (
                 (True,),
                 False,
-            ): Program("SGDWithMomentumBuffer", 27, (), ("trust_ratio",)),
+            ): Program("SGDWithMomentumBuffer", 31, (), ("trust_ratio",)),
             (
                 (True,),
                 True,
-            ): Program("SGDWithMomentumBufferNesterovTrue", 28, (), ("trust_ratio",)),
+            ): Program("SGDWithMomentumBufferNesterovTrue", 32, (), ("trust_ratio",)),
         },
     ),
     "layerwise.rules.stableadamw": Printed(
@@ -630,11 +610,11 @@ RULES: dict[str, Printed] = {
             (
                 (True, True),
                 ANY,
-            ): Program("StableAdamW", 29, ("MeanSquare",), ("update_rms", "trust_ratio")),
+            ): Program("StableAdamW", 33, ("MeanSquare",), ("update_rms", "trust_ratio")),
             (
                 (True, True),
                 None,
-            ): Program("StableAdamWClipThresholdNone", 30, (), ("trust_ratio",)),
+            ): Program("StableAdamWClipThresholdNone", 34, (), ("trust_ratio",)),
         },
     ),
 }

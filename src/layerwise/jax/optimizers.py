@@ -150,8 +150,8 @@ def adafactor(
             True) or bounds ("cap"); None is on when learning_rate is None.
         lr_cap: Upper bound of the relative step, and what learning_rate is with "cap" where none is given.
         warmup_init: Bound the relative step by 1e-6·t as well.
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -511,8 +511,8 @@ def lamb(
         l2: L2 penalty added to the gradient, besides weight_decay.
         keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
             first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -697,8 +697,8 @@ def lars(
         l2: L2 penalty added to the gradient, besides weight_decay.
         keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
             first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.

@@ -67,17 +67,16 @@ from layerwise.rules.parts import (
     cautious,
     clipped,
     final,
-    first_norm,
     floored,
     is_one,
     is_zero,
+    kept_norm,
     length,
     mix,
     move,
     one_minus_power,
     ready,
     square,
-    stretch,
     trust_of,
     trust_ratio,
 )
@@ -221,10 +220,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ratio, norms, stats = yield from _ratio(xp, p, r, k, h)
     size = k.lr * ratio
     if h.keep_norm:
-        norm_p, norm_r, pr = norms
-        R = first_norm(xp, R, norm_p) if h.keep_norm == "first" else None
-        more = stretch(xp, norm_p if R is None else R, norm_p, norm_r, pr, size)
-        moves, size = ((more, p),), size + size * more
+        R, more, size = kept_norm(xp, h.keep_norm, R, *norms, size)
+        moves = ((more, p),)
     return Stepped((*moves, (-size, r)), State(m, v, R), {**stats, **agreeing})
 
 
@@ -240,7 +237,7 @@ Norms = tuple[Scalar, Scalar, Scalar | None]  # of p and of r; and ⟨p, r⟩, w
 
 def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Scalar, Norms, dict[str, Array]]]:
     """Return ‖p‖ / ‖r‖, within the requested bounds, and what it is made of."""
-    if h.adapt is False and not (h.keep_norm or h.caution):
+    if h.adapt is False and not h.keep_norm:
         return 1.0, (0.0, 0.0, None), {"trust_ratio": 1.0}
     pp, rr, *pr = yield (Squares(p), Squares(r), *((Sum(p * r),) if h.keep_norm else ()))
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)

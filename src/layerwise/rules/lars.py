@@ -54,13 +54,12 @@ from layerwise.rules.parts import (
     choose,
     clipped,
     damped,
-    first_norm,
     floored,
     is_one,
     is_zero,
+    kept_norm,
     length,
     ready,
-    stretch,
     trust_of,
     trusted,
 )
@@ -175,14 +174,13 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     pp, bb, pb = yield Squares(p), Squares(moved), Sum(p * moved)
     norm_p, norm_b = length(xp, pp, p), length(xp, bb, moved)
-    R = first_norm(xp, R, norm_p) if h.keep_norm == "first" else None
-    more = stretch(xp, norm_p if R is None else R, norm_p, norm_b, pb, k.pace)
-    return Stepped(((more, p), (-(k.pace + k.pace * more), moved)), State(kept, R), stats)
+    R, more, size = kept_norm(xp, h.keep_norm, R, norm_p, norm_b, pb, k.pace)
+    return Stepped(((more, p), (-size, moved)), State(kept, R), stats)
 
 
 def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
-    if h.adapt is False and not (h.keep_norm or h.caution):
+    if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     # r is there already where it is what is measured.
     x = g if is_zero(k.lam_x) else r if k.lam_x is k.lam else add(xp, g, k.lam_x, p)

@@ -188,6 +188,18 @@ def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
     return choose(xp, known == 0, one_like(xp, known) * norm, known)
 
 
+def kept_norm(
+    xp: Any, how: Any, R: Scalar | None, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar
+) -> tuple[Scalar | None, Scalar, Scalar]:
+    """Return R, and the numbers of p ← p + more·p − size·r, which gives p − size·r the norm that is kept.
+
+    That is R where it is the first (`how`), and else the norm of p.
+    """
+    R = first_norm(xp, R, norm) if how == "first" else None
+    more = stretch(xp, norm if R is None else R, norm, length, dot, size)
+    return R, more, size + size * more
+
+
 def stretch(xp: Any, wanted: Scalar, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar) -> Scalar:
     """Return c − 1, where c·(p − size·r) has the norm `wanted`; 0 where that is 0, or one of p and p − size·r.
 

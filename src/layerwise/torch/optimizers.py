@@ -82,8 +82,8 @@ class Adafactor(Optimizer):
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
             of matrices only ("matrix"), two dimensions or groups of them, or none (False).
         min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -395,8 +395,8 @@ class Lamb(Optimizer):
         l2: L2 penalty added to the gradient, besides weight_decay.
         keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
             first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.
@@ -560,8 +560,8 @@ class Lars(Optimizer):
         l2: L2 penalty added to the gradient, besides weight_decay.
         keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
             first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, by as much more as fewer
-            elements do (arXiv 2411.16085).
+        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
+            as the number of elements shrinks (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
             off.

@@ -269,6 +269,74 @@ def lamb_caution_true_report(k, S, n, old, to):
 
 
 @triton.jit
+def lamb_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    shrink = tl.load(k + SHRINK).to(COMPUTE)
+    b1 = tl.load(k + B1).to(COMPUTE)
+    a1 = tl.load(k + A1).to(COMPUTE)
+    b2 = tl.load(k + B2).to(COMPUTE)
+    a2 = tl.load(k + A2).to(COMPUTE)
+    c1 = tl.load(k + C1).to(COMPUTE)
+    c2 = tl.load(k + C2).to(COMPUTE)
+    eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
+    eps = tl.load(k + EPS).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_keep(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    g_ = g + l2 * p
+    m_ = b1 * m + a1 * g_
+    v_ = b2 * v + a2 * (g_ * g_)
+    return (m_, v_)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_terms(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    g_ = g + l2 * p
+    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
+    return (agrees,)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_apply(k, p, g, s, x):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
+    m, v = s
+    agrees = x[0]
+    p_ = p - shrink * p
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    u_ = u * agrees / size
+    r = u_ + lam * p_
+    return (p_ - lr * r, m, v)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_answer(k, S, n, old, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lamb_caution_true_adapt_false_report(k, S, n, old, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
+@triton.jit
 def lamb_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     shrink = tl.load(k + SHRINK).to(COMPUTE)
@@ -321,7 +389,7 @@ def lamb_keep_norm_true_apply(k, p, g, s, x):
 def lamb_keep_norm_true_answer(k, S, n, old, a):
     pp = S[0]
     rr = S[1]
-    pr = S[2]
+    one = S[2]
     norm_p = root(pp)
     there = (norm_p > 0.0) & (norm_p > 0.0)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
@@ -336,7 +404,7 @@ def lamb_keep_norm_true_answer(k, S, n, old, a):
     size = tl.load(k + LR) * ratio_
     w_ = tl.where(there, norm_p, 1.0)
     a_ = size * norm_r / w_
-    cos = pr / w_ / tl.where(norm_r == 0.0, 1.0, norm_r)
+    cos = one / w_ / tl.where(norm_r == 0.0, 1.0, norm_r)
     shorter = a_ * (2.0 * cos - a_)
     x_ = at_least(1.0 - shorter, 0.0)
     zero = x_ == 0.0
@@ -422,7 +490,7 @@ def lamb_with_norm_keep_norm_first_apply(k, p, g, s, x):
 def lamb_with_norm_keep_norm_first_answer(k, S, n, old, a):
     pp = S[0]
     rr = S[1]
-    pr = S[2]
+    one = S[2]
     norm_p = root(pp)
     R = tl.where(old[0] == 0.0, norm_p, old[0])
     there = (R > 0.0) & (norm_p > 0.0)
@@ -438,7 +506,7 @@ def lamb_with_norm_keep_norm_first_answer(k, S, n, old, a):
     size = tl.load(k + LR) * ratio_
     n_ = tl.where(there, norm_p, 1.0)
     a_ = size * norm_r / n_
-    cos = pr / n_ / tl.where(norm_r == 0.0, 1.0, norm_r)
+    cos = one / n_ / tl.where(norm_r == 0.0, 1.0, norm_r)
     shorter = a_ * (2.0 * cos - a_)
     x_ = at_least(1.0 - shorter, 0.0)
     zero = x_ == 0.0
@@ -530,6 +598,23 @@ PROGRAMS = {
         apply=lamb_caution_true_apply,
         answers=(lamb_caution_true_answer_0, lamb_caution_true_answer_1),
         report=lamb_caution_true_report,
+        remember=None,
+    ),
+    "LambCautionTrueAdaptFalse": Program(
+        states=("exp_avg", "exp_avg_sq"),
+        layer_states=(),
+        rounds=(("Mean",),),
+        keeps=0,
+        keep_writes=3,
+        apply_writes=0,
+        cached=(0,),
+        rereads=True,
+        values=lamb_caution_true_adapt_false_values,
+        keep=lamb_caution_true_adapt_false_keep,
+        terms=(lamb_caution_true_adapt_false_terms,),
+        apply=lamb_caution_true_adapt_false_apply,
+        answers=(lamb_caution_true_adapt_false_answer,),
+        report=lamb_caution_true_adapt_false_report,
         remember=None,
     ),
     "LambKeepNormTrue": Program(

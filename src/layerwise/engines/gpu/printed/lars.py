@@ -317,6 +317,57 @@ def lars_caution_true_report(k, S, n, old, to):
 
 
 @triton.jit
+def lars_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    pace = tl.load(k + PACE).to(COMPUTE)
+    size = tl.load(a + 0).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, pace, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_terms(k, p, g, s):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    return (agrees,)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, pace, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
+    moved = b_ * agrees / size
+    return (p - pace * moved, b_)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_answer(k, S, n, old, a):
+    share = S[0] / n
+    size = at_least(share, 0.001)
+    tl.store(a + 0, size)
+
+
+@triton.jit
+def lars_caution_true_adapt_false_report(k, S, n, old, to):
+    share = S[0] / n
+    tl.store(to + 0, 1.0)
+    tl.store(to + 1, share)
+
+
+@triton.jit
 def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
@@ -411,13 +462,13 @@ def lars_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     mu = tl.load(k + MU).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     more = tl.load(a + 1).to(COMPUTE)
-    step_ = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, step, more, step_)
+    size = tl.load(a + 2).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, step, more, size)
 
 
 @triton.jit
 def lars_keep_norm_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -425,7 +476,7 @@ def lars_keep_norm_true_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_keep_norm_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
@@ -436,13 +487,13 @@ def lars_keep_norm_true_terms_1(k, p, g, s):
 
 @triton.jit
 def lars_keep_norm_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    return (p + more * p - step_ * b_, b_)
+    return (p + more * p - size * b_, b_)
 
 
 @triton.jit
@@ -481,8 +532,9 @@ def lars_keep_norm_true_answer_1(k, S, n, old, a):
     k_ = w / w
     found = ((w - w) / w * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
     more = tl.where(there_, found, 0.0 * found)
+    size = tl.load(k + PACE) + tl.load(k + PACE) * more
     tl.store(a + 1, more)
-    tl.store(a + 2, tl.load(k + PACE) + tl.load(k + PACE) * more)
+    tl.store(a + 2, size)
 
 
 @triton.jit
@@ -505,6 +557,69 @@ def lars_keep_norm_true_report(k, S, n, old, to):
 
 
 @triton.jit
+def lars_keep_norm_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    more = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, more, size)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_terms(k, p, g, s):
+    l2, lam, lr, damped, mu, more, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    return (p, b_, p * b_)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, more, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    return (p + more * p - size * b_, b_)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_answer(k, S, n, old, a):
+    pp = S[0]
+    bb = S[1]
+    pb = S[2]
+    norm_p = root(pp)
+    there = (norm_p > 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    w = tl.where(there, norm_p, 1.0)
+    a_ = tl.load(k + PACE) * norm_b / w
+    cos = pb / w / tl.where(norm_b == 0.0, 1.0, norm_b)
+    shorter = a_ * (2.0 * cos - a_)
+    x = at_least(1.0 - shorter, 0.0)
+    zero = x == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
+    there_ = there & (left > 0.0)
+    k_ = w / w
+    found = ((w - w) / w * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    size = tl.load(k + PACE) + tl.load(k + PACE) * more
+    tl.store(a + 0, more)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_report(k, S, n, old, to):
+    tl.store(to + 0, 1.0)
+
+
+@triton.jit
 def lars_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     l2 = tl.load(k + L2).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
@@ -513,13 +628,13 @@ def lars_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     mu = tl.load(k + MU).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
     more = tl.load(a + 1).to(COMPUTE)
-    step_ = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, step, more, step_)
+    size = tl.load(a + 2).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, step, more, size)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     g_ = g + l2 * p
     x_ = g_ + lam_x * p
     return (p, x_)
@@ -527,7 +642,7 @@ def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
@@ -538,13 +653,13 @@ def lars_with_norm_keep_norm_first_terms_1(k, p, g, s):
 
 @triton.jit
 def lars_with_norm_keep_norm_first_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, step, more, step_ = k
+    l2, lam, lam_x, damped, mu, step, more, size = k
     (b,) = s
     g_ = g + l2 * p
     r = g_ + lam * p
     u = step * r
     b_ = damped * u + mu * b
-    return (p + more * p - step_ * b_, b_)
+    return (p + more * p - size * b_, b_)
 
 
 @triton.jit
@@ -585,8 +700,9 @@ def lars_with_norm_keep_norm_first_answer_1(k, S, n, old, a):
     k_ = w / n_
     found = ((w - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
     more = tl.where(there_, found, 0.0 * found)
+    size = tl.load(k + PACE) + tl.load(k + PACE) * more
     tl.store(a + 1, more)
-    tl.store(a + 2, tl.load(k + PACE) + tl.load(k + PACE) * more)
+    tl.store(a + 2, size)
 
 
 @triton.jit
@@ -612,6 +728,79 @@ def lars_with_norm_keep_norm_first_report(k, S, n, old, to):
 def lars_with_norm_keep_norm_first_remember(k, S, n, old):
     pp_ = S[2]
     norm_p = root(pp_)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    return (R,)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_values(k, a, COMPUTE: tl.constexpr):
+    l2 = tl.load(k + L2).to(COMPUTE)
+    lam = tl.load(k + LAM).to(COMPUTE)
+    lr = tl.load(k + LR).to(COMPUTE)
+    damped = tl.load(k + DAMPED).to(COMPUTE)
+    mu = tl.load(k + MU).to(COMPUTE)
+    more = tl.load(a + 0).to(COMPUTE)
+    size = tl.load(a + 1).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, more, size)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_terms(k, p, g, s):
+    l2, lam, lr, damped, mu, more, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    return (p, b_, p * b_)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_apply(k, p, g, s, x):
+    l2, lam, lr, damped, mu, more, size = k
+    (b,) = s
+    g_ = g + l2 * p
+    r = g_ + lam * p
+    u = lr * r
+    b_ = damped * u + mu * b
+    return (p + more * p - size * b_, b_)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_answer(k, S, n, old, a):
+    pp = S[0]
+    bb = S[1]
+    pb = S[2]
+    norm_p = root(pp)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    there = (R > 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    n_ = tl.where(there, norm_p, 1.0)
+    a_ = tl.load(k + PACE) * norm_b / n_
+    cos = pb / n_ / tl.where(norm_b == 0.0, 1.0, norm_b)
+    shorter = a_ * (2.0 * cos - a_)
+    x = at_least(1.0 - shorter, 0.0)
+    zero = x == 0.0
+    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
+    there_ = there & (left > 0.0)
+    w = tl.where(there, R, 1.0)
+    k_ = w / n_
+    found = ((w - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
+    more = tl.where(there_, found, 0.0 * found)
+    size = tl.load(k + PACE) + tl.load(k + PACE) * more
+    tl.store(a + 0, more)
+    tl.store(a + 1, size)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_report(k, S, n, old, to):
+    tl.store(to + 0, 1.0)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_remember(k, S, n, old):
+    pp = S[0]
+    norm_p = root(pp)
     R = tl.where(old[0] == 0.0, norm_p, old[0])
     return (R,)
 
@@ -702,6 +891,23 @@ PROGRAMS = {
         report=lars_caution_true_report,
         remember=None,
     ),
+    "LarsCautionTrueAdaptFalse": Program(
+        states=("momentum_buffer",),
+        layer_states=(),
+        rounds=(("Mean",),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_caution_true_adapt_false_values,
+        keep=None,
+        terms=(lars_caution_true_adapt_false_terms,),
+        apply=lars_caution_true_adapt_false_apply,
+        answers=(lars_caution_true_adapt_false_answer,),
+        report=lars_caution_true_adapt_false_report,
+        remember=None,
+    ),
     "LarsWithoutMomentumBuffer": Program(
         states=(),
         layer_states=(),
@@ -753,6 +959,23 @@ PROGRAMS = {
         report=lars_keep_norm_true_report,
         remember=None,
     ),
+    "LarsKeepNormTrueAdaptFalse": Program(
+        states=("momentum_buffer",),
+        layer_states=(),
+        rounds=(("Squares", "Squares", "Sum"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_keep_norm_true_adapt_false_values,
+        keep=None,
+        terms=(lars_keep_norm_true_adapt_false_terms,),
+        apply=lars_keep_norm_true_adapt_false_apply,
+        answers=(lars_keep_norm_true_adapt_false_answer,),
+        report=lars_keep_norm_true_adapt_false_report,
+        remember=None,
+    ),
     "LarsWithNormKeepNormFirst": Program(
         states=("momentum_buffer",),
         layer_states=("norm",),
@@ -769,5 +992,22 @@ PROGRAMS = {
         answers=(lars_with_norm_keep_norm_first_answer_0, lars_with_norm_keep_norm_first_answer_1),
         report=lars_with_norm_keep_norm_first_report,
         remember=lars_with_norm_keep_norm_first_remember,
+    ),
+    "LarsWithNormKeepNormFirstAdaptFalse": Program(
+        states=("momentum_buffer",),
+        layer_states=("norm",),
+        rounds=(("Squares", "Squares", "Sum"),),
+        keeps=None,
+        keep_writes=0,
+        apply_writes=1,
+        cached=(),
+        rereads=True,
+        values=lars_with_norm_keep_norm_first_adapt_false_values,
+        keep=None,
+        terms=(lars_with_norm_keep_norm_first_adapt_false_terms,),
+        apply=lars_with_norm_keep_norm_first_adapt_false_apply,
+        answers=(lars_with_norm_keep_norm_first_adapt_false_answer,),
+        report=lars_with_norm_keep_norm_first_adapt_false_report,
+        remember=lars_with_norm_keep_norm_first_adapt_false_remember,
     ),
 }
