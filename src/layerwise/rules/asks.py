@@ -10,9 +10,8 @@ Scalar = Any  # a Python number, or a zero-dimensional array where it is traced 
 Shape = tuple[int, ...]
 Nonnegative = Annotated[Array, "never negative"]  # of a state
 Statistic = Annotated[Nonnegative, "of rows or columns"]
-PerLayer = Annotated[
-    Array, "of a layer"
-]  # one number of the tensor, or of each of its blocks: size 1 in other dimensions
+# One number of the tensor, or of each of its blocks: size 1 in other dimensions.
+PerLayer = Annotated[Nonnegative, "of a layer"]
 T = TypeVar("T")
 
 
