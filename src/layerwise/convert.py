@@ -331,10 +331,9 @@ def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
     if axes is None:
         return parts
     parts = {part: np.transpose(array, axes) for part, array in parts.items()}
-    if "exp_avg_sq_row" not in parts:
-        return parts
-    row, col = parts["exp_avg_sq_row"], parts["exp_avg_sq_col"]
-    cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
-    if cut and row.shape[cut[0]] == 1:  # the mean ran over the earlier dimension: these are columns
-        return {**parts, "exp_avg_sq_row": col, "exp_avg_sq_col": row}
+    for name in [part.removesuffix("_row") for part in parts if part.endswith("_row")]:
+        row, col = parts[f"{name}_row"], parts[f"{name}_col"]
+        cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
+        if cut and row.shape[cut[0]] == 1:  # the mean ran over the earlier dimension: these are columns
+            parts |= {f"{name}_row": col, f"{name}_col": row}
     return parts
