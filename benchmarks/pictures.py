@@ -58,7 +58,7 @@ DRAWINGS: Mapping[str, tuple[Callable[[Figure, Mapping[str, Any]], None], tuple[
 }
 
 
-def draw(names: Sequence[str] = tuple(DRAWINGS)) -> None:
+def draw(names: Sequence[str] = tuple(DRAWINGS), folder: Path = PICTURES) -> None:
     """Draw these pictures; the same rows give the same bytes."""
     settings = {"svg.hashsalt": "layerwise", "svg.fonttype": "none", "font.family": "sans-serif"}
     for name in names:
@@ -67,7 +67,7 @@ def draw(names: Sequence[str] = tuple(DRAWINGS)) -> None:
             with mpl.rc_context(settings):
                 figure = Figure(figsize=size, layout="constrained")
                 drawing(figure, theme)
-                figure.savefig(PICTURES / f"{name}-{title}.svg", transparent=True, metadata={"Date": None})
+                figure.savefig(folder / f"{name}-{title}.svg", transparent=True, metadata={"Date": None})
 
 
 if __name__ == "__main__":

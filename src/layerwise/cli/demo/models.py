@@ -8,11 +8,11 @@ from torch.nn.functional import gelu, max_pool2d, relu, scaled_dot_product_atten
 from layerwise.cli.demo.data import LENGTH, SYMBOLS
 from layerwise.cli.demo.settings import Task
 
-WIDTH, HEADS, LAYERS = 64, 4, 2
+HEAD, LAYERS = 16, 2  # the width of an attention head; blocks
 
 
 def new_model(task: Task) -> nn.Module:
-    return Cnn() if task.model == "cnn" else Transformer()
+    return Cnn() if task.model == "cnn" else Transformer(task.width)
 
 
 class Cnn(nn.Module):
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, width // HEADS)
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, width // HEAD, HEAD)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
@@ -52,11 +52,11 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Normalised before each part; learned positions; weights normal with deviation 0.02, biases 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.symbols, self.places = nn.Embedding(SYMBOLS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.blocks = nn.Sequential(*(Block(WIDTH) for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, SYMBOLS)
+        self.symbols, self.places = nn.Embedding(SYMBOLS, width), nn.Embedding(LENGTH, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, SYMBOLS)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)

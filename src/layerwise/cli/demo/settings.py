@@ -29,6 +29,7 @@ class Task:
     small: int
     large: int
     share: float = 1.0  # of the training that settings were tuned for: less in a quick look
+    width: int = 64  # of the transformer
 
     @property
     def metric(self) -> Metric:
@@ -54,6 +55,7 @@ class Contender:
     small: Tuned
     large: Tuned | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)  # which are not tuned
+    groups: Mapping[str, Any] = field(default_factory=dict, hash=False)  # what `param_groups` takes besides the model
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and gradients; all is computed in float32
     may_diverge: bool = False
     of: Contender | None = None  # the one in float32 whose settings these are

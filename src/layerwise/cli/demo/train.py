@@ -48,7 +48,8 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
 def new_optimizer(case: Case, model: nn.Module) -> Any:
     """Return the case's optimizer: no decay of biases and normalisation, a trust ratio for every tensor."""
     module, _, name = case.contender.optimizer.rpartition(".")
-    return getattr(import_module(module), name)(param_groups(model), lr=case.lr, **case.options)
+    groups = param_groups(model, **case.contender.groups)
+    return getattr(import_module(module), name)(groups, lr=case.lr, **case.options)
 
 
 def _steps(
