@@ -20,10 +20,10 @@ THEMES = {
 Row = Mapping[str, str]
 
 
-def latest(table: str, key: str) -> dict[str, Row]:
-    """Return the last row of each kind, in the order in which the last run had them."""
+def latest(table: str, key: str, **only: str) -> dict[str, Row]:
+    """Return the last row of each kind, in the order in which the last run had them, of rows with these values."""
     with (RESULTS / table).open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if only.items() <= row.items()]
     found = {row[key]: row for row in rows}
     return dict(sorted(found.items(), key=lambda one: rows.index(one[1])))
 

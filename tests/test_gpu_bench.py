@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import subprocess
 import sys
 import time
 from io import StringIO
 from math import inf, nan
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
+from scripts import HOME, load
 
 import layerwise.torch
 from layerwise.cli.bench import shapes
@@ -24,18 +23,7 @@ from layerwise.engines import Candidate
 from layerwise.errors import EngineError
 from layerwise.torch.step import _engines
 
-HOME = Path(__file__).parents[1] / "benchmarks"
-
-
-def load(name, file, **more):
-    """Not by sys.path, on which a module of that folder would hide a folder of the tests that has its name."""
-    spec = importlib.util.spec_from_file_location(name, HOME / file, **more)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-load("rows", "rows.py")
+load("rows")
 load("on_gpu", "on_gpu/__init__.py", submodule_search_locations=[str(HOME / "on_gpu")])
 script = load("gpu_script", "gpu.py")
 from on_gpu import aims, check, compiled, graph, options, plan, profiled, rivals, tables, testing, traffic  # noqa: E402

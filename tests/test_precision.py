@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,17 +12,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-HOME = Path(__file__).parents[1] / "benchmarks"
+from scripts import load
+
 PAGE = Path(__file__).parents[1] / "docs" / "mixed-precision.md"
-
-
-def load(name):
-    """Not by sys.path, on which a module of that folder would hide a folder of the tests that has its name."""
-    spec = importlib.util.spec_from_file_location(name, HOME / f"{name}.py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
 
 load("rows")
 script = load("precision")
