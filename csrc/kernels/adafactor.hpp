@@ -42,7 +42,7 @@ void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
   const Varying kind = varying(layer);
   double pp = 0;
-  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
     double *r = R + off[ROW], *c = C + off[COL];
@@ -79,7 +79,7 @@ void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
   const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
   const Varying kind = varying(layer);
   double uu = 0;
-  for_runs(layer, chunk, longest(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
     const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
     if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
@@ -122,7 +122,7 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
   const R k = program_for<R>(layer);
   const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
   const Varying kind = varying(layer);
-  for_runs(layer, chunk, longest(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();

@@ -38,7 +38,7 @@ template <class T, class S>
 void square_of(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   double gg = 0;
-  for_runs(layer, chunk, longest(layer, 1 << G),
+  for_runs(layer, chunk, longest<T, S>(layer, 1 << G),
            [&](const int64_t* off, int64_t n) { gg += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n); });
   sums[0] = gg;
 }

@@ -183,7 +183,7 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
   T* cached = (T*)layer.cached + chunk * layer.each;
-  for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest<T, S>(layer, reads), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
@@ -214,7 +214,7 @@ void apply_as(const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
   T* cached = (T*)layer.cached + chunk * layer.each;
-  for_runs(layer, chunk, longest(layer, reads), [&](const int64_t* off, int64_t n) {
+  for_runs(layer, chunk, longest<T, S>(layer, reads), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;

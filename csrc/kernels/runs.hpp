@@ -145,8 +145,11 @@ inline void with_rounding(const Run<T>& run, F&& f) {
   f(Nearest{});
 }
 
-// The longest run that may be taken at once: as long as 32 bits count where nothing has to be copied.
+// The longest run that may be taken at once: as long as 32 bits count where nothing has to be copied. Weights and gradients
+// stored as S of fewer bytes are read where they lie.
+template <class T, class S>
 inline int64_t longest(const Layer& layer, int arrays) {
+  if (sizeof(S) != sizeof(T)) arrays &= ~(1 << P | 1 << G);
   bool direct = !layer.prepared;
   for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
   return direct ? int64_t(1) << 30 : SCRATCH;
