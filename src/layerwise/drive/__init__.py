@@ -11,6 +11,7 @@ from layerwise.drive.requests import (
     beside,
     dims_of,
     next_requests,
+    once_of,
     partial_sum,
 )
 from layerwise.drive.whole import local
@@ -29,5 +30,6 @@ __all__ = [
     "in_rounds",
     "local",
     "next_requests",
+    "once_of",
     "partial_sum",
 ]

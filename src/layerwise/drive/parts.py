@@ -28,6 +28,7 @@ class TensorRequest(NamedTuple):
     request: type[Request]
     dims: Dims
     length: int  # how many numbers its total has
+    once: Dims = ()  # along these, parts have the same numbers, which count once
 
 
 class Others(Protocol):
@@ -105,7 +106,7 @@ def _completed(
         for k, one in enumerate(sums):
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
-                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row)), row))
+                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
     totals, at = others.add_up([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order])), 0

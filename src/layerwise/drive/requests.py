@@ -34,6 +34,7 @@ class PartialSum(NamedTuple):
     request: type[Request]
     dims: Dims
     sum: Array
+    once: Dims = ()
 
 
 def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
@@ -52,6 +53,11 @@ def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
     return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
 
 
+def once_of(request: Request) -> Dims:
+    """Return the dimensions along which a request's terms are the same everywhere, and count once."""
+    return getattr(request, "once", ())
+
+
 def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
     """Sum the terms of a request that are here over these dimensions."""
     if isinstance(request, PLAIN):
@@ -67,7 +73,8 @@ def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...
     for request in requests:
         dims = dims_of(request, len(run.shape), run.block_dims)
         here = partial_sum(xp, request, dims)
-        found.append(PartialSum(type(request), dims, _number(xp, here) if len(dims) == len(run.shape) else here))
+        number = _number(xp, here) if len(dims) == len(run.shape) else here
+        found.append(PartialSum(type(request), dims, number, once_of(request)))
     return tuple(found)
 
 

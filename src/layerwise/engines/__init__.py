@@ -12,6 +12,13 @@ from layerwise.rules.asks import Array, Now
 from layerwise.storage import Storage
 
 
+class PartOf(NamedTuple):
+    """The cut of a job that may be one of several with parts of a tensor: their number is another on each rank."""
+
+    tensor: str
+    piece: int
+
+
 class Job(NamedTuple):
     """One tensor, or a piece of one, as it is stored, and the settings that apply to it.
 

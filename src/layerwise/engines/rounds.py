@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layerwise.drive import Others, Request, TensorRequest, dims_of
+from layerwise.drive import Others, Request, TensorRequest, dims_of, once_of
 from layerwise.engines import Job
 from layerwise.engines.programs import program_for
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
@@ -50,7 +50,8 @@ class Rounds:
     def _tensor_request(self, i: int, what: Any, total: int, length: int) -> TensorRequest:
         job = self._jobs[i]
         request = self._request(job, what, total)
-        return TensorRequest(i, type(request), dims_of(request, len(job.p.shape), job.block_dims), length)
+        dims = dims_of(request, len(job.p.shape), job.block_dims)
+        return TensorRequest(i, type(request), dims, length, once_of(request))
 
     def _request(self, job: Job, what: Any, total: int) -> Request:
         """Return the rule's request for these sums."""
@@ -58,7 +59,7 @@ class Rounds:
         rows, cols = getattr(job.h, "factored", None) or ((), ())
         named = {sums.ROWS: cols, sums.COLS: rows, sums.G: rows + cols, sums.R: rows}
         if what in named:
-            return Mean(None, named[what])
+            return Mean(None, named[what], once=cols if what == sums.R else ())
         if what == sums.TOTAL:
             return REQUESTS[program_for(job).totals[total]](None)
         return ModelSum(None) if what == sums.MODEL else Squares(None)

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
-from layerwise.engines import Given, Job, Stats
+from layerwise.engines import Given, Job, PartOf, Stats
 from layerwise.engines.arrays import Arrays
 from layerwise.engines.places import Watched
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
@@ -147,7 +147,8 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        if engine.stack_size and _size(job) <= engine.stack_size and not is_grouped(job.storage):
+        alone = is_grouped(job.storage) or isinstance(job.cut, PartOf)
+        if engine.stack_size and _size(job) <= engine.stack_size and not alone:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (
                 job.rule,
@@ -167,6 +168,9 @@ def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
     bucket: list[int] = []
     size = 0
     for i, job in enumerate(jobs):
+        if isinstance(job.cut, PartOf) and i and jobs[i - 1].cut == job.cut:
+            bucket.append(i)
+            continue
         if bucket and size + _size(job) > most:
             yield bucket
             bucket, size = [], 0

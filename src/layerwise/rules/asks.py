@@ -25,11 +25,13 @@ class Mean(NamedTuple):
     """The sum of `terms` over `dims` of the tensor, each kept with size 1, divided by its number of entries along them.
 
     None stands for the whole tensor, or the whole of each block. A rule may already have summed along some of the
-    `dims` where it holds the data: they have size 1 in `terms`, and are still named.
+    `dims` where it holds the data: they have size 1 in `terms`, and are still named. Along the dimensions `once` the
+    terms have size 1 because they are the same everywhere: parts along these have the same numbers, which count once.
     """
 
     terms: Array
     dims: Shape | None = None
+    once: Shape = ()
 
 
 class ModelSum(NamedTuple):

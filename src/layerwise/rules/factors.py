@@ -96,7 +96,7 @@ def divided(
 def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
     """Return the requests for what `renewed` takes."""
     per_row = xp.sum(x, axis=cols, keepdims=True)
-    return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows)
+    return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows, once=cols)
 
 
 def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:

@@ -12,7 +12,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from layerwise.drive import Others, TensorRequest, dims_of
+from layerwise.drive import Others, TensorRequest, dims_of, once_of
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
@@ -147,7 +147,8 @@ class Call:
 
     def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
         of = self.tables.jobs[job]
-        return TensorRequest(job, type(request), dims_of(request, of.p.ndim, of.block_dims), length)
+        dims = dims_of(request, of.p.ndim, of.block_dims)
+        return TensorRequest(job, type(request), dims, length, once_of(request))
 
     def each_layer(self, job: int, request: Any) -> TensorRequest:
         return self.tensor_request(job, request, self.tables.layers.count(job))

@@ -24,8 +24,9 @@ class Statistics:
         for j, factored_job in factored.by_job.items():
             rows, cols = jobs[j].h.factored
             own = places_of(factored_job)
-            for dims, (_, places) in zip((cols, rows, rows + cols, rows), own, strict=True):
-                self.requests.append(call.tensor_request(j, Mean(None, dims), len(places)))
+            means = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols)
+            for mean, (_, places) in zip(means, own, strict=True):
+                self.requests.append(call.tensor_request(j, mean, len(places)))
             found += own
         none = np.zeros(0, np.int64)
         kinds = np.concatenate([none, *(np.full(len(places), dtype.itemsize) for dtype, places in found)])
