@@ -85,14 +85,22 @@ def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: fl
 def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
     """Return, for each of the rule's states, along which of the tensor's dimensions it extends."""
     piece = layout.pieces[0]
-    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
     found: list[Kept | None] = []
-    for shape in rule.shapes(piece.h, grown):
-        kept = None if shape is None else [n == m for n, m in zip(shape, grown, strict=True)]
+    for kept in piece_dims(rule, piece):
         if kept is not None and len(kept) > ndim and piece.part is not None:
-            del kept[piece.part.axis]  # which counts blocks
-        found.append(None if kept is None else tuple(kept))
+            axis = piece.part.axis  # which counts blocks
+            kept = (*kept[:axis], *kept[axis + 1 :])
+        found.append(kept)
     return tuple(found)
+
+
+def piece_dims(rule: Any, piece: Piece) -> tuple[Kept | None, ...]:
+    """Return the same along the dimensions of a piece."""
+    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
+    shapes = rule.shapes(piece.h, grown)
+    return tuple(
+        None if shape is None else tuple(n == m for n, m in zip(shape, grown, strict=True)) for shape in shapes
+    )
 
 
 def elementwise(rule: Any, layout: Layout, ndim: int) -> dict[str, bool]:

@@ -97,7 +97,7 @@ class Seat:
     meeting: Meeting
     i: int
 
-    def announce(self, stepper: str) -> None:
+    def announce(self, stepper: str, buckets: Any = ()) -> None:
         """The engines may differ here: what they ask is compared."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:
@@ -274,7 +274,7 @@ class Failing:
     def __init__(self, left: int) -> None:
         self.left = left
 
-    def announce(self, stepper: str) -> None:
+    def announce(self, stepper: str, buckets: Any = ()) -> None:
         """That changes nothing about leaving."""
 
     def add_up(self, questions: Any, sums: Any) -> Any:

@@ -34,10 +34,10 @@ class TensorRequest(NamedTuple):
 class Others(Protocol):
     """All processes that step the same model and hold other parts of it."""
 
-    def announce(self, stepper: str) -> None:
+    def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Take note before a step's first sums of what carries it out, and so how its rounds follow one another.
 
-        That has to be the same for all.
+        That has to be the same for all, and so do the tensors of the jobs in each bucket, where there are any.
         """
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
@@ -54,7 +54,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iter
     All requests of a round are answered at once. Every rule requests nothing, `()`, before it writes anything, and is
     answered when no rule of its bucket has a request left.
     """
-    others.announce(f"the rule, {[sum(len(run.jobs) for run in bucket) for bucket in buckets]} at a time")
+    others.announce("the rule", [[job for run in bucket for job in run.jobs] for bucket in buckets])
     runs = [run for bucket in buckets for run in bucket]
     model_sums = _model_sums(xp, {run.jobs: run for run in runs if run.together}, others)
     for k, bucket in enumerate(buckets):

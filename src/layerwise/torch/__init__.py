@@ -10,11 +10,13 @@
 ['bias', 'weight']
 """
 
-from layerwise.torch import optimizers
+from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._segments import Segments
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.tools._backward import step_in_backward
 from layerwise.torch.tools._groups import ParamGroups, param_groups
@@ -27,7 +29,10 @@ __all__ = [
     "Mixed",
     "NoiseScale",
     "ParamGroups",
+    "Segments",
+    "Stretch",
     "convert",
+    "flat",
     "full_precision_state_dict",
     "heatmap",
     "load_full_precision_state_dict",

@@ -129,11 +129,12 @@ class Answering(Agreeing):
 
     def _measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield the same with each parameter, before its name."""
-        latest = {p: (name, x) for turn in self._turns.values() for p, name, x in turn.stats()}
+        latest = {p: measured for turn in self._turns.values() for p, measured in turn.stats()}
         found: list[str] = []
-        for p, (name, measured) in latest.items():
-            found.append(_apart(name, found))
-            yield p, found[-1], measured
+        for p, measured in latest.items():
+            for name, one in measured:
+                found.append(_apart(name, found))
+                yield p, found[-1], one
 
 
 def _apart(name: str, others: Iterable[str]) -> str:

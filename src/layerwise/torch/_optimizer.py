@@ -24,13 +24,15 @@ from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Skipped
+from layerwise.torch.sharding._flat import stretched, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
 from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
-from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._plan import Plan, check_step
+from layerwise.torch.step._plans import plan_of
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
 from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
 from layerwise.torch.tools import _schedule
@@ -71,7 +73,9 @@ class Optimizer(Answering):
             raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
         super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
-            check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
+            check_matched(
+                "blocks", self._by_name.patterns, [one for each in self._members() for one in tensors_of(*each)]
+            )
 
     def _kinds(self, given: Mapping[str, Any]) -> Kinds:
         """Return the rules that groups may have: the one of this class."""
@@ -200,7 +204,8 @@ class Optimizer(Answering):
                     self._axes = None
                     self._step_due(dues)
                     return
-            skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
+            looked_at = list(stretched(params, here[1])) if self._might_skip() else ()
+            skip = _tensors.to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
                 skips = self._skips(skip)
@@ -290,14 +295,14 @@ class Optimizer(Answering):
             raise ParameterError(
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
             )
-        if plan is None or (plan.name, plan.h, plan.dtype, plan.cut) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
+        if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self._plan_for(p, due.group, due.h, name)
         _state.check_kept(plan, p, self.state.get(p, {}))
         return plan
 
     def _plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of the step that a parameter takes in a group, with these settings."""
-        return plan_of(self._groups.rule_of(group), p, h, name, self._by_name(name))
+        return plan_of(self._groups.rule_of(group), p, h, name, self._by_name)
 
     def _prepare(self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool) -> Turn:
         self._warn_of_layouts(dues, plans)

@@ -218,7 +218,7 @@ def _wide(x: Tensor) -> Tensor:
 class Alone:
     """Others without any parts."""
 
-    def announce(self, stepper: str) -> None:
+    def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         pass
 
     def add_up(self, questions: Sequence[TensorRequest], sums: Tensor) -> Tensor:

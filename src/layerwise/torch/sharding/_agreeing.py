@@ -16,6 +16,7 @@ from layerwise.torch.checkpoints._names import Named
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step._settings import Groups
@@ -88,7 +89,7 @@ class Agreeing(Named):
         """Return whether these were in the groups when the cuts of all parameters were determined."""
         return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
 
-    def _cuts(self) -> list[cuts.Cut | None]:
+    def _cuts(self) -> list[cuts.Cut | Flat | None]:
         """Return the cut of each parameter, or raise if one has left its state behind."""
         members = self._members()
         found = [cuts.cut_of(name, p) for p, name in members]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from layerwise.errors import GradientError, ParameterError
 from layerwise.layout import Kept, Layout, Piece
+from layerwise.storage.index import Index
+from layerwise.torch.sharding._flat import Flat, checked_flat_of
 
 Shape = tuple[int, ...]
 
@@ -73,6 +75,11 @@ class Cut:
             n *= len(axis.ranks)
         return n
 
+    @property
+    def processes(self) -> int:
+        n: int = self.mesh.size()
+        return n
+
     def cuts(self, dim: int) -> bool:
         return any(d == dim for _, d in self.axes)
 
@@ -123,10 +130,10 @@ def _moved_to_first(placement: Any) -> Any:
     return type(placement)(0) if factor is None else type(placement)(0, split_factor=factor)
 
 
-def cut_of(name: str, p: Tensor) -> Cut | None:
-    """Return the cut of a parameter, or None if this process alone holds all of it."""
+def cut_of(name: str, p: Tensor) -> Cut | Flat | None:
+    """Return the cut of a parameter, or what it holds if it is a flat buffer; None if it is whole."""
     if not is_dtensor(p):
-        return None
+        return checked_flat_of(name, p)
     spec: Any = p
     mesh, placements = spec.device_mesh, tuple(spec.placements)
     for placement in placements:
@@ -199,6 +206,11 @@ class Held:
         place = self.along if kept else slice(number, number + 1)
         return array[(slice(None),) * part.axis + (place,)]
 
+    def index(self, whole: Callable[[], Index]) -> Index:
+        """Return the places of its elements in the tensor, given those of what is here."""
+        found: Index = self.view(whole())
+        return found
+
     def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the measurements of all blocks: of those on other ranks they are nan."""
         if not self.blocks:
@@ -231,7 +243,7 @@ def _held(piece: Piece, cut: Cut) -> Held:
     return Held(piece, axes, piece.shape, cut.parts, along, blocks)
 
 
-def axes_of(cuts: Sequence[Cut | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:
+def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:
     """Return the axes along which tensors are cut, and those of replicas, in an order that is the same on all ranks.
 
     The third is both together, if that is a process group already and every sum is the same on all replicas.
@@ -252,13 +264,13 @@ def several_processes() -> bool:
     return in_group() and torch.distributed.get_world_size() > 1
 
 
-def _joint(cuts: Sequence[Cut], axes: Sequence[Axis], replicas: Sequence[Axis]) -> Axis | None:
+def _joint(cuts: Sequence[Cut | Flat], axes: Sequence[Axis], replicas: Sequence[Axis]) -> Axis | None:
     world = torch.distributed.group.WORLD
     if len(axes) != 1 or len(replicas) != 1 or world is None:
         return None
     ranks = torch.distributed.get_process_group_ranks(world)
     each = [cut for cut in cuts if cut.axes]
-    alike = all(cut.replicas == replicas and cut.mesh.size() == len(ranks) for cut in each)
+    alike = all(cut.replicas == replicas and cut.processes == len(ranks) for cut in each)
     if not alike or len(axes[0].ranks) * len(replicas[0].ranks) != len(ranks):
         return None
     known = f"{axes[0].device_type}:" in torch.distributed.get_backend_config(world)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from layerwise.drive import TensorRequest
-from layerwise.rules.asks import ModelSum, Now
+from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Report, all_reduced
-from layerwise.torch.sharding._cuts import Axis
-
-Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each with the dimension that it cuts
+from layerwise.torch.sharding._cuts import Held
+from layerwise.torch.sharding._totals import Round, Totals, numbers_of
 
 
 class Skips(NamedTuple):
@@ -33,7 +30,7 @@ class Skips(NamedTuple):
 class Peers:
     """Adds up the sums of jobs that are stepped together."""
 
-    def __init__(self, agreement: Agreement, jobs: Sequence[Axes], described: str) -> None:
+    def __init__(self, agreement: Agreement, jobs: Sequence[Held], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._stepper = ""
@@ -46,8 +43,11 @@ class Peers:
         self._number = 0
         self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()})
 
-    def announce(self, stepper: str) -> None:
+    def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
+        if buckets:
+            numbers = numbers_of(self._jobs)
+            stepper = f"{stepper}, {[len({numbers[job] for job in bucket}) for bucket in buckets]} at a time"
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
         words = self._report.words
@@ -59,6 +59,7 @@ class Peers:
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]
         now = self._rounds[self._number]
+        sums = now.added(sums)
         if self._number == 0:
             print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
             self._agreement.reach(now.layout, self._report._replace(fingerprint=print_), sums, now.places, now.model)
@@ -69,34 +70,8 @@ class Peers:
             if len(now.model):
                 sums[now.model] = sums[now.model].sum()
         self._number += 1
-        return sums
+        return now.answered(sums)
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
-        starts = [0]
-        for request in requests:
-            starts.append(starts[-1] + request.length)
-
-        def places(wanted: Callable[[TensorRequest], bool]) -> Tensor:
-            each = zip(requests, starts, starts[1:], strict=False)
-            found = [i for request, start, end in each if wanted(request) for i in range(start, end)]
-            return torch.tensor(found, dtype=torch.long, device=device)
-
-        asked = [(q.job, q.request.__name__, q.dims) for q in requests]  # how many numbers may differ: parts are uneven
-        return Round(
-            list(requests),
-            [places(partial(self._adds, axis)) for axis in self._agreement.axes],
-            places(lambda q: q.request is ModelSum),
-            hashlib.sha256(f"{self._described} {self._stepper} {asked}".encode()).digest(),
-        )
-
-    def _adds(self, axis: Axis, request: TensorRequest) -> bool:
-        return any(other == axis and d in request.dims for other, d in self._jobs[request.job])
-
-
-class Round(NamedTuple):
-    """The destinations of the partial sums of one round."""
-
-    requests: list[TensorRequest]
-    places: list[Tensor]  # which of them are added up over each axis
-    model: Tensor  # which make the model's sum
-    layout: bytes
+        totals = Totals(self._jobs, requests, self._agreement.axes)
+        return totals.on(device, totals.fingerprint(f"{self._described} {self._stepper}"))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.sharding._flat import is_known
 
 MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 
@@ -21,7 +22,7 @@ def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
     fully_shard marks what it replaces. For other wrappers, and older releases of PyTorch, the modules that are alive
     are searched by name, if asked for `thoroughly`: that takes some milliseconds.
     """
-    waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad]
+    waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad and not is_known(p)]
     lost = next((name for p, name in waiting if hasattr(p, MARK)), None)
     search = thoroughly and lost is None and bool(waiting) and "torch.distributed.tensor" in sys.modules
     if search:

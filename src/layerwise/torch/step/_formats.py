@@ -13,6 +13,7 @@ from layerwise.errors import ContradictionError, sentence
 from layerwise.storage import groups
 from layerwise.storage.forms import CUT_BY_BLOCKS, Chosen, Field, blocks_cut_groups, chosen
 from layerwise.storage.options import STATE, WAY_OUT, Wanted, is_signed
+from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import computing
 
@@ -50,13 +51,15 @@ def named(dtype: torch.dtype) -> str:
 def format_of(plan: Plan, key: str, p: Tensor, want: Wanted) -> Chosen:
     """Return in which dtype a field is to be stored."""
     settled = plan.h.state_dtypes().get(key)
-    field = Field(key, named(computing(p.dtype)), settled, is_alike(plan, key), tuple(plan.shape))
+    field = Field(key, named(computing(p.dtype)), settled, is_alike(plan, key), plan.smallest)
     return chosen(field, want, partial(why_not_grouped, plan))
 
 
 def why_not_grouped(plan: Plan) -> str:
     """Return why the state of a parameter cannot be stored in groups, or an empty string."""
     shape = tuple(plan.shape)
+    if isinstance(plan.lies, Flat):
+        return "stretches of a flat buffer begin and end within groups"
     if blocks_cut_groups(shape, [one.piece.part for one in plan.held]):
         return CUT_BY_BLOCKS
     cuts: dict[int, int] = {}

@@ -15,7 +15,9 @@ from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
 from layerwise.layout import Kept, Layout, elementwise, kept_dims, lay_out
 from layerwise.storage import Storage
-from layerwise.torch.sharding._cuts import Cut, Held, check_alike, cut_of, held, is_dtensor, local
+from layerwise.telemetry import summary
+from layerwise.torch.sharding._cuts import Cut, Held, check_alike, held, is_dtensor, local
+from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
@@ -31,11 +33,37 @@ class Plan:
     shape: torch.Size
     dtype: torch.dtype
     layout: Layout
-    cut: Cut | None
+    lies: Cut | Flat | None  # on several ranks, or in a flat buffer
     held: tuple[Held, ...]
     state_shapes: dict[str, Shape | None]  # of the whole of it
     kept: dict[str, Kept | None]
     elementwise: dict[str, bool]  # whether a part of the state has a number for each element
+
+    @property
+    def cut(self) -> Cut | None:
+        return self.lies if isinstance(self.lies, Cut) else None
+
+    @property
+    def itself(self) -> bool:
+        """Whether the parameter as it is is the only job."""
+        return len(self.held) == 1 and self.layout.pieces[0].part is None
+
+    @property
+    def smallest(self) -> Shape:
+        """The shape of the smallest tensor that is stored together."""
+        return tuple(self.shape)
+
+    def member(self, one: Any) -> Plan:
+        """Return the plan of the tensor that this is a part of."""
+        return self
+
+    def described(self) -> Any:
+        """Return what has to be the same on all ranks."""
+        return self.name, self.h, tuple(self.shape), self.layout.pieces
+
+    def in_words(self) -> Any:
+        """Return the shape as ranks show it to one another."""
+        return tuple(self.shape)
 
     def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a state as it is at the start."""
@@ -91,6 +119,10 @@ class Plan:
             where = one.piece.block_dims, one.shape, one.parts, cut
             yield Job(self.rule, one.piece.h, one.view(stepped), made, *where, storage(one))
 
+    def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the names of tensors with what the jobs measured of them."""
+        yield self.name, summary([one.everywhere(next(each)) for one in self.held], self.layout.pieces)
+
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     """Raise unless the parameter can be stepped with this gradient."""
@@ -103,14 +135,16 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_alike(name, p, g)
 
 
-def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Blocks | None) -> Plan:
-    """Return the plan of a parameter's step with these settings."""
-    cut, shape = cut_of(name, p), tuple(p.shape)
+def laid_out(
+    rule: Any, shape: torch.Size, dtype: torch.dtype, h: Hyper, name: str, blocks: Blocks | None, cut: Cut | None
+) -> Plan:
+    """Return the plan of a tensor's step with these settings."""
+    machine_eps = torch.finfo(dtype).eps
     layout = lay_out(
-        name, rule, h, shape, blocks, torch.finfo(p.dtype).eps, (lambda axis: False) if cut is None else cut.cuts
+        name, rule, h, tuple(shape), blocks, machine_eps, (lambda axis: False) if cut is None else cut.cuts
     )
     fields = rule.State._fields
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))
     kept = dict(zip(fields, kept_dims(rule, layout, len(shape)), strict=True))
     alike = elementwise(rule, layout, len(shape))
-    return Plan(name, rule, h, p.shape, p.dtype, layout, cut, held(layout, cut), shapes, kept, alike)
+    return Plan(name, rule, h, shape, dtype, layout, cut, held(layout, cut), shapes, kept, alike)

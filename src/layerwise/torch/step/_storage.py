@@ -206,8 +206,8 @@ def storage_of(
     plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted, held: Held, index: Callable[[], Index]
 ) -> Storage | None:
     """Return how the arrays of one job are stored; None where all are plain and rounded to nearest."""
+    plan, weights = plan.member(held), None
     name = without_wrappers(plan.name)
-    weights = None
     low = p.dtype in LOW and MASTER not in state
     drawn = low and want.draws_weights(_kept(state))
     if low and (REMAINDER in state or drawn):
@@ -219,7 +219,7 @@ def storage_of(
     if all(one is None for one in formats):
         return None
     draws = any(one is not None and one.key is not None for one in formats)
-    seen = held.view(index()) if draws else index_of(held.view(local(p)).shape)
+    seen = held.index(index) if draws else index_of(held.view(local(p)).shape)
     return Storage(formats, seen, row_dims(len(plan.shape), held.piece.part))
 
 

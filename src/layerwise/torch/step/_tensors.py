@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from layerwise.engines.compiled import know_torch
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._flat import is_known
 from layerwise.torch.step._memory import is_fake, lying, unreadable
 
 LOW = (torch.float16, torch.bfloat16)
@@ -35,10 +36,11 @@ def written(params: Sequence[Tensor]) -> None:
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     _check_kind(name, p)
-    if _is_flattened(p):
+    if _is_flattened(p) and not is_known(p):
         raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, from which its layers' norms cannot be computed. "
-            "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2) instead."
+            f"{name} is a flat piece cut by FullyShardedDataParallel, which does not say of which tensor. Call "
+            "layerwise.torch.flat.from_fsdp1(model) on all ranks before making the optimizer, or shard the model with "
+            "torch.distributed.fsdp.fully_shard (FSDP2)."
         )
     if why := unreadable(p):
         raise ParameterError(f"{name} {why}")

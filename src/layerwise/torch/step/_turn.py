@@ -15,9 +15,9 @@ from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted
-from layerwise.telemetry import summary
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._cuts import local
+from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step import _state, _storage
 from layerwise.torch.step._counts import Counts
@@ -54,7 +54,10 @@ def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]
     """Return the parameters that have gradients, and their gradients."""
     grads = [p.grad for p in params]
     found = [g for g in grads if g is not None]
-    return (list(params) if len(found) == len(grads) else [p for p in params if p.grad is not None]), found
+    if len(found) == len(grads):
+        return list(params), found
+    grads = [missing_gradient(p) if g is None else g for p, g in zip(params, grads, strict=True)]
+    return [p for p, g in zip(params, grads, strict=True) if g is not None], [g for g in grads if g is not None]
 
 
 def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
@@ -92,7 +95,7 @@ class Turn:
     ) -> None:
         self.params, self._here = list(params_of(dues)), here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
-        self._whole = all(len(plan.held) == 1 and plan.layout.pieces[0].part is None for plan in plans)
+        self._whole = all(plan.itself for plan in plans)
         masters = [
             (here, local(state["master"]))
             for here, state in zip(self._here, self.states, strict=True)
@@ -109,10 +112,10 @@ class Turn:
         self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
         self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
         self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
-        axes = [one.axes for plan in plans for one in plan.held]
+        held = [one for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
         self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
-        self._peers = None if agreement is None else Peers(agreement, axes, self._described())
+        self._peers = None if agreement is None else Peers(agreement, held, self._described())
 
     def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
         """Return the step counts of each group."""
@@ -185,7 +188,7 @@ class Turn:
 
     def _described(self) -> str:
         """Return all that makes the step what it is and does not change from step to step."""
-        plans = [(plan.name, plan.h, tuple(plan.shape), plan.layout.pieces) for plan in self.plans]
+        plans = [plan.described() for plan in self.plans]
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
@@ -199,12 +202,11 @@ class Turn:
             nows += counts.nows(due.h, (lr, lam, g_scale))
         return nows
 
-    def stats(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
-        """Yield each parameter with its name and what its step measured."""
-        measured = iter(self._measured.stats())
+    def stats(self) -> Iterator[tuple[Tensor, list[tuple[str, dict[str, Any]]]]]:
+        """Yield each parameter with what its step measured, by the names of its tensors."""
+        measured = map(_on_host, self._measured.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
-            found = [one.everywhere(_on_host(next(measured))) for one in plan.held]
-            yield p, plan.name, summary(found, plan.layout.pieces)
+            yield p, list(plan.measured(measured))
 
 
 def _jobs(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
@@ -241,7 +243,7 @@ def _words(
         words[f"lr of {plan.name!r}"], words[f"weight_decay of {plan.name!r}"] = now.lr, now.weight_decay
         words |= {f"`{key}` of {plan.name!r}": in_words(value) for key, value in vars(plan.h).items()}
         words[f"beta2 of {plan.name!r} at this step"] = now.beta2
-        words[f"the shape of {plan.name!r}"] = tuple(plan.shape)
+        words[f"the shape of {plan.name!r}"] = plan.in_words()
         words["grad_scale"] = now.g_scale
     for plan, want in zip(plans, (want for _, n, _, want in options for _ in range(n)), strict=True):
         words |= {f"`{key}` of {plan.name!r}": x for key, x in want.words().items()}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.names import check_matched, matches
 from layerwise.registry import ENTRIES
+from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
 
 Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
@@ -37,12 +38,18 @@ class ParamGroups(list[dict[str, Any]]):
         for group in self:
             decay = "none" if group.get("weight_decay") == 0 else "yes"
             adapt = "no" if group.get("adapt") is False or _has_no_ratio(group) else "yes"
-            rows += [[name, "×".join(map(str, p.shape)) or "scalar", decay, adapt] for name, p in group["params"]]
+            rows += [
+                [name, "×".join(map(str, whole_shape(p))) or "scalar", decay, adapt] for name, p in group["params"]
+            ]
         if named:
             rules = ["rule", *(group[RULE] for group in self for _ in group["params"])]
             rows = [[*row, rule] for row, rule in zip(rows, rules, strict=True)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def _shown(p: Tensor) -> str:
+    return "×".join(map(str, whole_shape(p))) or "scalar"
 
 
 def _has_no_ratio(group: Mapping[str, Any]) -> bool:
@@ -137,7 +144,7 @@ def _one(argument: str, matcher: Any) -> Callable[[str, Tensor, nn.Module], bool
     if isinstance(matcher, type) and issubclass(matcher, nn.Module):
         return lambda name, p, module: isinstance(module, matcher)
     if isinstance(matcher, int) and not isinstance(matcher, bool):
-        return lambda name, p, module: p.ndim <= matcher
+        return lambda name, p, module: len(whole_shape(p)) <= matcher
     if callable(matcher) and not isinstance(matcher, type):
         return matcher  # type: ignore[no-any-return]
     raise HyperparameterError(sentence(argument, "a list of rules", matcher, WAY_OUT))

@@ -1,0 +1,190 @@
+"""Checkpoints of flat shards, in the form that one process with whole tensors would save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import HyperparameterError, StateError, sentence
+from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.checkpoints import _matching
+from layerwise.torch.checkpoints._bytes import restored, saved
+from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._gathering import Places, put_whole, put_whole_in_boxes, whole_of, whole_of_boxes
+from layerwise.torch.step._flat_plan import FlatPlan, extents, holding
+from layerwise.torch.step._storage import as_numbers, is_group
+
+State = dict[str, Any]
+ELEMENTWISE = (MASTER, REMAINDER)
+
+
+def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the state_dict that one process with whole tensors would have, in the host's memory.
+
+    All ranks call it together, and all return it. Parameters are the tensors that flat buffers hold, by their names.
+    """
+    numbers, states, groups = count(), {}, []
+    kept = _checked(optimizer).state_dict()["param_groups"]
+    for number, (group, as_saved) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
+        own: list[tuple[str, State]] = []
+        for p, name in optimizer._named(number):
+            plan = _plan_of(optimizer, group, p, name)
+            own += (
+                [(name, _alone(optimizer.state.get(p, {})))] if plan is None else _whole(plan, optimizer.state.get(p))
+            )
+        keys = [next(numbers) for _ in own]
+        groups.append({**as_saved, "params": keys, "param_names": [name for name, _ in own]})
+        states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
+    return {"state": states, "param_groups": groups}
+
+
+def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes what it holds.
+
+    It is one of `full_state_dict`, or of an optimizer that has the tensors whole. Tensors go by name where it has
+    names. What does not fit raises StateError, and changes nothing.
+    """
+    _checked(optimizer)
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
+    ours = [_tensors(optimizer, number) for number in range(len(optimizer.param_groups))]
+    names = [[name for _, each in group for name in each] for group in ours]
+    virtual = [{"params": each} for each in names]
+    found = _matching.aligned(virtual, names, state_dict["param_groups"])
+    states: dict[int, State] = {}
+    groups, numbers = [], count()
+    for number, (group, members, each) in enumerate(zip(optimizer.param_groups, found, ours, strict=True)):
+        keys = dict(zip(names[number], (key for _, key in members), strict=True))
+        own = [next(numbers) for _ in each]
+        groups.append({**_matching.source_of(number, members), "params": own})
+        groups[-1]["param_names"] = [name for _, name in optimizer._named(number)]
+        for i, (p, tensors) in zip(own, each, strict=True):
+            wholes = {name: state_dict["state"][keys[name]] for name in tensors if state_dict["state"].get(keys[name])}
+            if wholes:
+                states[i] = _local(optimizer, group, p, wholes, tensors)
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def _checked(optimizer: Any) -> Optimizer:
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, "Pass the optimizer."))
+    return optimizer
+
+
+def _tensors(optimizer: Optimizer, number: int) -> list[tuple[Tensor, list[str]]]:
+    """Return the parameters of a group with the names of their tensors."""
+    each = ((p, name, flat_of(p)) for p, name in optimizer._named(number))
+    return [(p, [name] if flat is None else [one.name for one in flat.spreads]) for p, name, flat in each]
+
+
+def _plan_of(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: str) -> FlatPlan | None:
+    if flat_of(p) is None:
+        return None
+    plan = optimizer._plan_for(p, group, optimizer._settings_of(group), name)
+    return plan if isinstance(plan, FlatPlan) else None
+
+
+def _alone(state: Mapping[str, Any]) -> State:
+    """Return the state of a tensor that is no flat buffer, whole and in the host's memory."""
+    return {
+        key: x if not isinstance(x, Tensor) else (x.full_tensor() if is_dtensor(x) else x).detach().to("cpu", copy=True)
+        for key, x in state.items()
+    }
+
+
+# ---- one buffer
+
+
+def _places(plan: FlatPlan, key: str, rank: int) -> tuple[Places, int]:
+    """Return where a rank's boxes have their parts of a state, and how many numbers it has."""
+    held, lengths = holding(plan.rule, plan.members, plan.flat, rank, plan.elementwise)
+    found = []
+    for one in held:
+        extends, place = extents(plan.rule, one.piece)[key], one.fields[key]
+        if extends is not None and place is not None:
+            found.append((one.spread.name, one.piece, one, extends, place))
+    return found, lengths[key]
+
+
+def _whole(plan: FlatPlan, state: Mapping[str, Any] | None) -> list[tuple[str, State]]:
+    found: dict[str, State] = {one.name: {} for one in plan.members}
+    for key, x in (state or {}).items():
+        if key == "step":
+            each = {name: x.clone() for name in found}
+        elif key in ELEMENTWISE or plan.elementwise[key]:
+            each = whole_of(plan.flat, x)
+        else:
+            places, lengths = zip(*(_places(plan, key, rank) for rank in range(plan.flat.parts)), strict=True)
+            each = whole_of_boxes(plan.flat, x, places, lengths, _shapes(plan, key))
+        for name, one in each.items():
+            found[name][key] = one
+    return list(found.items())
+
+
+def _shapes(plan: FlatPlan, key: str) -> dict[str, tuple[int, ...]]:
+    shapes = {one.name: one.state_shapes[key] for one in plan.members}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _local(
+    optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, wholes: Mapping[str, Any], tensors: Sequence[str]
+) -> State:
+    """Return a parameter's state, given those of the tensors of which it has parts."""
+    name = next(
+        name for number, _ in enumerate(optimizer.param_groups) for q, name in optimizer._named(number) if q is p
+    )
+    plan = _plan_of(optimizer, group, p, name)
+    if plan is None:
+        return dict(wholes[tensors[0]])
+    each = {one.name: _numbers(plan, one, wholes.get(one.name)) for one in plan.members}
+    steps = {int(state["step"]) for state in each.values()}
+    if len(steps) > 1:
+        raise StateError(
+            f"the tensors in {name} have taken {sorted(steps)} steps, and a flat buffer has one count. Keep them in "
+            "parameters of their own (use_orig_params=True), or leave the state out."
+        )
+    found: State = {"step": torch.tensor(steps.pop())}
+    keys = dict.fromkeys(key for state in each.values() for key in state if key != "step")
+    for key in keys:
+        found[key] = _put(plan, p, key, {name: state[key] for name, state in each.items() if key in state})
+    return found
+
+
+def _numbers(plan: FlatPlan, member: Any, state: Any) -> State:
+    """Return the state of a whole tensor with numbers for codes, if it is one."""
+    if not isinstance(state, Mapping) or "step" not in state:
+        raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
+    state = restored(state, member.shape)
+    keys = [key for key in state if not key.endswith(SCALE)]
+    found: State = {}
+    for key in keys:
+        coded = is_group(state[key]) and key != REMAINDER
+        found[key] = as_numbers(state, key, is_signed(plan.rule, key)) if coded else state[key]
+        shape = tuple(member.shape) if key in ELEMENTWISE else member.state_shapes.get(key)
+        if key != "step" and (shape is None or not isinstance(found[key], Tensor) or tuple(found[key].shape) != shape):
+            shown = tuple(found[key].shape) if isinstance(found[key], Tensor) else found[key]
+            raise StateError(
+                f"{key!r} of {member.name} must have the shape {shape}, but has {shown}. Pass a state_dict of whole "
+                "tensors, of an optimizer with these options."
+            )
+    return found
+
+
+def _put(plan: FlatPlan, p: Tensor, key: str, wholes: Mapping[str, Tensor]) -> Tensor:
+    dtypes = {x.dtype for x in wholes.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    here = {name: (x.full_tensor() if is_dtensor(x) else x).to(p.device) for name, x in wholes.items()}
+    if key in ELEMENTWISE or plan.elementwise[key]:
+        values = torch.zeros(p.shape, dtype=dtype, device=p.device)
+        put_whole(plan.flat, values, here)
+    else:
+        places, length = _places(plan, key, plan.flat.rank)
+        values = torch.zeros(length, dtype=dtype, device=p.device)
+        put_whole_in_boxes(values, places, here)
+    return values

@@ -1,0 +1,21 @@
+"""Flat shards: optimizers for models that others have flattened and cut, described for each of them.
+
+>>> import torch
+>>> from layerwise.torch import Lamb, Segments
+>>> buffer = torch.nn.Parameter(torch.ones(6))
+>>> segments = Segments({buffer: [("weight", (2, 2), 0, 4), ("bias", (2,), 0, 2)]})
+>>> opt = Lamb(segments.named_parameters(), lr=0.01)
+>>> buffer.grad = torch.ones(6)
+>>> opt.step()
+>>> sorted(opt.stats())
+['bias', 'weight']
+"""
+
+from __future__ import annotations
+
+from layerwise.torch.checkpoints._flat import full_state_dict, load_full_state_dict
+from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._fsdp1 import from_fsdp1
+from layerwise.torch.sharding._segments import Segments
+
+__all__ = ["Segments", "Stretch", "from_fsdp1", "full_state_dict", "load_full_state_dict"]

@@ -1,0 +1,137 @@
+"""Flat buffers: which stretches of which tensors they hold, known by the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from layerwise.errors import ParameterError
+from layerwise.torch.sharding._stretches import Shape, Spread
+
+
+class Stretch(NamedTuple):
+    """A stretch of a flat buffer, which is a stretch of a tensor.
+
+    The tensor has a name and a shape. Its elements from `start` to `end`, in row-major order, begin at `offset` of the
+    buffer; None is after those of the stretch before.
+    """
+
+    name: str
+    shape: Shape
+    start: int
+    end: int
+    offset: int | None = None
+
+
+class Placed(NamedTuple):
+    """A stretch whose place in its buffer is known, with the tensor that it is of."""
+
+    spread: Spread
+    start: int
+    end: int
+    offset: int
+
+    def of(self, buffer: Any) -> Any:
+        """Return its elements of the buffer, or of what lies as the buffer does."""
+        return buffer[self.offset : self.offset + self.end - self.start]
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """What a flat buffer holds, on this rank and on the others of its group."""
+
+    length: int
+    ranks: tuple[tuple[Placed, ...], ...]  # of each rank; of a tensor without a part there, an empty one
+    rank: int
+    axes: tuple[tuple[Any, int], ...] = ()  # the one over which tensors lie; their boxes say along which dimensions
+    replicas: tuple[Any, ...] = ()
+    has_gradient: Callable[[], bool] | None = None  # for a buffer that holds nothing
+
+    @property
+    def stretches(self) -> tuple[Placed, ...]:
+        return self.ranks[self.rank]
+
+    @property
+    def spreads(self) -> tuple[Spread, ...]:
+        """The tensors of which some rank's buffer has a part, in the order that they have on all ranks."""
+        return tuple(dict.fromkeys(one.spread for one in self.stretches))
+
+    @property
+    def processes(self) -> int:
+        n = 1
+        for axis in (*(axis for axis, _ in self.axes), *self.replicas):
+            n *= len(axis.ranks)
+        return n
+
+    @property
+    def parts(self) -> int:
+        return len(self.ranks)
+
+    def holds_nothing(self) -> bool:
+        return all(one.start == one.end for one in self.stretches)
+
+    def described(self) -> tuple[Any, ...]:
+        return tuple(spread.described() for spread in self.spreads)
+
+
+_known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
+
+
+def know(p: Tensor, flat: Flat | None) -> None:
+    """Remember what a buffer holds, for as long as the buffer is there."""
+    _known[p] = flat
+
+
+def is_known(p: Tensor) -> bool:
+    """Return whether a tensor was described, as a flat buffer or as whole."""
+    return bool(_known) and p in _known
+
+
+def flat_of(p: Tensor) -> Flat | None:
+    """Return what a tensor holds if it is a flat buffer."""
+    flat: Flat | None = _known.get(p) if _known else None
+    return flat
+
+
+def checked_flat_of(name: str, p: Tensor) -> Flat | None:
+    """Return the same, or raise where the buffer is not what was described."""
+    flat = flat_of(p)
+    if flat is not None and (p.ndim != 1 or p.numel() != flat.length or not p.is_contiguous()):
+        raise ParameterError(
+            f"{name} was described as a flat buffer of {flat.length} elements in a row, but has the shape "
+            f"{tuple(p.shape)}. Step while the model is sharded, or describe the buffer again with Segments."
+        )
+    return flat
+
+
+def missing_gradient(p: Tensor) -> Tensor | None:
+    """Return an empty gradient for a buffer that holds nothing, where the ranks that hold something have theirs."""
+    flat = flat_of(p)
+    if flat is None or not p.requires_grad or flat.has_gradient is None or not flat.holds_nothing():
+        return None
+    return torch.zeros_like(p) if flat.has_gradient() else None
+
+
+def stretched(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield gradients without what lies between the stretches of a buffer."""
+    for p, g in zip(params, grads, strict=True):
+        flat = flat_of(p)
+        yield from [g] if flat is None else (one.of(g) for one in flat.stretches)
+
+
+def tensors_of(p: Tensor, name: str) -> list[str]:
+    """Return the names of the tensors that a parameter of this name has parts of."""
+    flat = flat_of(p)
+    return [name] if flat is None else [one.name for one in flat.spreads]
+
+
+def whole_shape(p: Tensor) -> Shape:
+    """Return the shape of a parameter, or of the tensor of which it is a stretch."""
+    flat = flat_of(p)
+    spreads = () if flat is None else flat.spreads
+    return spreads[0].shape if len(spreads) == 1 else tuple(p.shape)

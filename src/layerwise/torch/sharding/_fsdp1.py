@@ -1,0 +1,86 @@
+"""Flat shards of FullyShardedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.torch.checkpoints._forms import without_wrappers
+from layerwise.torch.sharding._flat import Stretch, know
+from layerwise.torch.sharding._segments import ALONE, Segments, exchanged, named, siblings
+
+FLAT = "_flat_param"
+LEAF = "leaf"
+
+
+def from_fsdp1(model: nn.Module) -> Segments:
+    """Describe the parameters of a model in FullyShardedDataParallel, whichever way it shards, on all ranks together.
+
+    Both kinds are taken: the model's own parameters, of which each rank has a stretch (`use_orig_params=True`), and
+    flat ones. Optimizers of `named_parameters()` of what is returned, or of the model's parameters in groups, step them
+    as the tensors that they were. Parameters that FSDP leaves out (`ignored_states`) are whole, and among them.
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if not isinstance(model, nn.Module):
+        raise HyperparameterError(sentence("model", "a torch.nn.Module", model, "Pass what FSDP returned."))
+    handles = [(name, m, m._handle) for name, m in _modules(model, FullyShardedDataParallel) if m._handle is not None]
+    if not handles:
+        raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass what that returned.")
+    described = [one for name, module, handle in handles for one in _described(name, module, handle)]
+    for p in (one.p for one in described if one.stretches is None):
+        know(p, None)
+    for group in dict.fromkeys(one.group for one in described if one.stretches is not None):
+        ours = [one for one in described if one.stretches is not None and one.group is group]
+        buffers = {one.p: one.stretches for one in ours if one.stretches is not None}
+        exchanged(buffers, group, ours[0].replicas, [one.has_gradient for one in ours])
+    own = {id(one.p) for one in described}
+    others = [(without_wrappers(name), p) for name, p in model.named_parameters() if id(p) not in own]
+    return named([*((one.name, one.p) for one in described), *others])
+
+
+class Described(NamedTuple):
+    """A parameter of FSDP: its stretches and their group, or None for both where it is whole."""
+
+    name: str
+    p: Tensor
+    stretches: list[Stretch] | None
+    group: Any
+    replicas: Any
+    has_gradient: Callable[[], bool]
+
+
+def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the FSDP modules of a model, with the names that what they wrap has without them."""
+    for name, module in model.named_modules():
+        if isinstance(module, kind):
+            yield without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0], module
+
+
+def _described(prefix: str, module: Any, handle: Any) -> Iterator[Described]:
+    flat = handle.flat_param
+    cut = handle.uses_sharded_strategy
+    group = handle.process_group if cut else ALONE
+    where = group, getattr(module, "_inter_node_pg", None) if cut else None, siblings([flat, *(flat._params or ())])
+    names = [prefix + without_wrappers(name) for name in flat._fqns]
+    if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
+        raise ParameterError(
+            f"{names[0]}, or a parameter beside it, was flattened from a tensor that did not lie in a row, or was a "
+            "DTensor. Call contiguous() before wrapping, or use fully_shard (FSDP2)."
+        )
+    stretches = list(map(_stretch, names, flat._shapes, flat._shard_param_infos))
+    if flat._params is None:
+        yield Described(prefix + FLAT, flat, stretches, *where)
+        return
+    for name, p, one in zip(names, flat._params, stretches, strict=True):
+        yield Described(name, p, [one._replace(offset=0)] if cut else None, *where)
+
+
+def _stretch(name: str, shape: Any, info: Any) -> Stretch:
+    if not info.in_shard:
+        return Stretch(name, tuple(shape), 0, 0, 0)
+    first: int = info.intra_param_start_idx
+    return Stretch(name, tuple(shape), first, info.intra_param_end_idx + 1, info.offset_in_shard)

@@ -1,0 +1,127 @@
+"""The totals of a round: the numbers that the partial sums of this rank, and of others, are added to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.drive import TensorRequest
+from layerwise.rules.asks import ModelSum
+from layerwise.torch.sharding._cuts import Axis, Held
+from layerwise.torch.sharding._held import HeldBox
+from layerwise.torch.sharding._stretches import Cells, seen, shared
+
+Asked = tuple[HeldBox, TensorRequest, int]  # a request of a box, and where its partial sums begin
+
+
+class Totals:
+    """The numbers of one round, of which this rank has partial sums.
+
+    A part of a tensor that reaches over whole dimensions has numbers of its own. Boxes of one tensor have theirs in
+    common, on this rank and on others: one for each entry along the dimensions that are not summed.
+    """
+
+    def __init__(self, jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis]) -> None:
+        self.requests = list(requests)
+        self._axes, self._length = axes, 0
+        self._places: list[list[np.ndarray]] = [[] for _ in axes]
+        self._model: list[np.ndarray] = []
+        self._labels: list[Hashable] = []
+        self._into = np.arange(sum(q.length for q in requests))
+        self._again: list[np.ndarray] = []  # partial sums that another box adds
+        numbers, asked, at = numbers_of(jobs), Counter[int](), 0
+        common: dict[Hashable, list[Asked]] = {}
+        for q in requests:
+            held, key = jobs[q.job], (numbers[q.job], asked[q.job])
+            asked[q.job] += 1
+            if key not in common:
+                self._labels.append((*key, q.request.__name__, q.dims))  # not how many: parts are uneven
+            if isinstance(held, HeldBox):
+                common.setdefault(key, []).append((held, q, at))
+            else:
+                self._add(held, q, at)
+            at += q.length
+        for each in common.values():
+            self._add_boxes(each)
+
+    def _add(self, held: Held, q: TensorRequest, at: int) -> None:
+        own = self._numbered(q, q.length)
+        self._into[at : at + q.length] = own
+        for axis, places in zip(self._axes, self._places, strict=True):
+            if any(other == axis and d in q.dims for other, d in held.axes):
+                places.append(own)
+
+    def _add_boxes(self, each: Sequence[Asked]) -> None:
+        held, q, _ = each[0]
+        cells = Cells(seen(held.piece), q.dims, q.once)
+        others = shared(held.spread, held.piece, q.dims, q.once)
+        touched = [cells.of(one.box) for one, _, _ in each]
+        known = np.unique(np.concatenate([others, *touched]))
+        own = self._numbered(q, len(known))
+        for (one, _, at), some in zip(each, touched, strict=True):
+            self._into[at : at + len(some)] = own[np.searchsorted(known, some)]
+            if not cells.counts(one.box):
+                self._again.append(np.arange(at, at + len(some)))
+        for axis, places in zip(self._axes, self._places, strict=True):
+            if any(other == axis for other, _ in held.axes):
+                places.append(own[np.searchsorted(known, others)])
+
+    def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
+        """Return so many new numbers."""
+        own = np.arange(self._length, self._length + length)
+        self._length += length
+        if q.request is ModelSum:
+            self._model.append(own)
+        return own
+
+    def fingerprint(self, described: str) -> bytes:
+        """Return a hash of what is asked, which has to be the same on all ranks."""
+        return hashlib.sha256(f"{described} {self._labels}".encode()).digest()
+
+    def on(self, device: torch.device, layout: bytes) -> Round:
+        """Return where sums go, on the device where they lie."""
+
+        def there(numbers: Sequence[np.ndarray]) -> Tensor:
+            return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *numbers])).to(device)
+
+        alike = self._length == len(self._into) and bool((self._into == np.arange(self._length)).all())
+        into = None if alike and not self._again else there([self._into])
+        places = [there(one) for one in self._places]
+        return Round(self.requests, places, there(self._model), layout, into, there(self._again), self._length)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The destinations of the partial sums of one round."""
+
+    requests: list[TensorRequest]
+    places: list[Tensor]  # which numbers are added up over each axis
+    model: Tensor  # which make the model's sum
+    layout: bytes
+    into: Tensor | None  # the number that each partial sum is added to; None: each has its own, in their order
+    again: Tensor  # partial sums that another box adds
+    length: int
+
+    def added(self, sums: Tensor) -> Tensor:
+        """Return the numbers with this rank's partial sums in them; what was given may be used up."""
+        if self.into is None:
+            return sums
+        sums[self.again] = 0
+        return sums.new_zeros(self.length).index_add_(0, self.into, sums)
+
+    def answered(self, totals: Tensor) -> Tensor:
+        """Return the total that belongs to each partial sum."""
+        return totals if self.into is None else totals[self.into]
+
+
+def numbers_of(jobs: Sequence[Held]) -> list[int]:
+    """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
+    known: dict[Hashable, int] = {}
+    each = [held.whole if isinstance(held, HeldBox) else i for i, held in enumerate(jobs)]
+    return [known.setdefault(one, len(known)) for one in each]
