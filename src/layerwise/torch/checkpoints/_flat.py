@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -15,7 +15,7 @@ from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._bytes import restored, saved
 from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._flat import flat_of, tensors_of
 from layerwise.torch.sharding._gathering import Places, put_whole, put_whole_in_boxes, whole_of, whole_of_boxes
 from layerwise.torch.step._flat_plan import FlatPlan, extents, holding
 from layerwise.torch.step._storage import as_numbers, is_group
@@ -29,15 +29,15 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
     All ranks call it together, and all return it. Parameters are the tensors that flat buffers hold, by their names.
     """
-    numbers, states, groups = count(), {}, []
+    states: dict[int, State] = {}
+    numbers, groups = count(), []
     kept = _checked(optimizer).state_dict()["param_groups"]
     for number, (group, as_saved) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
         own: list[tuple[str, State]] = []
         for p, name in optimizer._named(number):
             plan = _plan_of(optimizer, group, p, name)
-            own += (
-                [(name, _alone(optimizer.state.get(p, {})))] if plan is None else _whole(plan, optimizer.state.get(p))
-            )
+            state = optimizer.state.get(p, {})
+            own += [(name, _alone(state))] if plan is None else _whole(plan, state)
         keys = [next(numbers) for _ in own]
         groups.append({**as_saved, "params": keys, "param_names": [name for name, _ in own]})
         states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
@@ -54,20 +54,19 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
     ours = [_tensors(optimizer, number) for number in range(len(optimizer.param_groups))]
-    names = [[name for _, each in group for name in each] for group in ours]
-    virtual = [{"params": each} for each in names]
-    found = _matching.aligned(virtual, names, state_dict["param_groups"])
+    names = [[tensor for _, _, tensors in group for tensor in tensors] for group in ours]
+    found = _matching.aligned([{"params": each} for each in names], names, state_dict["param_groups"])
     states: dict[int, State] = {}
     groups, numbers = [], count()
     for number, (group, members, each) in enumerate(zip(optimizer.param_groups, found, ours, strict=True)):
-        keys = dict(zip(names[number], (key for _, key in members), strict=True))
+        saved_states = (state_dict["state"].get(key) for _, key in members)
+        by_name = {one: state for one, state in zip(names[number], saved_states, strict=True) if state}
         own = [next(numbers) for _ in each]
-        groups.append({**_matching.source_of(number, members), "params": own})
-        groups[-1]["param_names"] = [name for _, name in optimizer._named(number)]
-        for i, (p, tensors) in zip(own, each, strict=True):
-            wholes = {name: state_dict["state"][keys[name]] for name in tensors if state_dict["state"].get(keys[name])}
-            if wholes:
-                states[i] = _local(optimizer, group, p, wholes, tensors)
+        called = {"params": own, "param_names": [name for _, name, _ in each]}
+        groups.append({**_matching.source_of(number, members), **called})
+        for i, (p, name, tensors) in zip(own, each, strict=True):
+            if wholes := {one: by_name[one] for one in tensors if one in by_name}:
+                states[i] = _local(optimizer, group, p, name, wholes)
     optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
@@ -77,10 +76,9 @@ def _checked(optimizer: Any) -> Optimizer:
     return optimizer
 
 
-def _tensors(optimizer: Optimizer, number: int) -> list[tuple[Tensor, list[str]]]:
-    """Return the parameters of a group with the names of their tensors."""
-    each = ((p, name, flat_of(p)) for p, name in optimizer._named(number))
-    return [(p, [name] if flat is None else [one.name for one in flat.spreads]) for p, name, flat in each]
+def _tensors(optimizer: Optimizer, number: int) -> list[tuple[Tensor, str, list[str]]]:
+    """Return the parameters of a group, each with its name and those of its tensors."""
+    return [(p, name, tensors_of(p, name)) for p, name in optimizer._named(number)]
 
 
 def _plan_of(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: str) -> FlatPlan | None:
@@ -92,10 +90,12 @@ def _plan_of(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: st
 
 def _alone(state: Mapping[str, Any]) -> State:
     """Return the state of a tensor that is no flat buffer, whole and in the host's memory."""
-    return {
-        key: x if not isinstance(x, Tensor) else (x.full_tensor() if is_dtensor(x) else x).detach().to("cpu", copy=True)
-        for key, x in state.items()
-    }
+    return {key: _on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}
+
+
+def _on_host(x: Any) -> Tensor:
+    whole: Tensor = x.full_tensor() if is_dtensor(x) else x
+    return whole.detach().to("cpu", copy=True)
 
 
 # ---- one buffer
@@ -112,9 +112,9 @@ def _places(plan: FlatPlan, key: str, rank: int) -> tuple[Places, int]:
     return found, lengths[key]
 
 
-def _whole(plan: FlatPlan, state: Mapping[str, Any] | None) -> list[tuple[str, State]]:
+def _whole(plan: FlatPlan, state: Mapping[str, Any]) -> list[tuple[str, State]]:
     found: dict[str, State] = {one.name: {} for one in plan.members}
-    for key, x in (state or {}).items():
+    for key, x in state.items():
         if key == "step":
             each = {name: x.clone() for name in found}
         elif key in ELEMENTWISE or plan.elementwise[key]:
@@ -132,16 +132,12 @@ def _shapes(plan: FlatPlan, key: str) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def _local(
-    optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, wholes: Mapping[str, Any], tensors: Sequence[str]
-) -> State:
+def _local(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: str, wholes: Mapping[str, Any]) -> State:
     """Return a parameter's state, given those of the tensors of which it has parts."""
-    name = next(
-        name for number, _ in enumerate(optimizer.param_groups) for q, name in optimizer._named(number) if q is p
-    )
     plan = _plan_of(optimizer, group, p, name)
     if plan is None:
-        return dict(wholes[tensors[0]])
+        [found] = wholes.values()
+        return dict(found)
     each = {one.name: _numbers(plan, one, wholes.get(one.name)) for one in plan.members}
     steps = {int(state["step"]) for state in each.values()}
     if len(steps) > 1:
@@ -149,7 +145,7 @@ def _local(
             f"the tensors in {name} have taken {sorted(steps)} steps, and a flat buffer has one count. Keep them in "
             "parameters of their own (use_orig_params=True), or leave the state out."
         )
-    found: State = {"step": torch.tensor(steps.pop())}
+    found = {"step": torch.tensor(steps.pop())}
     keys = dict.fromkeys(key for state in each.values() for key in state if key != "step")
     for key in keys:
         found[key] = _put(plan, p, key, {name: state[key] for name, state in each.items() if key in state})
@@ -179,7 +175,7 @@ def _numbers(plan: FlatPlan, member: Any, state: Any) -> State:
 def _put(plan: FlatPlan, p: Tensor, key: str, wholes: Mapping[str, Tensor]) -> Tensor:
     dtypes = {x.dtype for x in wholes.values()}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    here = {name: (x.full_tensor() if is_dtensor(x) else x).to(p.device) for name, x in wholes.items()}
+    here = {name: _on_host(x).to(p.device) for name, x in wholes.items()}
     if key in ELEMENTWISE or plan.elementwise[key]:
         values = torch.zeros(p.shape, dtype=dtype, device=p.device)
         put_whole(plan.flat, values, here)

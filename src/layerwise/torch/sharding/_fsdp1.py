@@ -57,7 +57,7 @@ def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the FSDP modules of a model, with the names that what they wrap has without them."""
     for name, module in model.named_modules():
         if isinstance(module, kind):
-            yield without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0], module
+            yield without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip("."), module
 
 
 def _described(prefix: str, module: Any, handle: Any) -> Iterator[Described]:
