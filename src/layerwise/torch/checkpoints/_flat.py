@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -29,9 +30,14 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
     All ranks call it together, and all return it. Parameters are the tensors that flat buffers hold, by their names.
     """
+    with _with_buffers(_checked(optimizer)):
+        return _full_state_dict(optimizer)
+
+
+def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     states: dict[int, State] = {}
     numbers, groups = count(), []
-    kept = _checked(optimizer).state_dict()["param_groups"]
+    kept = optimizer.state_dict()["param_groups"]
     for number, (group, as_saved) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
         own: list[tuple[str, State]] = []
         for p, name in optimizer._named(number):
@@ -50,9 +56,26 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     It is one of `full_state_dict`, or of an optimizer that has the tensors whole. Tensors go by name where it has
     names. What does not fit raises StateError, and changes nothing.
     """
-    _checked(optimizer)
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
+    with _with_buffers(_checked(optimizer)):
+        _load(optimizer, state_dict)
+
+
+@contextmanager
+def _with_buffers(optimizer: Optimizer) -> Iterator[None]:
+    """Have the groups hold their buffers, which DeepSpeed puts in one by one, to be stepped."""
+    kept = [group["params"] for group in optimizer.param_groups]
+    for group, own in zip(optimizer.param_groups, optimizer._buffers, strict=False):
+        group["params"] = list(own)
+    try:
+        yield
+    finally:
+        for group, params in zip(optimizer.param_groups, kept, strict=True):
+            group["params"] = params
+
+
+def _load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
     ours = [_tensors(optimizer, number) for number in range(len(optimizer.param_groups))]
     names = [[tensor for _, _, tensors in group for tensor in tensors] for group in ours]
     found = _matching.aligned([{"params": each} for each in names], names, state_dict["param_groups"])

@@ -30,6 +30,7 @@ class Agreeing(Named):
     _model_group: ModelGroup | None
     _skip_nonfinite: bool
     _turns: dict[bytes, Turn]
+    _buffers: Sequence[Sequence[Tensor]] = ()  # of each group, where a wrapper puts them in only to step them
 
     def _forget_agreement(self) -> None:
         """Begin as on one process; the next step finds out which processes hold other parts."""
@@ -96,7 +97,9 @@ class Agreeing(Named):
         own = {id(p) for p, _ in members}
         left = {p.shape for p in self.state if id(p) not in own and not cuts.is_dtensor(p)}
         each = zip(members, found, strict=True) if left else ()
-        bare = (name for (p, name), cut in each if cut is not None and p.shape in left and p not in self.state)
+        bare = (
+            name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in self.state
+        )
         if name := next(bare, None):
             raise ParameterError(
                 f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "

@@ -1,0 +1,108 @@
+"""Flat shards of DeepSpeed's ZeRO, known by the attributes of its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._segments import Segments, exchanged, named
+
+# The flat partitions of a group's weights in full precision, and the parameters that lie in them.
+STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
+STAGE_1_IN_BF16 = ("fp32_groups_flat_partition", "bf16_groups")
+STAGE_3 = ("fp32_partitioned_groups_flat", "fp16_groups")
+WAY_OUT = "Pass what deepspeed.initialize returned first, with ZeRO of stage 1, 2 or 3; stage 0 cuts nothing."
+
+
+class Partition(NamedTuple):
+    """A flat partition with its stretches."""
+
+    buffer: Tensor
+    stretches: list[Stretch]
+    group: Any
+    of_group: int  # of the optimizer's
+
+
+def from_deepspeed(engine: Any) -> Segments:
+    """Describe the flat partitions of an engine of DeepSpeed with ZeRO, of whichever stage, on all ranks together.
+
+    The engine was made with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`. From then on that
+    optimizer, which DeepSpeed steps, steps its partitions as the tensors that they hold stretches of. Nothing is to be
+    passed on.
+    """
+    zero = getattr(engine, "optimizer", None) if hasattr(engine, "module") else engine
+    kind = next((each for each in (STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3) if _has(zero, *each)), None)
+    inner = getattr(zero, "optimizer", None)
+    if kind is None or inner is None:
+        raise HyperparameterError(
+            sentence("engine", "an engine of DeepSpeed with ZeRO", type(engine).__name__, WAY_OUT)
+        )
+    flats, lists = (getattr(zero, attribute) for attribute in kind)
+    names = _names(engine, zero)
+    found = list((_by_parts if kind is STAGE_3 else _by_fragments)(zero, flats, lists, names))
+    _check_stepped_together(inner, len(found))
+    for group in dict.fromkeys(one.group for one in found):
+        exchanged({one.buffer: one.stretches for one in found if one.group is group}, group)
+    for group in inner.param_groups:
+        group.pop("param_names", None)  # of the parameters that were there before
+    inner._buffers = [
+        [one.buffer for one in found if one.of_group == number] for number in range(len(inner.param_groups))
+    ]
+    return named((f"partition {i}", one.buffer) for i, one in enumerate(found))
+
+
+def _has(x: Any, *attributes: str) -> bool:
+    return all(hasattr(x, attribute) for attribute in attributes)
+
+
+def _names(engine: Any, zero: Any) -> Mapping[Tensor, str]:
+    """Return the name of each parameter of the model."""
+    module = getattr(engine, "module", None)
+    known = {p: name for name, p in module.named_parameters()} if module is not None else {}
+    return {**dict(getattr(zero, "param_names", None) or {}), **known}
+
+
+def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Partition]:
+    """Yield partitions of one flat buffer for each group; its fragment maps say what of a parameter is in it."""
+    for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
+        stretches = [_fragment(names[p], tuple(p.shape), p._hp_mapping) for p in params]
+        yield Partition(buffer, stretches, zero.real_dp_process_group[i], i)
+
+
+def _fragment(name: str, shape: tuple[int, ...], mapping: Any) -> Stretch:
+    if mapping is None:
+        return Stretch(name, shape, 0, 0, 0)
+    own, there = mapping.lp_fragment_address, mapping.hp_fragment_address
+    return Stretch(name, shape, own.start, own.start + own.numel, there.start)
+
+
+def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Partition]:
+    """Yield partitions of stage 3, where each parameter is cut into equal parts by itself, the last with padding."""
+    groups = getattr(zero, "sub_group_process_groups", None) or [zero.dp_process_group] * len(flats)
+    for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
+        rank, at = dist.get_rank(groups[i]), 0
+        stretches = []
+        for p in params:
+            part, numel = p.partition_numel(), p.ds_numel
+            start, end = min(rank * part, numel), min((rank + 1) * part, numel)
+            stretches.append(Stretch(names[p], tuple(p.ds_shape), start, end, at))
+            at += part
+        yield Partition(buffer, stretches, groups[i], zero.sub_group_to_group_id[i])
+
+
+def _check_stepped_together(inner: Any, steps: int) -> None:
+    """Raise where what looks at all gradients would look at those of one partition: DeepSpeed steps each by itself."""
+    bounds = [group["max_grad_norm"] for group in inner.param_groups if group.get("max_grad_norm") is not None]
+    if steps > 1 and bounds:
+        way_out = 'Set "gradient_clipping" in its config, which is of all gradients.'
+        raise ContradictionError(
+            sentence("max_grad_norm", "None where DeepSpeed steps groups apart", bounds[0], way_out)
+        )
+    if steps > 1 and inner._skip_nonfinite:
+        way_out = "DeepSpeed looks for infinities itself where it scales the loss."
+        raise ContradictionError(sentence("skip_nonfinite", "False where DeepSpeed steps groups apart", True, way_out))
