@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
@@ -23,8 +24,9 @@ from layerwise.torch._answering import Answering
 from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Skipped
-from layerwise.torch.sharding._flat import stretched, tensors_of
+from layerwise.torch.sharding._flat import flat_of, forget, stretched, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
@@ -63,6 +65,7 @@ class Optimizer(Answering):
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._forget_agreement()
         self._when_zeroed: list[Callable[[], None]] = []
+        self._added: Any = WeakTensorKeyDictionary()
         self._names = Names()
         self._begun_elsewhere = False
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
@@ -86,7 +89,8 @@ class Optimizer(Answering):
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
         own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
         self._put_names_in_step()
-        return {**super().__getstate__(), **own}
+        places = ((g, i, p) for g, group in enumerate(self.param_groups) for i, p in enumerate(group["params"]))
+        return {**super().__getstate__(), **own, "_flat": [(g, i) for g, i, p in places if flat_of(p) is not None]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -96,9 +100,12 @@ class Optimizer(Answering):
             self._captured = []
             self._forget_agreement()
         self.__dict__.setdefault("_when_zeroed", [])
+        self.__dict__.setdefault("_added", WeakTensorKeyDictionary())
         self.__dict__.setdefault("_names", Names())
         self._resolves = False
         self._axes = None
+        for g, i in self.__dict__.pop("_flat", ()):
+            forget(self.param_groups[g]["params"][i])
         for group in self.param_groups:
             group.update(self._groups.filled({**self.defaults, **group}))
             self._groups.complete(group)
@@ -119,6 +126,7 @@ class Optimizer(Answering):
         self._groups.check(group)
         self._groups.complete(group)
         super().add_param_group({**group, **dict.fromkeys(given)})
+        self._added.update(dict.fromkeys(self.param_groups[-1]["params"]))
         self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
@@ -152,8 +160,8 @@ class Optimizer(Answering):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
         super().zero_grad(set_to_none)
-        for forget in self._when_zeroed:
-            forget()
+        for each in self._when_zeroed:
+            each()
 
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, if all it says is right."""
@@ -290,6 +298,7 @@ class Optimizer(Answering):
 
     def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
         check_step(name, p, g, due.group["differentiable"])
+        _replaced.check_own(name, p, self._added)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
             raise ParameterError(

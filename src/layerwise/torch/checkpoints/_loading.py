@@ -17,6 +17,7 @@ from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state, _storage
 from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._settings import RATES
 
 ALWAYS = ("capturable",)  # what torch asks of a group
@@ -153,7 +154,7 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
     if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
             f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
-            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {_state.WAY_OUT}"
+            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
         optimizer._settings_of({**group, **{name: saved[name] for name in MOVED if name in saved and name in group}})

@@ -79,12 +79,19 @@ class Flat:
         return tuple(spread.described() for spread in self.spreads)
 
 
+FORGOTTEN = Flat(0, ((),), 0)  # of the copy of a buffer, which may be on another rank
 _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
 
 
 def know(p: Tensor, flat: Flat | None) -> None:
     """Remember what a buffer holds, for as long as the buffer is there."""
     _known[p] = flat
+
+
+def forget(p: Tensor) -> None:
+    """Take note that this is the copy of a buffer, unless it was described by itself."""
+    if p not in _known:
+        _known[p] = FORGOTTEN
 
 
 def is_known(p: Tensor) -> bool:
@@ -101,6 +108,11 @@ def flat_of(p: Tensor) -> Flat | None:
 def checked_flat_of(name: str, p: Tensor) -> Flat | None:
     """Return the same, or raise where the buffer is not what was described."""
     flat = flat_of(p)
+    if flat is FORGOTTEN:
+        raise ParameterError(
+            f"{name} is the copy of a flat buffer, which does not say what it holds. Describe it with "
+            "layerwise.torch.Segments, as the buffer that was copied."
+        )
     if flat is not None and (p.ndim != 1 or p.numel() != flat.length or not p.is_contiguous()):
         raise ParameterError(
             f"{name} was described as a flat buffer of {flat.length} elements in a row, but has the shape "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +13,11 @@ from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import is_known
 
+# Packages that put flat partitions in the groups of optimizers, and how these are described.
+DESCRIBED_BY = {
+    "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
+    "megatron.core": "Describe what it holds by layerwise.torch.Segments, on all ranks.",
+}
 MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 
 
@@ -34,6 +39,16 @@ def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
             "parallelize_module."
         )
     return search
+
+
+def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
+    """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
+    wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
+    if wrapper is not None and added and p not in added and p.ndim == 1 and not is_known(p):
+        raise ParameterError(
+            f"{name} was put in its group in place of the parameters that were there, as {wrapper} does with a flat "
+            f"partition that does not say whose it is. {DESCRIBED_BY[wrapper]}"
+        )
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:

@@ -49,6 +49,10 @@ class FlatPlan(Plan):
     def smallest(self) -> Shape:
         return min((tuple(one.shape) for one in self.members), key=prod)
 
+    @property
+    def way_out(self) -> str:
+        return "Load whole tensors by layerwise.torch.flat.load_full_state_dict, and what lay on other ranks too."
+
     def member(self, one: Any) -> Plan:
         return next(plan for plan in self.members if plan.name == one.spread.name)
 
@@ -66,10 +70,7 @@ class FlatPlan(Plan):
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         if is_dtensor(value):
-            raise StateError(
-                f"{key!r} of {self.name} is a DTensor, and the parameter a flat buffer. Load whole tensors by "
-                "layerwise.torch.flat.load_full_state_dict."
-            )
+            raise StateError(f"{key!r} of {self.name} is a DTensor, and the parameter a flat buffer. {self.way_out}")
         return value
 
     def jobs(self, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]) -> Iterator[Job]:

@@ -21,6 +21,7 @@ from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
+WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Plan:
     def smallest(self) -> Shape:
         """The shape of the smallest tensor that is stored together."""
         return tuple(self.shape)
+
+    @property
+    def way_out(self) -> str:
+        """What to do where a checkpoint does not fit."""
+        return WAY_OUT
 
     def member(self, one: Any) -> Plan:
         """Return the plan of the tensor that this is a part of."""

@@ -17,14 +17,13 @@ from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._formats import REMAINDERS, codes_of, is_alike, why_not_grouped
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
-from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._plan import WAY_OUT, Plan
 from layerwise.torch.step._storage import CODES, as_numbers, is_group, put_state_in_form, put_weights_in_form
 from layerwise.torch.step._tensors import FLOATING, LOW, alike
 
 State = dict[str, Any]
 OTHERS = {"step", MASTER, REMAINDER}
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
-WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
 
 
 def as_step(name: str, value: Any) -> Tensor:
@@ -122,7 +121,7 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
             )
     if lost := [key for key in state if is_group(state[key]) and key != REMAINDER and key + SCALE not in state]:
         raise StateError(f"{lost[0]!r} of {plan.name} is in 8 bits and lacks {lost[0] + SCALE!r}. {WAY_OUT}")
-    check_shapes(plan.name, state, shapes_of(plan, state))
+    check_shapes(plan, state)
 
 
 def _unusable(plan: Plan, key: str, x: Any, p: Tensor) -> str:
@@ -169,13 +168,14 @@ def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...]
     return {**plan.state_shapes, **scales, MASTER: tuple(plan.shape), REMAINDER: tuple(plan.shape)}
 
 
-def check_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:
     """Raise unless the state, as far as there is one, has these shapes."""
-    for key, shape in shapes.items():
+    for key, shape in shapes_of(plan, state).items():
         if shape is not None and key in state and tuple(state[key].shape) != shape:
             of = f", a scale for each {GROUP} elements of a row" if key.endswith(SCALE) else ""
             raise StateError(
-                f"{key!r} of {name} must have the shape {shape}{of}, but has {tuple(state[key].shape)}. {WAY_OUT}"
+                f"{key!r} of {plan.name} must have the shape {shape}{of}, but has {tuple(state[key].shape)}. "
+                f"{plan.way_out}"
             )
 
 
@@ -216,7 +216,7 @@ def checked(plan: Plan, state: Any) -> State:
     for key in state.keys() - {"step"}:
         _check_values(plan, key, state[key])
         _check_there(name, key, state[key])
-    check_shapes(name, state, shapes_of(plan, state))
+    check_shapes(plan, state)
     if scales and why_not_grouped(plan):
         state = _ungrouped(plan, state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
