@@ -11,10 +11,11 @@ from unittest.mock import patch
 import torch
 from sharding.layouts import mesh_of
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
-from sharding.wrappings import WRAPPINGS, gathered
+from sharding.wrappings import WRAPPINGS, fsdp1, gathered
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+import layerwise.torch
 from layerwise.storage.options import is_of_layer
 from sharding import layouts
 
@@ -93,6 +94,11 @@ def trained(front: Any, wrapping: str, dtype: torch.dtype, options: Mapping[str,
         grads.append(gathered(model, lambda p: p.grad))
         opt.step()
     return {"weights": gathered(model, lambda p: p)}, grads
+
+
+def undescribed() -> None:
+    """An optimizer of FSDP1's pieces, without their description."""
+    layerwise.torch.Lamb(fsdp1(Small(torch.float32), described=False).named_parameters(), lr=0.1)
 
 
 def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool = False) -> Any:

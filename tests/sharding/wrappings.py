@@ -16,12 +16,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FullyShardedDataParallel,
+    MixedPrecision,
     MixedPrecisionPolicy,
     OffloadPolicy,
+    ShardingStrategy,
     fully_shard,
 )
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+
+from layerwise.torch import flat
+from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._gathering import whole_of
 
 Wrap = Callable[[Any], Any]
 
@@ -61,16 +67,32 @@ def replicated(model: Any) -> Any:
     return DistributedDataParallel(model)
 
 
-def fsdp1(model: Any) -> Any:
+def fsdp1(model: Any, nested: bool = False, described: bool = True, **options: Any) -> Any:
+    """In flat pieces, which it describes."""
+    options = {"use_orig_params": True, "device_id": torch.device("cpu"), **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # that it is to be replaced by FSDP2
-        return FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+        for i, block in enumerate(model.blocks if nested else ()):
+            model.blocks[i] = FullyShardedDataParallel(block, **options)
+        wrapped = FullyShardedDataParallel(model, **options)
+    if described:
+        flat.from_fsdp1(wrapped)
+    return wrapped
+
+
+def fsdp1_hybrid(model: Any) -> Any:
+    mesh = mesh_of(2, dist.get_world_size() // 2)
+    return fsdp1(model, nested=True, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+
+
+def fsdp1_low_precision(model: Any) -> Any:
+    return fsdp1(model, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 
 
 @contextmanager
 def unsharded(model: nn.Module) -> Iterator[None]:
     """While parameters and gradients of FSDP1 are whole; all others know by themselves that they are not."""
-    if not isinstance(model, FullyShardedDataParallel):
+    if not isinstance(model, FullyShardedDataParallel) or not model._use_orig_params:
         yield
         return
     with warnings.catch_warnings():
@@ -81,8 +103,14 @@ def unsharded(model: nn.Module) -> Iterator[None]:
 
 def gathered(model: nn.Module, of: Callable[[Any], Any]) -> dict[str, Any]:
     """Weights or gradients by name, whole."""
+    found = {}
     with unsharded(model):
-        return {name: whole(of(p)) for name, p in named(model).items()}
+        for name, p in named(model).items():
+            # Flat parameters of FSDP1 have no whole gradients there.
+            known = flat_of(p) if name.endswith("_flat_param") else None
+            each = {name: of(p)} if known is None else whole_of(known, of(p))
+            found.update({one: whole(x) for one, x in each.items()})
+    return found
 
 
 # The number of ranks and how they wrap a model, by name.
@@ -97,4 +125,10 @@ WRAPPINGS: dict[str, tuple[int, Wrap]] = {
     "TP and FSDP2": (4, both),
     "DDP": (2, replicated),
     "FSDP1": (2, fsdp1),
+    "FSDP1, nested": (3, lambda model: fsdp1(model, nested=True)),
+    "FSDP1, flat parameters": (3, lambda model: fsdp1(model, use_orig_params=False)),
+    "FSDP1, mixed precision": (2, fsdp1_low_precision),
+    "FSDP1, SHARD_GRAD_OP": (4, lambda model: fsdp1(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)),
+    "FSDP1, HYBRID_SHARD": (4, fsdp1_hybrid),
+    "FSDP1, NO_SHARD": (2, lambda model: fsdp1(model, sharding_strategy=ShardingStrategy.NO_SHARD)),
 }
