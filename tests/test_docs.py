@@ -26,7 +26,18 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
 PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
 # Packages that no environment of ours has: code that needs one is shown and not run, and says so.
-ABSENT = ("apex", "axolotl", "bitsandbytes", "came_pytorch", "flashoptim", "mem_eff_pt", "optimi", "timm", "torchao")
+ABSENT = (
+    "apex",
+    "axolotl",
+    "bitsandbytes",
+    "came_pytorch",
+    "deepspeed",
+    "flashoptim",
+    "mem_eff_pt",
+    "optimi",
+    "timm",
+    "torchao",
+)
 NOT_RUN = 'title="not run here: needs {}"'
 # Keras takes its backend from the environment when it is first imported, for good: each that is set is a script.
 ALONE = ("keras.md",)
