@@ -40,6 +40,12 @@ class Answering(Agreeing):
         """The number of steps left out; on the device, if it is known only there."""
         return self._skipped.clone() if isinstance(self._skipped, Tensor) else self._skipped
 
+    def _count_skipped(self, skip: Tensor | None) -> None:
+        """Count a step that was left out, which is known on the device alone."""
+        if skip is not None:
+            # In place, so that a captured step counts on.
+            self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
+
     def get_lr(self) -> Any:
         """Return the learning rate, or a list of one for each group where they differ."""
         rates = [group["lr"] for group in self.param_groups]

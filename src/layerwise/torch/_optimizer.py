@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
@@ -26,7 +25,6 @@ from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Skipped
-from layerwise.torch.sharding._flat import flat_of, forget, stretched, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
@@ -65,7 +63,6 @@ class Optimizer(Answering):
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._forget_agreement()
         self._when_zeroed: list[Callable[[], None]] = []
-        self._added: Any = WeakTensorKeyDictionary()
         self._names = Names()
         self._begun_elsewhere = False
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
@@ -76,9 +73,7 @@ class Optimizer(Answering):
             raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
         super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
-            check_matched(
-                "blocks", self._by_name.patterns, [one for each in self._members() for one in tensors_of(*each)]
-            )
+            check_matched("blocks", self._by_name.patterns, self._names_of_tensors())
 
     def _kinds(self, given: Mapping[str, Any]) -> Kinds:
         """Return the rules that groups may have: the one of this class."""
@@ -89,8 +84,7 @@ class Optimizer(Answering):
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
         own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
         self._put_names_in_step()
-        places = ((g, i, p) for g, group in enumerate(self.param_groups) for i, p in enumerate(group["params"]))
-        return {**super().__getstate__(), **own, "_flat": [(g, i) for g, i, p in places if flat_of(p) is not None]}
+        return {**super().__getstate__(), **own, **self._places_of_flats()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -100,12 +94,10 @@ class Optimizer(Answering):
             self._captured = []
             self._forget_agreement()
         self.__dict__.setdefault("_when_zeroed", [])
-        self.__dict__.setdefault("_added", WeakTensorKeyDictionary())
         self.__dict__.setdefault("_names", Names())
         self._resolves = False
         self._axes = None
-        for g, i in self.__dict__.pop("_flat", ()):
-            forget(self.param_groups[g]["params"][i])
+        self._forget_flats()
         for group in self.param_groups:
             group.update(self._groups.filled({**self.defaults, **group}))
             self._groups.complete(group)
@@ -160,8 +152,8 @@ class Optimizer(Answering):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
         super().zero_grad(set_to_none)
-        for each in self._when_zeroed:
-            each()
+        for forget in self._when_zeroed:
+            forget()
 
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, if all it says is right."""
@@ -212,8 +204,7 @@ class Optimizer(Answering):
                     self._axes = None
                     self._step_due(dues)
                     return
-            looked_at = list(stretched(params, here[1])) if self._might_skip() else ()
-            skip = _tensors.to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
+            skip = self._to_skip(params, here[1])
             skips = None
             if agreement is not None:
                 skips = self._skips(skip)
@@ -252,12 +243,6 @@ class Optimizer(Answering):
         if replaced and not self._wrapped:
             dues = with_grads(dues, found)
         return dues, (here[0], found)
-
-    def _count_skipped(self, skip: Tensor | None) -> None:
-        """Count a step that was left out, which is known on the device alone."""
-        if skip is not None:
-            # In place, so that a captured step counts on.
-            self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
         return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]

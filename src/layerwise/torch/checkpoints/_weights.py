@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import HyperparameterError, StateError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
 from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_full_weight
@@ -30,6 +31,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
     several, which hold parts of the model.
     """
     held = {p: one.state[p] for one in _each(optimizer) for p in one.parameters() if _is_held(one.state.get(p, {}))}
+    _check_not_flat(held)
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
     for key, value in found.items():
@@ -75,6 +77,14 @@ def _each(optimizer: Any) -> list[Optimizer]:
             way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its weights."
             raise HyperparameterError(sentence("optimizer", "one of layerwise.torch, or several", one, way_out))
     return found
+
+
+def _check_not_flat(params: Iterable[Tensor]) -> None:
+    if any(flat_of(p) is not None for p in params):
+        raise ContradictionError(
+            "weights in flat buffers are not those that the model's state_dict() shows. "
+            "layerwise.torch.flat.full_state_dict has what the optimizer holds of them."
+        )
 
 
 def _is_held(state: Mapping[str, Any]) -> bool:

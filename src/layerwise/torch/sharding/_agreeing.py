@@ -10,16 +10,18 @@ from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch.checkpoints._names import Named
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._flat import Flat
+from layerwise.torch.sharding._flat import Flat, flat_of, forget, stretched, tensors_of
 from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step._settings import Groups
+from layerwise.torch.step._tensors import to_skip
 from layerwise.torch.step._turn import Turn
 
 
@@ -35,6 +37,7 @@ class Agreeing(Named):
     def _forget_agreement(self) -> None:
         """Begin as on one process; the next step finds out which processes hold other parts."""
         self._agreed = Agreement(())
+        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
         self._searched, self._idle = False, 0
@@ -73,6 +76,23 @@ class Agreeing(Named):
 
     def _skips(self, now: Any) -> Skips:
         return Skips(bool(now), self._skip_nonfinite, getattr(self, "found_inf", None) is not None)
+
+    def _to_skip(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> Any:
+        """Return whether this process skips the step; of a flat buffer, what lies between stretches does not count."""
+        looked_at = list(stretched(params, grads)) if self._might_skip() else ()
+        return to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
+
+    def _names_of_tensors(self) -> list[str]:
+        return [one for p, name in self._members() for one in tensors_of(p, name)]
+
+    def _places_of_flats(self) -> dict[str, Any]:
+        """Return for a copy where it has flat buffers: it does not know what they hold."""
+        each = ((g, i, p) for g, group in enumerate(self.param_groups) for i, p in enumerate(group["params"]))
+        return {"_flats": [(g, i) for g, i, p in each if flat_of(p) is not None]}
+
+    def _forget_flats(self) -> None:
+        for g, i in self.__dict__.pop("_flats", ()):
+            forget(self.param_groups[g]["params"][i])
 
     def _members(self) -> list[tuple[Tensor, str]]:
         return [each for i in range(len(self.param_groups)) for each in self._named(i)]
