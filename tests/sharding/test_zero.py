@@ -53,11 +53,12 @@ def test_something_else(given):
 
 
 @installed
-@pytest.mark.parametrize(("stage", "world"), [(1, 2), (2, 3), (3, 2), (3, 4)])
+@pytest.mark.parametrize("stage", [1, 2, 3])
 @fronts
 @pytest.mark.thinned(1, 2)
-def test_its_own_engine(ranks, front, stage, world, tmp_path):
-    found = ranks.run(world, zero.trained, front, stage, str(tmp_path))
+def test_its_own_engine(ranks, front, stage, tmp_path):
+    # Always three, because DeepSpeed numbers parameters for as long as a process runs, and compares the numbers.
+    found = ranks.run(3, zero.trained, front, stage, str(tmp_path))
     (weights, grads, kept), *_ = found
     assert kept
     close(weights, zero.replayed(front, grads), TOLERANCE[torch.float32])

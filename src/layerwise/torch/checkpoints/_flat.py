@@ -137,7 +137,7 @@ def _places(plan: FlatPlan, key: str, rank: int) -> tuple[Places, int]:
 
 def _whole(plan: FlatPlan, state: Mapping[str, Any]) -> list[tuple[str, State]]:
     found: dict[str, State] = {one.name: {} for one in plan.members}
-    for key, x in state.items():
+    for key, x in sorted(state.items()):  # in an order that is the same on all ranks
         if key == "step":
             each = {name: x.clone() for name in found}
         elif key in ELEMENTWISE or plan.elementwise[key]:

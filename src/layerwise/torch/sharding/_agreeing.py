@@ -20,8 +20,8 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._flat import Flat, flat_of, forget, stretched, tensors_of
 from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
 from layerwise.torch.sharding._peers import Skips
+from layerwise.torch.step import _tensors
 from layerwise.torch.step._settings import Groups
-from layerwise.torch.step._tensors import to_skip
 from layerwise.torch.step._turn import Turn
 
 
@@ -80,7 +80,7 @@ class Agreeing(Named):
     def _to_skip(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> Any:
         """Return whether this process skips the step; of a flat buffer, what lies between stretches does not count."""
         looked_at = list(stretched(params, grads)) if self._might_skip() else ()
-        return to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
+        return _tensors.to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
 
     def _names_of_tensors(self) -> list[str]:
         return [one for p, name in self._members() for one in tensors_of(p, name)]
