@@ -112,6 +112,7 @@ class Turn:
         axes = [one.axes for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
         self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
+        self.agreement = agreement
         self._peers = None if agreement is None else Peers(agreement, axes, self._described())
 
     def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
