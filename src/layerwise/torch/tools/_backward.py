@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 from weakref import ref
 
@@ -15,20 +16,20 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._modules import Modules
+from layerwise.torch.sharding._modules import Unit, units_of
 from layerwise.torch.tools._by_module import ByModule, dues_of, refuse, there
 
 
 class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, every: int, alone: bool, modules: Modules) -> None:
+    def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, Unit]) -> None:
         # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
         # which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone = ref(optimizer), every, alone
         self._searched = False
         self._passes: Counter[int] = Counter()  # by the parameters' identities
-        self._by_module = ByModule(optimizer, every, modules) if modules.units else None
+        self._by_module = ByModule(optimizer, every, units) if units else None
         # Beside sharded parameters, gradients of others may still have to be added up over processes.
         reduces = self._by_module is not None and self._by_module.reduces
         one_by_one = alone or not reduces or not cuts.several_processes()
@@ -38,7 +39,7 @@ class InBackward:
             p.register_post_accumulate_grad_hook(self._hook(i) if by_module is None else by_module.hook(i))
             for i, group in enumerate(optimizer.param_groups)
             for p in group["params"]
-            for by_module in [self._by_module if id(p) in modules.units else None]
+            for by_module in [self._by_module if id(p) in units else None]
             if p.requires_grad and (by_module is not None or one_by_one)
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
@@ -88,8 +89,6 @@ class InBackward:
         optimizer = self._optimizer()
         if self._hooks and optimizer is not None:
             optimizer._when_zeroed.remove(self._forget)
-        if self._by_module is not None:
-            self._by_module.remove()
         self._hooks.clear()
 
 
@@ -111,15 +110,15 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
         refuse(optimizer._settings_of(group))
-    modules = Modules(optimizer.parameters())
+    units = units_of(optimizer.parameters())
     if optimizer._agreement() is not None:
-        _check_sharded(optimizer, alone, modules)
-    return InBackward(optimizer, every, alone, modules)
+        _check_sharded(optimizer, alone, units)
+    return InBackward(optimizer, every, alone, units)
 
 
-def _check_sharded(optimizer: Optimizer, alone: bool, modules: Modules) -> None:
+def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit]) -> None:
     """Raise unless fully_shard says of some parameters when their gradients are complete."""
-    if not modules.units:
+    if not units:
         raise ContradictionError(
             "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
             "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
 from weakref import ReferenceType, ref
@@ -12,18 +12,15 @@ import torch
 from torch import Tensor
 
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, GradientError, ParameterError, sentence
+from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, agreement_about
-from layerwise.torch.sharding._modules import NO_PASS, Modules, Unit, Uses, at_end_of_pass, check_passes, current_pass
+from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
 from layerwise.torch.step._turn import Due, with_gradients
 
-LEFT = (
-    "none of the parameters whose turn it was were stepped; the modules before them in this backward pass were, and "
-    "the pass has ended here"
-)
+LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
 Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
 
 
@@ -75,12 +72,11 @@ class ByModule:
     find out if they disagree.
     """
 
-    def __init__(self, optimizer: Optimizer, every: int, modules: Modules) -> None:
+    def __init__(self, optimizer: Optimizer, every: int, units: Mapping[int, Unit]) -> None:
         check_passes()
         # Hooks of parameters refer to this: a reference to the optimizer, or to modules, would close a circle.
-        self._optimizer, self._every, self._units = ref(optimizer), every, modules.units
-        self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in modules.units}
-        self._uses = Uses(modules)
+        self._optimizer, self._every, self._units = ref(optimizer), every, units
+        self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
         self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
         self._agreements: dict[Unit, Agreement | None] = {}
         # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
@@ -93,9 +89,7 @@ class ByModule:
         self._ends: bool = False  # whether its end will be noticed
         self._unit: Unit = Unit()  # of the parameters that wait
         self._waiting: dict[int, Member] = {}
-        self._late: dict[int, Member] = {}  # to whose gradients more may be added
         self._seen: set[int] = set()
-        self._stepped: set[int] = set()
         self._stream: Any = None
 
     def hook(self, number: int) -> Callable[[Tensor], None]:
@@ -109,7 +103,7 @@ class ByModule:
                 self._ends = True
             unit = self._units[id(p)]
             if self._unit and self._unit != unit:
-                self._turn(self._ready(), self._unit)
+                self._turn()
             self._unit = unit
             self._note(number, p)
 
@@ -120,18 +114,7 @@ class ByModule:
         self._passes.clear()
         self._begin(NO_PASS)
 
-    def remove(self) -> None:
-        """Take the hooks off the modules. Those of the parameters belong to the caller."""
-        for hook in self._uses.hooks:
-            hook.remove()
-
     def _note(self, number: int, p: Tensor) -> None:
-        if id(p) in self._stepped:
-            raise GradientError(
-                "a part of a gradient has arrived in the backward pass after the parameter was stepped with another "
-                "part: its module is used several times, and not by its forward(). Call optimizer.step() after the "
-                "backward pass, without step_in_backward."
-            )
         if id(p) not in self._seen:
             self._seen.add(id(p))
             self._passes[id(p)] += 1
@@ -139,27 +122,17 @@ class ByModule:
         if p.device.type != "cpu":
             self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
 
-    def _due(self, waiting: dict[int, Member]) -> dict[int, Member]:
-        return {key: one for key, one in waiting.items() if self._passes[key] >= self._every}
-
-    def _ready(self) -> list[Member]:
-        """Return those that wait and are due, and leave for later those that are not complete."""
-        due, self._waiting = self._due(self._waiting), {}
-        late = {key: one for key, one in due.items() if self._uses.more_to_come(one[1])}
-        self._late = {key: one for key, one in self._late.items() if key not in due} | late
-        return [one for key, one in due.items() if key not in late]
-
     def _end(self) -> None:
-        """Step the last module of the pass, and with it what could not be stepped before."""
-        if not self._unit:
-            return
-        last, unit = self._late | self._due(self._waiting), self._unit
-        self._waiting, self._late, self._unit, self._ends = {}, {}, Unit(), False
-        self._turn(list(last.values()), unit.union(*(self._units[key] for key in last)))
+        """Give the last module of the pass its turn."""
+        self._ends = False
+        if self._unit:
+            self._turn()
 
-    def _turn(self, due: list[Member], unit: Unit) -> None:
-        """Step these parameters, and free their gradients."""
-        agreement = self._agreement_about(unit)
+    def _turn(self) -> None:
+        """Step the parameters that wait and are due, and free their gradients."""
+        due = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        agreement = self._agreement_about(self._unit)
+        self._waiting, self._unit = {}, Unit()
         with signals_wait:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
@@ -168,7 +141,6 @@ class ByModule:
                 optimizer._step_due(dues_of(optimizer, due), agreement)
             for _, p in due:
                 del self._passes[id(p)]
-                self._stepped.add(id(p))
                 p.grad = None
 
     def _agreement_about(self, unit: Unit) -> Agreement | None:

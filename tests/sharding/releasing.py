@@ -1,0 +1,447 @@
+"""Training of models of fully_shard with steps in the backward pass, and what may be otherwise on a rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from sharding.layouts import mesh_of
+from sharding.models import Small, everything, named
+from sharding.runs import batches, optimizer_of
+from sharding.wrappings import WRAPPINGS, fsdp2, tensor_parallel
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from layerwise.errors import LayerwiseError
+from layerwise.torch import Lamb, step_in_backward
+from sharding import counting
+
+STEPS = 4
+ODD = 1  # the rank that is otherwise
+Model = Any
+
+
+class Twice(Small):
+    """The same with its blocks used twice."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in (*self.blocks, *self.blocks):
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Checkpointed(Small):
+    """The same with what is in its blocks computed once more in the backward pass."""
+
+    nested = False
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.nested)
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Nested(Checkpointed):
+    """The same in a backward pass of its own for each block."""
+
+    nested = True
+
+
+class Branching(Small):
+    """The same with only one of the blocks used, which may be another one on another rank."""
+
+    which = 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.blocks[self.which](self.embed(tokens))
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Wide(Small):
+    """The same with matrices that are large enough for state in 8 bits."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype, 64)
+
+
+class Apart(Small):
+    """The same with entrance and exit that are no longer one tensor, in modules of their own."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self.head.weight = nn.Parameter(self.embed.weight.detach().clone())
+
+
+def apart(model: Model) -> Model:
+    fully_shard(model.embed, mesh=mesh_of(dist.get_world_size()))
+    return fsdp2(model)
+
+
+def together(model: Model) -> Model:
+    """With the last two modules reduced at once, and the embedding by itself, of which no input has a gradient."""
+    fully_shard([model.norm, model.head], mesh=mesh_of(dist.get_world_size()))
+    return apart(model)
+
+
+def in_part(model: Model) -> Model:
+    """With a parameter that is left to whoever trains the model, and a frozen one."""
+    model.blocks[0].up.weight.requires_grad_(False)
+    own = {model.norm.weight, model.norm.bias}
+    mesh = mesh_of(dist.get_world_size())
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh, ignored_params=own)
+
+
+def each(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """A step for every batch."""
+    for batch in batches(STEPS):
+        model(batch).backward()
+        yield
+
+
+def mean_of_replicas(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """The same, and what no module of FSDP2 has is averaged by hand."""
+    for _ in each(model, opt, release):
+        for p in (model.norm.weight, model.norm.bias):
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        yield
+
+
+def without_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have not been reduced."""
+    for batch in batches(STEPS):
+        for last in (False, True):
+            model.set_requires_gradient_sync(last)
+            model.set_is_last_backward(last)
+            model(batch if last else batch.flip(1)).backward()
+        yield
+
+
+def with_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have been reduced."""
+    for batch in batches(STEPS):
+        model(batch.flip(1)).backward()
+        model(batch).backward()
+        yield
+
+
+def two_losses(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Two forward passes and one backward pass, and the losses are kept."""
+    losses = []
+    for batch in batches(STEPS):
+        losses.append(model(batch) + model(batch.flip(1)))
+        losses[-1].backward()
+        yield
+
+
+def graph_kept(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """One forward pass and two backward passes."""
+    for batch in batches(STEPS):
+        loss = model(batch)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        yield
+
+
+def unused(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """One of the modules in turn has no gradients."""
+    for i, batch in enumerate(batches(STEPS)):
+        model.which = i % 2
+        model(batch).backward()
+        yield
+
+
+def without_steps(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Passes that are steps by themselves."""
+    for batch in batches(STEPS):
+        model(batch).backward()
+        if not release:
+            opt.step()
+            opt.zero_grad()
+    yield
+
+
+def scheduled(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """With a schedule, and the state loaded into the optimizer that it was saved from."""
+    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    for _ in each(model, opt, release):
+        yield
+        schedule.step()
+        opt.load_state_dict(opt.state_dict())
+
+
+def evaluated(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """With forward passes that no backward pass follows, one of which is kept."""
+    kept = []
+    for batch in batches(STEPS):
+        kept.append(model(batch))
+        with torch.no_grad():
+            model(batch)
+        model(batch).backward()
+        yield
+
+
+@dataclass(frozen=True)
+class Program:
+    """A way to train: ranks, the model, what wraps it, passes, and how many passes make a step."""
+
+    world: int = 2
+    model: Callable[[torch.dtype], Model] = Small
+    wrap: Callable[[Model], Model] = fsdp2
+    passes: Callable[[Model, Any, bool], Iterator[None]] = each
+    every: int = 1
+    modules: int = 2  # of which there are gradients at a time; the model has three
+    unsharded: bool = False  # whether the optimizer steps in the backward pass only once a forward pass was taken
+
+
+PROGRAMS = {
+    **{
+        name: Program(world, wrap=wrap)
+        for name, (world, wrap) in WRAPPINGS.items()
+        if "FSDP2" in name or name == "HSDP"
+    },
+    "without sync": Program(passes=without_sync),
+    "with sync": Program(passes=with_sync, every=2, modules=3),
+    "used twice": Program(model=Twice),
+    "two losses": Program(passes=two_losses),
+    "graph kept": Program(passes=graph_kept, every=2, modules=3),
+    "graph of two uses kept": Program(model=Twice, passes=graph_kept, every=2, modules=3),
+    "checkpointed": Program(model=Checkpointed),
+    "checkpointed, nested": Program(model=Nested, modules=1),
+    "modules together": Program(4, model=Apart, wrap=together),
+    "entrance apart": Program(3, model=Apart, wrap=apart),
+    "in part": Program(wrap=in_part, passes=mean_of_replicas, modules=3),
+    "without steps": Program(passes=without_steps),
+    "scheduled": Program(passes=scheduled),
+    "wide": Program(model=Wide),
+    "unused": Program(model=Branching, passes=unused),
+    "evaluated": Program(passes=evaluated, unsharded=True),
+}
+
+
+def trained(front: Any, program: str, options: dict[str, Any], dtype: torch.dtype, release: bool) -> Any:
+    """What a rank has in the end, whether gradients were left by a pass, and of how many modules there were some."""
+    how = PROGRAMS[program]
+    model = how.wrap(how.model(dtype))
+    opt = optimizer_of(front, model, options)
+    most = _watched(model)
+    if how.unsharded:
+        with torch.no_grad():
+            model(batches(1)[0])
+    handle = step_in_backward(opt, every=how.every) if release else None
+    left = []
+    for _ in how.passes(model, opt, release):
+        left.append(sorted(name for name, p in named(model).items() if p.grad is not None))
+        opt.step()
+        opt.zero_grad()
+    if handle:
+        handle.remove()
+    return everything(opt, named(model)), left, max(most, default=0)
+
+
+def _watched(model: Model) -> list[int]:
+    """The numbers of modules of which gradients are there, whenever one more has arrived."""
+    modules = [model.blocks[0], model.blocks[1], model]
+    found: list[int] = []
+    held: dict[int, int] = {}
+    for i, module in enumerate(modules):
+        for p in module.parameters():
+            held.setdefault(id(p), i)
+    params = list(model.parameters())
+
+    def look(_: Tensor) -> None:
+        found.append(len({held[id(p)] for p in params if p.grad is not None}))
+
+    for p in params:
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(look)
+    return found
+
+
+def another_lr(model: Model, opt: Any) -> None:
+    opt.param_groups[0]["lr"] = 0.5
+
+
+def broken_state(model: Model, opt: Any) -> None:
+    """Of the module that has its turn after another one."""
+    opt.state[model.blocks[0].up.weight]["exp_avg"] = torch.zeros(3, 2, 1)
+
+
+def clipping(model: Model, opt: Any) -> None:
+    opt.param_groups[0]["max_grad_norm"] = 1.0
+
+
+def another_branch(model: Model, opt: Any) -> None:
+    model.which = 1
+
+
+def may_skip(model: Model, opt: Any) -> None:
+    opt._skip_nonfinite = True
+
+
+CHANGES = {
+    "lr": another_lr,
+    "broken state": broken_state,
+    "clipping": clipping,
+    "branch": another_branch,
+    "skip_nonfinite": may_skip,
+}
+
+
+def copies(params: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What this rank has of the weights."""
+    return {name: p.to_local().detach().clone() for name, p in params.items()}
+
+
+def moved(params: Mapping[str, Any], before: Mapping[str, Tensor]) -> set[str]:
+    """The modules that have other weights than before."""
+    names = {name for name, x in copies(params).items() if not torch.equal(x, before[name])}
+    return {".".join(name.split(".")[:2]) if name.startswith("blocks") else "the rest" for name in names}
+
+
+def released(model: Model, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """An optimizer that steps in the backward pass, and its parameters."""
+    params = named(model)
+    opt = Lamb(list(params.items()), lr=0.1, **options)
+    step_in_backward(opt)
+    return opt, params
+
+
+def backward(model: Model, params: Mapping[str, Any], batch: Tensor) -> tuple[str, set[str]]:
+    """The error of a pass, and what has moved in it."""
+    before, error = copies(params), ""
+    try:
+        model(batch).backward()
+    except LayerwiseError as problem:
+        error = f"{type(problem).__name__}: {problem}"
+        model.reset_iter_state()
+    return error, moved(params, before)
+
+
+def disagreeing(change: str) -> tuple[str, set[str], set[str]]:
+    """The error of the second pass and what had moved by then, and what the next one moves."""
+    model = fsdp2(Branching(torch.float64) if change == "branch" else Small(torch.float64))
+    opt, params = released(model)
+    first, second, third = batches(3)
+    assert not backward(model, params, first)[0]
+    group, state = dict(opt.param_groups[0]), dict(opt.state[params["blocks.0.up.weight"]])
+    if dist.get_rank() == ODD:
+        CHANGES[change](model, opt)
+    error, changed = backward(model, params, second)
+    opt.param_groups[0].update(group)
+    opt.state[params["blocks.0.up.weight"]] = state
+    opt._skip_nonfinite, model.which = False, 0
+    opt.zero_grad()
+    again, after = backward(model, params, third)
+    assert not again
+    opt.step()
+    return error, changed, after
+
+
+def different_every() -> tuple[str, set[str]]:
+    """The error where ranks do not take as many passes for a step, and what has moved."""
+    model = fsdp2(Small(torch.float64))
+    params = named(model)
+    opt = Lamb(list(params.items()), lr=0.1)
+    step_in_backward(opt, every=1 + (dist.get_rank() == ODD))
+    return backward(model, params, batches(1)[0])
+
+
+def dropped() -> tuple[str, set[str]]:
+    """The same where one rank has no optimizer any more."""
+    model = fsdp2(Small(torch.float64))
+    opt, params = released(model)
+    if dist.get_rank() == ODD:
+        del opt
+    return backward(model, params, batches(1)[0])
+
+
+def skipping() -> tuple[int, set[str], list[str]]:
+    """How many turns were skipped, what has moved, and of what there are gradients: one is nan on one rank."""
+    model = fsdp2(Small(torch.float64))
+
+    def spoil(p: Any) -> None:
+        if dist.get_rank() == ODD:
+            p.grad.to_local().view(-1)[0] = torch.nan
+
+    model.blocks[0].up.weight.register_post_accumulate_grad_hook(spoil)
+    opt, params = released(model, skip_nonfinite=True)
+    error, changed = backward(model, params, batches(1)[0])
+    assert not error
+    opt.step()
+    return int(opt.skipped), changed, [name for name, p in params.items() if p.grad is not None]
+
+
+def interrupted(end: Callable[[], None]) -> None:
+    """Take passes in the second of which one rank ends like this, in the middle."""
+    model = fsdp2(Small(torch.float64))
+    opt, params = released(model)
+    first, second = batches(2)
+    assert not backward(model, params, first)[0]
+    before = copies(params)
+    if dist.get_rank() == ODD:
+        params["blocks.0.up.weight"].register_post_accumulate_grad_hook(lambda _: end())
+    try:
+        model(second).backward()
+    finally:
+        assert moved(params, before) <= {"blocks.1"}
+        del opt
+
+
+def die() -> None:
+    os._exit(7)
+
+
+def fail() -> None:
+    raise ArithmeticError
+
+
+def per_pass(front: Any, options: dict[str, Any]) -> list[tuple[list[str], list[str]]]:
+    """The collectives of each backward pass and of the step after it."""
+    model = fsdp2(Small(torch.float64))
+    opt = optimizer_of(front, model, options)
+    step_in_backward(opt)
+    found = []
+    for batch in batches(STEPS):
+        loss = model(batch)
+        with counting.Collectives() as during:
+            loss.backward()
+        with counting.Collectives() as after:
+            opt.step()
+        found.append(([name for name, _ in during.seen], [name for name, _ in after.seen]))
+    return found
+
+
+def refused() -> list[str]:
+    """What is said of sharded parameters that cannot be stepped in the backward pass."""
+    world, said = dist.get_world_size(), []
+    model = fsdp2(Small(torch.float64))
+    parallel = tensor_parallel(Small(torch.float64), mesh_of(world))
+
+    def attempt(of: Model, options: Mapping[str, Any], **more: Any) -> None:
+        try:
+            step_in_backward(Lamb(of.named_parameters(), lr=0.1, **options), **more)
+        except LayerwiseError as problem:
+            said.append(f"{type(problem).__name__}: {problem}")
+
+    attempt(parallel, {})
+    attempt(model, {}, alone=True)
+    attempt(model, {"model_group": dist.group.WORLD})
+    attempt(model, {"max_grad_norm": 1.0})
+    with patch.object(torch.autograd.Variable, "_execution_engine", None):
+        attempt(model, {})
+    return said
