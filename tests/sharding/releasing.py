@@ -184,6 +184,12 @@ def scheduled(model: Model, opt: Any, release: bool) -> Iterator[None]:
         opt.load_state_dict(opt.state_dict())
 
 
+def scaled(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Gradients are divided by a number that the caller names, also in a step that finds none."""
+    opt.grad_scale = torch.tensor(4.0, dtype=torch.float64)
+    yield from each(model, opt, release)
+
+
 def evaluated(model: Model, opt: Any, release: bool) -> Iterator[None]:
     """With forward passes that no backward pass follows, one of which is kept."""
     kept = []
@@ -227,6 +233,7 @@ PROGRAMS = {
     "in part": Program(wrap=in_part, passes=mean_of_replicas, modules=3),
     "without steps": Program(passes=without_steps),
     "scheduled": Program(passes=scheduled),
+    "scaled": Program(passes=scaled),
     "wide": Program(model=Wide),
     "unused": Program(model=Branching, passes=unused),
     "evaluated": Program(passes=evaluated, unsharded=True),
@@ -281,6 +288,11 @@ def broken_state(model: Model, opt: Any) -> None:
     opt.state[model.blocks[0].up.weight]["exp_avg"] = torch.zeros(3, 2, 1)
 
 
+def broken_at_the_end(model: Model, opt: Any) -> None:
+    """Of the module that has its turn last, when the pass is over."""
+    opt.state[opt.param_groups[0]["params"][0]]["exp_avg"] = torch.zeros(3, 2, 1)
+
+
 def clipping(model: Model, opt: Any) -> None:
     opt.param_groups[0]["max_grad_norm"] = 1.0
 
@@ -296,6 +308,7 @@ def may_skip(model: Model, opt: Any) -> None:
 CHANGES = {
     "lr": another_lr,
     "broken state": broken_state,
+    "broken at the end": broken_at_the_end,
     "clipping": clipping,
     "branch": another_branch,
     "skip_nonfinite": may_skip,
@@ -338,12 +351,12 @@ def disagreeing(change: str) -> tuple[str, set[str], set[str]]:
     opt, params = released(model)
     first, second, third = batches(3)
     assert not backward(model, params, first)[0]
-    group, state = dict(opt.param_groups[0]), dict(opt.state[params["blocks.0.up.weight"]])
+    group, state = dict(opt.param_groups[0]), {p: dict(one) for p, one in opt.state.items()}
     if dist.get_rank() == ODD:
         CHANGES[change](model, opt)
     error, changed = backward(model, params, second)
     opt.param_groups[0].update(group)
-    opt.state[params["blocks.0.up.weight"]] = state
+    opt.state.update(state)
     opt._skip_nonfinite, model.which = False, 0
     opt.zero_grad()
     again, after = backward(model, params, third)
@@ -408,6 +421,23 @@ def die() -> None:
 
 def fail() -> None:
     raise ArithmeticError
+
+
+def with_others_on_another_mesh() -> set[str]:
+    """What has moved of two models of one optimizer: half of the ranks use the first, and all use the second."""
+    pairs = fsdp2(Small(torch.float64), mesh_of(2, 2)["inner"])
+    every = fsdp2(Small(torch.float64), mesh_of(4))
+    both = {f"pairs.{name}": p for name, p in named(pairs).items()}
+    both |= {f"every.{name}": p for name, p in named(every).items()}
+    opt = Lamb(list(both.items()), lr=0.1)
+    step_in_backward(opt)
+    before = copies(both)
+    if dist.get_rank() < 2:
+        pairs(batches(1)[0]).backward()
+    every(batches(1)[0]).backward()
+    opt.step()
+    names = {name for name, x in copies(both).items() if not torch.equal(x, before[name])}
+    return {name.partition(".")[0] for name in names}
 
 
 def per_pass(front: Any, options: dict[str, Any]) -> list[tuple[list[str], list[str]]]:

@@ -190,7 +190,8 @@ class Turn:
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
-        g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
+        # This rank may have nothing to step where others have.
+        g_scale = 1.0 if scale is None else _scalar(scale, any(due.group["differentiable"] for due in dues))
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]

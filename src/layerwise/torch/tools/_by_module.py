@@ -53,7 +53,8 @@ def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
     found: dict[int, list[Tensor]] = {}
     for number, p in members:
         found.setdefault(number, []).append(p)
-    return [_due(optimizer, number, found[number]) for number in sorted(found)]
+    each = (_due(optimizer, number, found[number]) for number in sorted(found))
+    return [due for due in each if due.params]
 
 
 def _due(optimizer: Optimizer, number: int, params: list[Tensor]) -> Due:
