@@ -131,6 +131,15 @@ def without_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
         yield
 
 
+def without_all_reduce(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have been reduced within each replica alone."""
+    for batch in batches(STEPS):
+        for last in (False, True):
+            model.set_requires_all_reduce(last)
+            model(batch if last else batch.flip(1)).backward()
+        yield
+
+
 def with_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
     """Every second pass adds to gradients that have been reduced."""
     for batch in batches(STEPS):
@@ -221,6 +230,7 @@ PROGRAMS = {
         if "FSDP2" in name or name == "HSDP"
     },
     "without sync": Program(passes=without_sync),
+    "without all-reduce": Program(4, wrap=lambda model: fsdp2(model, mesh_of(2, 2)), passes=without_all_reduce),
     "with sync": Program(passes=with_sync, every=2, modules=3),
     "used twice": Program(model=Twice),
     "two losses": Program(passes=two_losses),
@@ -413,6 +423,23 @@ def interrupted(end: Callable[[], None]) -> None:
     finally:
         assert moved(params, before) <= {"blocks.1"}
         del opt
+
+
+def failing_everywhere() -> list[str]:
+    """Of what there are gradients after a pass that follows one that failed on all ranks."""
+    model = fsdp2(Small(torch.float64))
+    opt, params = released(model)
+    hook = params["blocks.0.up.weight"].register_post_accumulate_grad_hook(lambda _: fail())
+    try:
+        model(batches(1)[0]).backward()
+    except ArithmeticError:
+        hook.remove()
+        model.reset_iter_state()
+        model.zero_grad()
+    model(batches(1)[0]).backward()
+    left = [name for name, p in params.items() if p.grad is not None]
+    opt.step()
+    return left
 
 
 def die() -> None:

@@ -128,6 +128,10 @@ def test_a_rank_that_ends_in_the_middle(ranks, end):
     assert all(one.error not in ("", "died", "AssertionError") for i, one in enumerate(found) if i != ODD), found
 
 
+def test_a_pass_after_one_that_failed(ranks):
+    assert ranks.run(2, releasing.failing_everywhere, timeout=SOON) == [[], []]
+
+
 def test_refused(ranks):
     for said in ranks.run(2, releasing.refused):
         assert [one.partition(":")[0] for one in said] == ["ContradictionError"] * 5

@@ -1,4 +1,4 @@
-"""Stepping each parameter during the backward pass, as soon as its gradient is there."""
+"""Stepping parameters during the backward pass, as soon as their gradients are there."""
 
 from __future__ import annotations
 
@@ -99,8 +99,11 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
     training loop, its learning rate schedulers and its checkpoints stay as they are.
 
-    Where gradients are added up over processes, that happens after the step would be taken. So a process that is one
-    of several is refused, unless it has a model to itself: `alone=True`. A model in DistributedDataParallel is refused.
+    The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
+    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
+
+    DistributedDataParallel adds up gradients after the step would be taken, and is refused. Without `fully_shard` a
+    process that is one of several is refused, unless it has a model to itself: `alone=True`.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(

@@ -90,7 +90,6 @@ class ByModule:
         self._ends: bool = False  # whether its end will be noticed
         self._unit: Unit = Unit()  # of the parameters that wait
         self._waiting: dict[int, Member] = {}
-        self._seen: set[int] = set()
         self._stream: Any = None
 
     def hook(self, number: int) -> Callable[[Tensor], None]:
@@ -116,9 +115,7 @@ class ByModule:
         self._begin(NO_PASS)
 
     def _note(self, number: int, p: Tensor) -> None:
-        if id(p) not in self._seen:
-            self._seen.add(id(p))
-            self._passes[id(p)] += 1
+        self._passes[id(p)] += 1
         self._waiting[id(p)] = number, p
         if p.device.type != "cpu":
             self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
