@@ -355,9 +355,9 @@ def backward(model: Model, params: Mapping[str, Any], batch: Tensor) -> tuple[st
     return error, moved(params, before)
 
 
-def disagreeing(change: str) -> tuple[str, set[str], set[str]]:
+def disagreeing(change: str, wrapping: str) -> tuple[str, set[str], set[str]]:
     """The error of the second pass and what had moved by then, and what the next one moves."""
-    model = fsdp2(Branching(torch.float64) if change == "branch" else Small(torch.float64))
+    model = WRAPPINGS[wrapping][1](Branching(torch.float64) if change == "branch" else Small(torch.float64))
     opt, params = released(model)
     first, second, third = batches(3)
     assert not backward(model, params, first)[0]
@@ -382,6 +382,26 @@ def different_every() -> tuple[str, set[str]]:
     opt = Lamb(list(params.items()), lr=0.1)
     step_in_backward(opt, every=1 + (dist.get_rank() == ODD))
     return backward(model, params, batches(1)[0])
+
+
+class Flat(nn.Module):
+    """A matrix of which the number of entries matters, and the shape does not."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.weight.square().sum() * tokens.numel()
+
+
+def other_shapes() -> tuple[str, set[str]]:
+    """The error where FSDP2 adds up gradients of other shapes, as many numbers of each, and what has moved."""
+    model = fully_shard(Flat(*((6, 4) if dist.get_rank() == ODD else (4, 6))), mesh=mesh_of(2))
+    opt, params = released(model)
+    found = backward(model, params, batches(1)[0])
+    del opt
+    return found
 
 
 def dropped() -> tuple[str, set[str]]:

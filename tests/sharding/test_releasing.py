@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, Blend, close, same
+from sharding.wrappings import WRAPPINGS
 
 from layerwise.torch import Adafactor, Lamb, Lars
 from layerwise.torch.tools._by_module import ByModule
@@ -15,6 +16,7 @@ from sharding import releasing
 REST = "the rest"
 SOON = 30.0  # seconds
 ODD = releasing.ODD
+ON_TWO = "FSDP2, resharded after forward"
 LIKE_OTHERS = {  # for the library, if not for FSDP2
     "FSDP2, resharded after forward",
     "FSDP2, not resharded",
@@ -79,13 +81,22 @@ def test_a_module_has_its_turn_once_the_next_one_is_reduced(ranks):
     assert order == [reduced, reduced, stepped, reduced, stepped, stepped]
 
 
-@pytest.mark.parametrize("change", releasing.CHANGES)
-def test_all_raise(ranks, change):
+@pytest.mark.parametrize(
+    ("wrapping", "change"),
+    [
+        *((ON_TWO, change) for change in releasing.CHANGES),
+        *((wrapping, change) for wrapping in ("HSDP", "TP and FSDP2") for change in ("lr", "broken state")),
+    ],
+)
+def test_all_raise(ranks, wrapping, change):
     """Before the module whose turn it is has moved; those before it have. After that they go on."""
-    found = ranks.run(2, releasing.disagreeing, change, timeout=SOON)
+    world = WRAPPINGS[wrapping][0]
+    found = ranks.run(world, releasing.disagreeing, change, wrapping, timeout=SOON)
     own = {"clipping": "ContradictionError"}.get(change, "StateError" if "broken" in change else "SynchronizationError")
     stepped = {"broken state": {"blocks.1"}, "broken at the end": {"blocks.1", "blocks.0"}}.get(change, set())
-    assert [error.partition(":")[0] for error, *_ in found] == ["SynchronizationError", own]
+    assert [error.partition(":")[0] for error, *_ in found] == [
+        own if rank == ODD else "SynchronizationError" for rank in range(world)
+    ]
     for _, changed, after in found:
         assert changed == stepped
         assert {"blocks.0", REST} <= after
@@ -93,15 +104,22 @@ def test_all_raise(ranks, change):
 
 
 def test_the_cause_is_named(ranks):
-    (told, *_), _ = ranks.run(2, releasing.disagreeing, "broken state", timeout=SOON)
+    (told, *_), _ = ranks.run(2, releasing.disagreeing, "broken state", ON_TWO, timeout=SOON)
     assert f"rank {ODD} cannot take the step (StateError: 'exp_avg' of blocks.0.up.weight" in told
-    for said, *_ in ranks.run(2, releasing.disagreeing, "branch", timeout=SOON):
+    for said, *_ in ranks.run(2, releasing.disagreeing, "branch", ON_TWO, timeout=SOON):
         assert "the gradient of 'blocks.0.up.weight' is there on one and missing on the other" in said
 
 
 def test_ranks_that_accumulate_otherwise(ranks):
     for said, changed in ranks.run(2, releasing.different_every, timeout=SOON):
         assert said.startswith("SynchronizationError")
+        assert not changed
+
+
+def test_other_shapes(ranks):
+    for said, changed in ranks.run(2, releasing.other_shapes, timeout=SOON):
+        assert said.startswith("SynchronizationError")
+        assert "shape" in said
         assert not changed
 
 
