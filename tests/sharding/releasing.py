@@ -105,6 +105,16 @@ def in_part(model: Model) -> Model:
     return fully_shard(model, mesh=mesh, ignored_params=own)
 
 
+def parallel_in_part(model: Model) -> Model:
+    """With a tensor-parallel parameter whose gradient FSDP2 leaves alone; here it is the same on all."""
+    mesh = mesh_of(2, 2)
+    tensor_parallel(model, mesh["inner"])
+    own = {model.blocks[0].up.weight}
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh["outer"], ignored_params=own)
+    return model
+
+
 def each(model: Model, opt: Any, release: bool) -> Iterator[None]:
     """A step for every batch."""
     for batch in batches(STEPS):
@@ -245,6 +255,7 @@ PROGRAMS = {
     "scheduled": Program(passes=scheduled),
     "scaled": Program(passes=scaled),
     "wide": Program(model=Wide),
+    "parallel in part": Program(4, wrap=parallel_in_part),
     "unused": Program(model=Branching, passes=unused),
     "evaluated": Program(passes=evaluated, unsharded=True),
 }

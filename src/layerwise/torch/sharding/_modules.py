@@ -49,8 +49,10 @@ def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
         for module in modules:
             module.reshard()
         owners = _owners(modules, wanted)
-    units = {id(module): _unit(module) for module in modules}
-    return {p: frozenset(units[module] for module in each) for p, each in owners.items()}
+    states = {id(module): _state(module) for module in modules}
+    reduced = _reduced(states.values())
+    kept = owners if reduced is None else owners.keys() & reduced
+    return {p: frozenset(id(states[module] or module) for module in owners[p]) for p in kept}
 
 
 def _fsdp_modules() -> Iterator[Any]:
@@ -76,10 +78,25 @@ def _own_parameters(module: nn.Module, others: set[int]) -> Iterator[Tensor]:
             yield from _own_parameters(child, others)
 
 
-def _unit(module: Any) -> int:
-    """Return one number for all modules that a call of fully_shard took together."""
+def _state(module: nn.Module) -> Any:
+    """Return what all modules share that a call of fully_shard took together, or None if PyTorch does not say."""
     from torch.distributed.fsdp import fully_shard
 
     state_of = getattr(fully_shard, "state", None)
-    state = None if state_of is None else state_of(module)
-    return id(module if state is None else state)
+    return None if state_of is None else state_of(module)
+
+
+def _reduced(states: Iterable[Any]) -> set[int] | None:
+    """Return the parameters whose gradients FSDP2 reduces, or None if it does not say.
+
+    Only then can it be known of a DTensor in a module that `ignored_params` had it.
+    """
+    found: set[int] = set()
+    for state in states:
+        groups = getattr(state, "_fsdp_param_groups", None)
+        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
+        each = [one for group in groups for one in getattr(group, "fsdp_params", ())]
+        if state is None or not all(hasattr(one, "sharded_param") for one in each):
+            return None
+        found.update(id(one.sharded_param) for one in each)
+    return found or None
