@@ -318,6 +318,10 @@ def clipping(model: Model, opt: Any) -> None:
     opt.param_groups[0]["max_grad_norm"] = 1.0
 
 
+def stages(model: Model, opt: Any) -> None:
+    opt.model_group = dist.group.WORLD
+
+
 def another_branch(model: Model, opt: Any) -> None:
     model.which = 1
 
@@ -331,6 +335,7 @@ CHANGES = {
     "broken state": broken_state,
     "broken at the end": broken_at_the_end,
     "clipping": clipping,
+    "model_group": stages,
     "branch": another_branch,
     "skip_nonfinite": may_skip,
 }
@@ -378,7 +383,7 @@ def disagreeing(change: str, wrapping: str) -> tuple[str, set[str], set[str]]:
     error, changed = backward(model, params, second)
     opt.param_groups[0].update(group)
     opt.state.update(state)
-    opt._skip_nonfinite, model.which = False, 0
+    opt._skip_nonfinite, opt.model_group, model.which = False, None, 0
     opt.zero_grad()
     again, after = backward(model, params, third)
     assert not again

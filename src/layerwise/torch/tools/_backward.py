@@ -112,7 +112,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        refuse(optimizer._settings_of(group))
+        refuse(optimizer, optimizer._settings_of(group))
     units = units_of(optimizer.parameters())
     if optimizer._agreement() is not None:
         _check_sharded(optimizer, alone, units)
@@ -126,15 +126,6 @@ def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit])
             "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
             "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "
             "after the backward pass, which needs one or two for all of them."
-        )
-    if optimizer.model_group is not None:
-        raise ContradictionError(
-            sentence(
-                "model_group",
-                "None with step_in_backward",
-                optimizer.model_group,
-                "Other stages of the model take other turns; call optimizer.step() after the backward pass.",
-            )
         )
     if alone:
         raise ContradictionError(

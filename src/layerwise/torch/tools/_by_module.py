@@ -35,8 +35,17 @@ def there(optimizer: ReferenceType[Optimizer]) -> Optimizer:
     return found
 
 
-def refuse(h: Hyper) -> None:
-    """Raise if a step with these settings needs the gradients of all parameters."""
+def refuse(optimizer: Optimizer, h: Hyper) -> None:
+    """Raise if a step with these settings needs more than the gradients of a few parameters."""
+    if optimizer.model_group is not None:
+        raise ContradictionError(
+            sentence(
+                "model_group",
+                "None with step_in_backward",
+                optimizer.model_group,
+                "Other stages of the model take other turns; call optimizer.step() after the backward pass.",
+            )
+        )
     if h.asks_of_model:
         raise ContradictionError(
             sentence(
@@ -60,7 +69,7 @@ def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
 def _due(optimizer: Optimizer, number: int, params: list[Tensor]) -> Due:
     group = optimizer.param_groups[number]
     h = optimizer._settings_of(group)
-    refuse(h)
+    refuse(optimizer, h)
     return optimizer._due_of(number, group, h, *with_gradients(params))
 
 
