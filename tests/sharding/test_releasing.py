@@ -11,11 +11,11 @@ from sharding.wrappings import WRAPPINGS
 
 from layerwise.torch import Adafactor, Lamb, Lars
 from layerwise.torch.tools._by_module import ByModule
-from sharding import releasing
+from sharding import odd_releases, releasing
 
 REST = "the rest"
 SOON = 30.0  # seconds
-ODD = releasing.ODD
+ODD = odd_releases.ODD
 ON_TWO = "FSDP2, resharded after forward"
 OWN = {  # what the odd rank has to say of itself
     "broken state": "StateError",
@@ -75,14 +75,14 @@ def test_without_the_compiled_engine(ranks):
 
 @pytest.mark.parametrize(("front", "rounds"), [(Lars, 1), (Lamb, 1), (Adafactor, 2)])
 def test_one_collective_a_round_for_each_module(ranks, front, rounds):
-    for during, after in ranks.run(2, releasing.per_pass, front, {})[0][1:]:
+    for during, after in ranks.run(2, odd_releases.per_pass, front, {})[0][1:]:
         assert during.count("allreduce_") == 3 * rounds
         assert during.count("_reduce_scatter_base_") == 3
         assert after == ["allreduce_"]  # that nothing is left is agreed on as well
 
 
 def test_a_module_has_its_turn_once_the_next_one_is_reduced(ranks):
-    during, _ = ranks.run(2, releasing.per_pass, Lamb, {})[0][-1]
+    during, _ = ranks.run(2, odd_releases.per_pass, Lamb, {})[0][-1]
     order = [name for name in during if name in ("allreduce_", "_reduce_scatter_base_")]
     reduced, stepped = "_reduce_scatter_base_", "allreduce_"
     assert order == [reduced, reduced, stepped, reduced, stepped, stepped]
@@ -91,14 +91,14 @@ def test_a_module_has_its_turn_once_the_next_one_is_reduced(ranks):
 @pytest.mark.parametrize(
     ("wrapping", "change"),
     [
-        *((ON_TWO, change) for change in releasing.CHANGES),
+        *((ON_TWO, change) for change in odd_releases.CHANGES),
         *((wrapping, change) for wrapping in ("HSDP", "TP and FSDP2") for change in ("lr", "broken state")),
     ],
 )
 def test_all_raise(ranks, wrapping, change):
     """Before the module whose turn it is has moved; those before it have. After that they go on."""
     world = WRAPPINGS[wrapping][0]
-    found = ranks.run(world, releasing.disagreeing, change, wrapping, timeout=SOON)
+    found = ranks.run(world, odd_releases.disagreeing, change, wrapping, timeout=SOON)
     own = OWN.get(change, "SynchronizationError")
     stepped = {"broken state": {"blocks.1"}, "broken at the end": {"blocks.1", "blocks.0"}}.get(change, set())
     assert [error.partition(":")[0] for error, *_ in found] == [
@@ -111,27 +111,27 @@ def test_all_raise(ranks, wrapping, change):
 
 
 def test_the_cause_is_named(ranks):
-    (told, *_), _ = ranks.run(2, releasing.disagreeing, "broken state", ON_TWO, timeout=SOON)
+    (told, *_), _ = ranks.run(2, odd_releases.disagreeing, "broken state", ON_TWO, timeout=SOON)
     assert f"rank {ODD} cannot take the step (StateError: 'exp_avg' of blocks.0.up.weight" in told
-    for said, *_ in ranks.run(2, releasing.disagreeing, "branch", ON_TWO, timeout=SOON):
+    for said, *_ in ranks.run(2, odd_releases.disagreeing, "branch", ON_TWO, timeout=SOON):
         assert "the gradient of 'blocks.0.up.weight' is there on one and missing on the other" in said
 
 
 def test_ranks_that_accumulate_otherwise(ranks):
-    for said, changed in ranks.run(2, releasing.different_every, timeout=SOON):
+    for said, changed in ranks.run(2, odd_releases.different_every, timeout=SOON):
         assert said.startswith("SynchronizationError")
         assert not changed
 
 
 def test_other_shapes(ranks):
-    for said, changed in ranks.run(2, releasing.other_shapes, timeout=SOON):
+    for said, changed in ranks.run(2, odd_releases.other_shapes, timeout=SOON):
         assert said.startswith("SynchronizationError")
         assert "shape" in said
         assert not changed
 
 
 def test_a_rank_without_its_optimizer(ranks):
-    (told, changed), (own, _) = ranks.run(2, releasing.dropped, timeout=SOON)
+    (told, changed), (own, _) = ranks.run(2, odd_releases.dropped, timeout=SOON)
     assert "no longer exists" in told
     assert own.startswith("ParameterError")
     assert not changed
@@ -139,26 +139,26 @@ def test_a_rank_without_its_optimizer(ranks):
 
 def test_processes_without_a_module_take_no_part_in_its_turn(ranks):
     both = {"pairs", "every"}
-    assert ranks.run(4, releasing.with_others_on_another_mesh, timeout=SOON) == [both, both, {"every"}, {"every"}]
+    assert ranks.run(4, odd_releases.with_others_on_another_mesh, timeout=SOON) == [both, both, {"every"}, {"every"}]
 
 
 def test_all_skip_the_module(ranks):
-    assert ranks.run(2, releasing.skipping, timeout=SOON) == [(1, {"blocks.1", REST}, [])] * 2
+    assert ranks.run(2, odd_releases.skipping, timeout=SOON) == [(1, {"blocks.1", REST}, [])] * 2
 
 
-@pytest.mark.parametrize("end", [releasing.die, releasing.fail])
+@pytest.mark.parametrize("end", [odd_releases.die, odd_releases.fail])
 def test_a_rank_that_ends_in_the_middle(ranks, end):
-    found = ranks.outcomes(3, releasing.interrupted, end, timeout=8.0)
-    assert found[ODD].error == ("died" if end is releasing.die else "ArithmeticError")
+    found = ranks.outcomes(3, odd_releases.interrupted, end, timeout=8.0)
+    assert found[ODD].error == ("died" if end is odd_releases.die else "ArithmeticError")
     assert all(one.error not in ("", "died", "AssertionError") for i, one in enumerate(found) if i != ODD), found
 
 
 def test_a_pass_after_one_that_failed(ranks):
-    assert ranks.run(2, releasing.failing_everywhere, timeout=SOON) == [[], []]
+    assert ranks.run(2, odd_releases.failing_everywhere, timeout=SOON) == [[], []]
 
 
 def test_refused(ranks):
-    for said in ranks.run(2, releasing.refused):
+    for said in ranks.run(2, odd_releases.refused):
         assert [one.partition(":")[0] for one in said] == ["ContradictionError"] * 5
         words = ["no module of fully_shard", "`alone` must be False", "`model_group` must be None"]
         words += ["`max_grad_norm` must be None", "when a backward pass ends"]
