@@ -1,25 +1,38 @@
 """Measure what a training step takes on top of the model, with and without `step_in_backward`.
 
 The model is a small transformer in float32. What is counted are PyTorch's allocations on the CPU in the second step,
-from the profiler: their largest sum at one time, beside what was there before (weights and optimizer state).
+from the profiler: their largest sum at one time, beside what was there before (weights and optimizer state). Then the
+same on each of several processes, over which fully_shard has cut the model layer by layer; there also the most that
+gradients take at one time, as the hooks of the backward pass find them, and the collectives of a step, FSDP2's among
+them. All processes find the same numbers, but for what the profiler sees of Gloo: the first one's are shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import layerwise.torch
 from layerwise.cli.bench.memory import peak_on_cpu
 from rows import RESULTS, append, provenance
+from sharding import Sent
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
+RANKS = (1, 2, 4)
 TABLE = "backward_memory.csv"
 MIB = 2**20
+TIMES = 6
+COUNTED = ("held_mib", "held_in_backward_mib", "collectives", "collectives_in_backward")  # where ranks are several
 
 
 class Transformer(nn.Module):
@@ -37,11 +50,20 @@ class Transformer(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
 
 
-def measured(optimizer: str, in_backward: bool) -> tuple[int, int]:
-    """Parameters, and bytes on top in the second step."""
+def layer_by_layer(model: Transformer) -> Transformer:
+    """The model, cut up over all processes; without them, as it is."""
+    if dist.is_initialized():
+        for module in (model.words, *model.body.layers, model.head, model):
+            fully_shard(module)
+    return model
+
+
+def measured(optimizer: str, in_backward: bool) -> dict[str, int]:
+    """Bytes on top in the second step, the most bytes of gradients in it, and the collectives that it takes."""
     torch.manual_seed(0)
-    model = Transformer()
+    model = layer_by_layer(Transformer())
     opt = getattr(layerwise.torch, optimizer)(model.named_parameters(), lr=1e-3)
+    held = watched(model) if dist.is_initialized() else [0]  # before anything is stepped
     if in_backward:
         layerwise.torch.step_in_backward(opt)
     text = torch.randint(8192, (2, 33))
@@ -52,24 +74,75 @@ def measured(optimizer: str, in_backward: bool) -> tuple[int, int]:
         opt.zero_grad()
 
     step()  # makes the state
-    return sum(p.numel() for p in model.parameters()), peak_on_cpu(step)
+    # Gloo's threads give back what they sent a moment later, or after the next allocation: the least of several.
+    on_top = min(peak_on_cpu(step) for _ in range(TIMES if dist.is_initialized() else 1))
+    with Sent() as sent:
+        step()
+    return {"on_top": on_top, "held": max(held), "collectives": sent.number}
+
+
+def watched(model: nn.Module) -> list[int]:
+    """Return a list to which the bytes of this process's gradients are added whenever one more has arrived."""
+    params: list[Any] = list(model.parameters())
+    found: list[int] = []
+
+    def look(_: Any) -> None:
+        grads = [p.grad for p in params if p.grad is not None]
+        held = [(g.to_local() if hasattr(g, "to_local") else g).untyped_storage() for g in grads]
+        found.append(sum({one.data_ptr(): one.nbytes() for one in held}.values()))
+
+    for p in params:
+        p.register_post_accumulate_grad_hook(look)
+    return found
+
+
+def row_of(optimizer: str, ranks: int, plain: dict[str, int], freed: dict[str, int]) -> dict[str, Any]:
+    n = sum(p.numel() for p in Transformer().parameters())
+
+    def mib(x: float) -> str:
+        return f"{x / MIB:.0f}" if ranks == 1 else f"{x / MIB:.1f}"
+
+    row = {"optimizer": optimizer, "ranks": ranks, "parameters": n, "gradients_mib": mib(4 * n / ranks)}
+    row |= {"on_top_mib": mib(plain["on_top"]), "in_backward_mib": mib(freed["on_top"])}
+    counts = mib(plain["held"]), mib(freed["held"]), plain["collectives"], freed["collectives"]
+    return row | (dict(zip(COUNTED, counts, strict=True)) if ranks > 1 else dict.fromkeys(COUNTED, ""))
+
+
+def rows_here(ranks: int) -> list[dict[str, Any]]:
+    return [row_of(one, ranks, measured(one, False), measured(one, True)) for one in OPTIMIZERS]
+
+
+def on_rank(rank: int, ranks: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+    rows = rows_here(ranks)
+    if rank == 0:
+        torch.save(rows, Path(folder, "rows"))
+    dist.destroy_process_group()
+
+
+def rows_of(ranks: int) -> list[dict[str, Any]]:
+    if ranks == 1:
+        return rows_here(ranks)
+    os.environ |= {"OMP_NUM_THREADS": "1", "LAYERWISE_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(on_rank, (ranks, folder), ranks)
+        rows: list[dict[str, Any]] = torch.load(Path(folder, "rows"))
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, choices=RANKS, action="append", help="only so many; may be repeated")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
-    table = Table("optimizer", "parameters", "all gradients, MiB", "on top, MiB", "stepping in backward, MiB")
-    rows = []
-    for optimizer in OPTIMIZERS:
-        (n, plain), (_, freed) = measured(optimizer, False), measured(optimizer, True)
-        mib = [f"{x / MIB:.0f}" for x in (4 * n, plain, freed)]
-        table.add_row(optimizer, f"{n:,}", *mib)
-        keys = ("gradients_mib", "on_top_mib", "in_backward_mib")
-        rows.append({"optimizer": optimizer, "parameters": n, **dict(zip(keys, mib, strict=True)), **provenance()})
+    rows = [row for ranks in given.ranks or RANKS for row in rows_of(ranks)]
+    table = Table(*(column.replace("_", " ") for column in rows[0]))
+    for row in rows:
+        table.add_row(*map(str, row.values()))
     Console().print(table)
     if not given.no_write:
-        append(RESULTS / TABLE, rows)
+        append(RESULTS / TABLE, [{**row, **provenance()} for row in rows])
 
 
 if __name__ == "__main__":

@@ -75,13 +75,13 @@ class Irregular(nn.Module):
 class Small(nn.Module):
     """A residual network over characters, the same weights at its entrance and its exit."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, width: int = 8) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed = nn.Embedding(13, 8)
-        self.blocks = nn.ModuleList(Layer(8) for _ in range(2))
-        self.norm = nn.LayerNorm(8)
-        self.head = nn.Linear(8, 13, bias=False)
+        self.embed = nn.Embedding(13, width)
+        self.blocks = nn.ModuleList(Layer(width) for _ in range(2))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 13, bias=False)
         self.head.weight = self.embed.weight
         self.to(dtype)
 

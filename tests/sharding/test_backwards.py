@@ -28,9 +28,9 @@ def test_ddp_is_found_where_a_process_is_said_to_be_alone(ranks, wrapped_first, 
         assert "DistributedDataParallel" in said[0]
 
 
-@pytest.mark.parametrize("wrap", ["FSDP1", "FSDP2"])
-@when
+@pytest.mark.parametrize(("wrap", "wrapped_first"), [("FSDP1", True), ("FSDP1", False), ("FSDP2", False)])
 def test_sharded_models_are_refused(ranks, wrap, wrapped_first):
+    """Other than those that fully_shard has cut up before the optimizer was made."""
     for said, moved in ranks.run(2, backwards.sharded, wrap, wrapped_first):
         assert not moved
         assert len(said) == 1

@@ -24,7 +24,7 @@ from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
-from layerwise.torch.sharding._agreement import Skipped
+from layerwise.torch.sharding._agreement import Agreement, Skipped
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
@@ -146,7 +146,7 @@ class Optimizer(Answering):
         loss = self._loss_of(closure)
         dues = self._due()
         self._check_model(sum(len(due.params) for due in dues))
-        self._step_due(dues)
+        self._step_due(dues, self._agreement())
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -187,22 +187,21 @@ class Optimizer(Answering):
         return Due(number, group, rule, h, wanted(group, rule), params, grads)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
-    def _step_due(self, dues: Sequence[Due]) -> None:
-        """Step these parameters together: all, or none if one of them cannot be."""
-        agreement = self._agreement()
+    def _step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:
+        """Step these parameters together: all, or none if one of them cannot be, here or where its other parts are."""
         if not dues and agreement is None:
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # First, because it may take collectives, which processes with a problem have to join as well.
             dues, here = self._read(dues)
             params, grads = params_of(dues), grads_of(dues)
-            key, turn, plans = self._kept_turn(dues, params, grads)
+            key = pack(f"{1 + len(params)}N", id(agreement), *map(id, params))  # bytes, which remember their hash
+            turn, plans = self._kept_turn(key, dues, grads)
             if turn is None:
                 dues, here = self._read(dues, resolve=True)
                 plans = list(self._planned(dues))
                 if not self._are_members(params):  # the caller has changed a group's list
-                    self._axes = None
-                    self._step_due(dues)
+                    self._step_due(dues, self._renewed(agreement))
                     return
             skip = self._to_skip(params, here[1])
             skips = None
@@ -214,7 +213,7 @@ class Optimizer(Answering):
                 return
             new = [p for p in params if turn is None and p not in self.state]
             if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, here, plans, skip is not None)
+                turn = self._prepare(dues, here, plans, skip is not None, agreement)
             try:
                 turn = self._stepped(turn, dues, here, skip, skips)
             except Exception as answer:
@@ -256,22 +255,19 @@ class Optimizer(Answering):
             dues, here = self._read(dues, resolve=True)
             if not turn.follows(grads_of(dues), self.state):
                 plans = list(self._planned(dues))  # with errors for what is wrong
-                turn = self._prepare(dues, here, plans, skip is not None)
+                turn = self._prepare(dues, here, plans, skip is not None, turn.agreement)
             turn.step(dues, here[1], *given)
         return turn
 
-    def _kept_turn(
-        self, dues: Sequence[Due], params: list[Tensor], grads: list[Tensor]
-    ) -> tuple[bytes, Turn | None, Sequence[Plan]]:
+    def _kept_turn(self, key: bytes, dues: Sequence[Due], grads: list[Tensor]) -> tuple[Turn | None, Sequence[Plan]]:
         """Return the turn that these parameters had before and its plans, if everything is as it was."""
-        key = pack(f"{len(params)}N", *map(id, params))  # bytes, which remember their hash
         turn = None if self._groups.differentiable else self._turns.get(key)
         if turn is None:
-            return key, None, ()
+            return None, ()
         same = turn.has_settings(dues)
         at_once = same and not self._might_skip()  # else the gradients are computed with before the engine looks
         holds = turn.holds(grads, self.state, at_once) or turn.follows(grads, self.state)
-        return (key, turn, turn.plans) if holds and (same or turn.takes(dues)) else (key, None, ())
+        return (turn, turn.plans) if holds and (same or turn.takes(dues)) else (None, ())
 
     def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
         """Yield the plan of each parameter, if all of them can be stepped."""
@@ -298,7 +294,9 @@ class Optimizer(Answering):
         """Return the plan of the step that a parameter takes in a group, with these settings."""
         return plan_of(self._groups.rule_of(group), p, h, name, self._by_name)
 
-    def _prepare(self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool) -> Turn:
+    def _prepare(
+        self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None
+    ) -> Turn:
         self._warn_of_layouts(dues, plans)
         differentiable = self._groups.differentiable
         each = iter(plans)
@@ -311,7 +309,7 @@ class Optimizer(Answering):
                 if differentiable:
                     _state.apart(self.state[p])
         prepared_by = partial(prepare, engines_of(self._engine, differentiable))
-        return Turn(dues, here, plans, self.state, on_device, prepared_by, self._agreement())
+        return Turn(dues, here, plans, self.state, on_device, prepared_by, agreement)
 
     def _remember(self, key: bytes, turn: Turn) -> None:
         """Keep the turn for the next time, and only so many of them."""

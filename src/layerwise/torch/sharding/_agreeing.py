@@ -147,3 +147,9 @@ class Agreeing(Named):
                 self._turns.clear()
             self._axes, self._shares = axes, shared
         return self._agreed if self._shares else None
+
+    def _renewed(self, agreement: Agreement | None) -> Agreement | None:
+        """Return the agreement that replaces this one once the members of groups have changed."""
+        of_all, self._axes = agreement in (None, self._agreed), None
+        found = self._agreement()
+        return found if of_all else agreement

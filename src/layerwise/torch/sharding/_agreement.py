@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import SynchronizationError
-from layerwise.torch.sharding._cuts import Axis
+from layerwise.torch.sharding._cuts import Axis, Cut, axes_of
+from layerwise.torch.sharding._flat import Flat
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
 HEADER = 2 * CHUNKS + 3
@@ -61,7 +62,7 @@ class Agreement:
 
     Sums are added over `axes`. The processes along `replicas` hold the same shards. `joint` is both together, if that
     is a process group already, and replaces both in the first message. `model_group` are processes with other tensors
-    of the model: they need not take the same steps, but skip together.
+    of the model: they need not take the same steps, but skip together. `left` says for errors what was not stepped.
     """
 
     def __init__(
@@ -70,11 +71,12 @@ class Agreement:
         replicas: Sequence[Axis] = (),
         joint: Axis | None = None,
         model_group: Any = None,
+        left: str = "nothing was stepped",
     ) -> None:
         self.axes, self.replicas = tuple(axes), tuple(replicas)
         self._asked = (*self.axes, *self.replicas) if joint is None else (joint,)
         self._copies = 1 if joint is None else len(joint.ranks) // len(self.axes[0].ranks)
-        self.model_group = model_group
+        self.model_group, self._left = model_group, left
         self._model = None if model_group is None else axis_of(model_group)
         self.words = {"model_group": "missing" if model_group is None else "there"}
         self._layout, self._silent = b"", True
@@ -135,8 +137,7 @@ class Agreement:
         outcome = self._of_model(outcome, sums, model)
         if outcome.problem:
             raise SynchronizationError(
-                f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; nothing was "
-                "stepped."
+                f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
             )
         if outcome.skip:
             raise Skipped
@@ -182,6 +183,15 @@ class Agreement:
         if len(places):
             sums[places] = total.to(sums)
         return outcome
+
+
+def agreement_about(cuts: Sequence[Cut | Flat | None], left: str) -> Agreement | None:
+    """Return an agreement on steps of parameters with these cuts, or None where nothing is cut.
+
+    It is with the processes that hold other parts of these very parameters: others may have none and take no part.
+    """
+    axes, replicas, joint = axes_of(cuts)
+    return Agreement(axes, replicas, joint, left=left) if axes else None
 
 
 def axis_of(group: Any) -> Axis:

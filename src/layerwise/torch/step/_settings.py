@@ -215,8 +215,14 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
         RATE(name, value, way_out)
 
 
+_PLAIN = frozenset((bool, int, float, str, type(None)))
+
+
 def _hashable(value: Any) -> Hashable:
     # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is compared as text.
+    kind = type(value)
+    if kind in _PLAIN:  # nearly all of them, at every step
+        return kind, value
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
-    return type(value), value if isinstance(value, Hashable) else repr(value)
+    return kind, value if isinstance(value, Hashable) else repr(value)

@@ -115,6 +115,7 @@ class Turn:
         held = [one for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
         self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
+        self.agreement = agreement
         self._peers = None if agreement is None else Peers(agreement, held, self._described())
 
     def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
@@ -192,7 +193,8 @@ class Turn:
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
-        g_scale = 1.0 if scale is None else _scalar(scale, dues[0].group["differentiable"])
+        # This rank may have nothing to step where others have.
+        g_scale = 1.0 if scale is None else _scalar(scale, any(due.group["differentiable"] for due in dues))
         nows: list[Now] = []
         for due, counts in zip(dues, self._counts, strict=True):
             lr, weight_decay = due.group["lr"], due.group["weight_decay"]

@@ -1,9 +1,10 @@
-"""Stepping each parameter during the backward pass, as soon as its gradient is there."""
+"""Stepping parameters during the backward pass, as soon as their gradients are there."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 from weakref import ref
 
@@ -12,58 +13,58 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise import checks
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._modules import Unit, units_of
+from layerwise.torch.tools._by_module import ByModule, dues_of, refuse, there
 
 
 class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, every: int, alone: bool) -> None:
+    def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, Unit]) -> None:
         # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
         # which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone = ref(optimizer), every, alone
         self._searched = False
-        self._check_alone(optimizer)
         self._passes: Counter[int] = Counter()  # by the parameters' identities
+        self._by_module = ByModule(optimizer, every, units) if units else None
+        # Beside sharded parameters, gradients of others may still have to be added up over processes.
+        reduces = self._by_module is not None and self._by_module.reduces
+        one_by_one = alone or not reduces or not cuts.several_processes()
+        if one_by_one:
+            self._check_alone(optimizer)
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i))
+            p.register_post_accumulate_grad_hook(self._hook(i) if by_module is None else by_module.hook(i))
             for i, group in enumerate(optimizer.param_groups)
             for p in group["params"]
-            if p.requires_grad
+            for by_module in [self._by_module if id(p) in units else None]
+            if p.requires_grad and (by_module is not None or one_by_one)
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
-        self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._passes.clear()))
-        optimizer._when_zeroed.append(self._passes.clear)
+        self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
+        optimizer._when_zeroed.append(self._forget)
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
-            optimizer = self._there()
+            optimizer = there(self._optimizer)
             self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
             self._searched = cuts.in_group()
             self._passes[id(p)] += 1
-            if self._passes[id(p)] < self._every or (g := p.grad) is None:
+            if self._passes[id(p)] < self._every or p.grad is None:
                 return
             with signals_wait:
                 del self._passes[id(p)]
-                group = optimizer.param_groups[number]
-                h = optimizer._settings_of(group)
-                _refuse(h)
-                optimizer._step_due([optimizer._due_of(number, group, h, [p], [g])])
+                optimizer._step_due(dues_of(optimizer, [(number, p)]), optimizer._agreement())
                 p.grad = None
 
         return step
 
-    def _there(self) -> Optimizer:
-        optimizer = self._optimizer()
-        if optimizer is None:
-            raise ParameterError(
-                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
-                "while you train; to train without it, call remove() on what step_in_backward() returned."
-            )
-        return optimizer
+    def _forget(self) -> None:
+        self._passes.clear()
+        if self._by_module is not None:
+            self._by_module.forget()
 
     def _check_alone(self, optimizer: Optimizer) -> None:
         """Raise where gradients may be those of this process alone, before others' are added to them."""
@@ -87,7 +88,7 @@ class InBackward:
             hook.remove()
         optimizer = self._optimizer()
         if self._hooks and optimizer is not None:
-            optimizer._when_zeroed.remove(self._passes.clear)
+            optimizer._when_zeroed.remove(self._forget)
         self._hooks.clear()
 
 
@@ -98,8 +99,11 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
     training loop, its learning rate schedulers and its checkpoints stay as they are.
 
-    Where gradients are added up over processes, that happens after the step would be taken. So a process that is one
-    of several is refused, unless it has a model to itself: `alone=True`. A model in DistributedDataParallel is refused.
+    The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
+    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
+
+    DistributedDataParallel adds up gradients after the step would be taken, and is refused. Without `fully_shard` a
+    process that is one of several is refused, unless it has a model to itself: `alone=True`.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
@@ -108,13 +112,25 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        _refuse(optimizer._settings_of(group))
+        refuse(optimizer, optimizer._settings_of(group))
+    units = units_of(optimizer.parameters())
     if optimizer._agreement() is not None:
+        _check_sharded(optimizer, alone, units)
+    return InBackward(optimizer, every, alone, units)
+
+
+def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit]) -> None:
+    """Raise unless fully_shard says of some parameters when their gradients are complete."""
+    if not units:
         raise ContradictionError(
-            "step_in_backward is for parameters that are whole on one process: sharded ones would need a collective "
-            "each. Call optimizer.step() after the backward pass, which needs one or two for all of them."
+            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
+            "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "
+            "after the backward pass, which needs one or two for all of them."
         )
-    return InBackward(optimizer, every, alone)
+    if alone:
+        raise ContradictionError(
+            sentence("alone", "False with sharded parameters", alone, "Other processes have parts of these parameters.")
+        )
 
 
 def _in_ddp(optimizer: Optimizer) -> bool:
@@ -122,15 +138,3 @@ def _in_ddp(optimizer: Optimizer) -> bool:
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
     return any(id(p) in own for ddp in found for p in ddp.parameters())
-
-
-def _refuse(h: Hyper) -> None:
-    if h.asks_of_model:
-        raise ContradictionError(
-            sentence(
-                "max_grad_norm",
-                "None in the backward pass",
-                h.model_bound,
-                "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
-            )
-        )

@@ -1,0 +1,102 @@
+"""Modules of FSDP2, whose parameters get their gradients together, and the backward pass in which they do."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerwise.errors import ContradictionError
+from layerwise.torch.sharding._cuts import is_dtensor
+
+NO_PASS = -1  # PyTorch's number for "no backward pass runs"
+Unit = frozenset[int]  # modules whose gradients FSDP2 reduces at once; several where they share a parameter
+
+
+def current_pass() -> int:
+    """Return the number of the backward pass that runs in this thread, or NO_PASS."""
+    number: int = torch._C._current_graph_task_id()
+    return number
+
+
+def at_end_of_pass(call: Callable[[], None]) -> None:
+    """Call this once the backward pass that runs has computed everything."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(call)
+
+
+def check_passes() -> None:
+    """Raise if this PyTorch does not say when a backward pass ends: there is no public way to learn it."""
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    if not hasattr(torch._C, "_current_graph_task_id") or not hasattr(engine, "queue_callback"):
+        raise ContradictionError(
+            f"step_in_backward with parameters of fully_shard needs to know when a backward pass ends, which PyTorch "
+            f"{torch.__version__} does not say where it is looked for. Call optimizer.step() after the backward pass."
+        )
+
+
+def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
+    """Return by the identity of a parameter the modules with which it gets its gradient, if FSDP2 makes that."""
+    wanted = {id(p) for p in params if is_dtensor(p)}
+    modules = list(_fsdp_modules()) if wanted else []
+    owners = _owners(modules, wanted)
+    if modules and wanted - owners.keys():
+        # After a forward pass without a backward one, modules have whole parameters in place of sharded ones.
+        for module in modules:
+            module.reshard()
+        owners = _owners(modules, wanted)
+    states = {id(module): _state(module) for module in modules}
+    reduced = _reduced(states.values())
+    kept = owners if reduced is None else owners.keys() & reduced
+    return {p: frozenset(id(states[module] or module) for module in owners[p]) for p in kept}
+
+
+def _fsdp_modules() -> Iterator[Any]:
+    """Yield the modules of fully_shard that are alive."""
+    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    return (x for x in gc.get_objects() if issubclass(type(x), fsdp)) if fsdp is not None else iter(())
+
+
+def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:
+    """Return by parameter the modules that have it, themselves or in a submodule that is none of them."""
+    among, found = {id(module) for module in modules}, dict[int, set[int]]()
+    for module in modules:
+        for p in _own_parameters(module, among):
+            if id(p) in wanted:
+                found.setdefault(id(p), set()).add(id(module))
+    return found
+
+
+def _own_parameters(module: nn.Module, others: set[int]) -> Iterator[Tensor]:
+    yield from module.parameters(recurse=False)
+    for child in module.children():
+        if id(child) not in others:
+            yield from _own_parameters(child, others)
+
+
+def _state(module: nn.Module) -> Any:
+    """Return what all modules share that a call of fully_shard took together, or None if PyTorch does not say."""
+    from torch.distributed.fsdp import fully_shard
+
+    state_of = getattr(fully_shard, "state", None)
+    return None if state_of is None else state_of(module)
+
+
+def _reduced(states: Iterable[Any]) -> set[int] | None:
+    """Return the parameters whose gradients FSDP2 reduces, or None if it does not say.
+
+    Only then can it be known of a DTensor in a module that `ignored_params` had it.
+    """
+    found: set[int] = set()
+    for state in states:
+        groups = getattr(state, "_fsdp_param_groups", None)
+        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
+        each = [one for group in groups for one in getattr(group, "fsdp_params", ())]
+        if state is None or not all(hasattr(one, "sharded_param") for one in each):
+            return None
+        found.update(id(one.sharded_param) for one in each)
+    return found or None

@@ -1,0 +1,165 @@
+"""Stepping in the backward pass what FSDP2 reduces together, module by module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.hyper import Hyper
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement, agreement_about
+from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
+from layerwise.torch.step._turn import Due, with_gradients
+
+LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
+Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
+
+
+def there(optimizer: ReferenceType[Optimizer]) -> Optimizer:
+    """Return the optimizer, or raise if it is gone."""
+    found = optimizer()
+    if found is None:
+        raise ParameterError(
+            "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
+            "while you train; to train without it, call remove() on what step_in_backward() returned."
+        )
+    return found
+
+
+def refuse(optimizer: Optimizer, h: Hyper) -> None:
+    """Raise if a step with these settings needs more than the gradients of a few parameters."""
+    if optimizer.model_group is not None:
+        raise ContradictionError(
+            sentence(
+                "model_group",
+                "None with step_in_backward",
+                optimizer.model_group,
+                "Other stages of the model take other turns; call optimizer.step() after the backward pass.",
+            )
+        )
+    if h.asks_of_model:
+        raise ContradictionError(
+            sentence(
+                "max_grad_norm",
+                "None in the backward pass",
+                h.model_bound,
+                "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
+            )
+        )
+
+
+def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
+    """Return what is due of these parameters, by groups."""
+    found: dict[int, list[Tensor]] = {}
+    for number, p in members:
+        found.setdefault(number, []).append(p)
+    each = (_due(optimizer, number, found[number]) for number in sorted(found))
+    return [due for due in each if due.params]
+
+
+def _due(optimizer: Optimizer, number: int, params: list[Tensor]) -> Due:
+    group = optimizer.param_groups[number]
+    h = optimizer._settings_of(group)
+    refuse(optimizer, h)
+    return optimizer._due_of(number, group, h, *with_gradients(params))
+
+
+class ByModule:
+    """Steps the parameters of a module once the gradients of the next one have arrived, or the backward pass ends.
+
+    FSDP2 calls the hooks of a module's parameters when their gradients are reduced, one after the other. That is a
+    point in the order of collectives, which is the same on all processes whatever else differs on them. So each module
+    has its turn at the first hook of the next one, also if nothing of it is to be stepped: there processes meet and
+    find out if they disagree.
+    """
+
+    def __init__(self, optimizer: Optimizer, every: int, units: Mapping[int, Unit]) -> None:
+        check_passes()
+        # Hooks of parameters refer to this: a reference to the optimizer, or to modules, would close a circle.
+        self._optimizer, self._every, self._units = ref(optimizer), every, units
+        self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
+        self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
+        self._agreements: dict[Unit, Agreement | None] = {}
+        # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
+        self.reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
+        self._begin(NO_PASS)
+
+    def _begin(self, number: int) -> None:
+        """Begin a backward pass. What one that failed has left behind stays as it is."""
+        self._pass = number
+        self._ends: bool = False  # whether its end will be noticed
+        self._unit: Unit = Unit()  # of the parameters that wait
+        self._waiting: dict[int, Member] = {}
+        self._stream: Any = None
+
+    def hook(self, number: int) -> Callable[[Tensor], None]:
+        """Return the hook for a parameter of the group with this number."""
+
+        def arrived(p: Tensor) -> None:
+            if current_pass() != self._pass:
+                self._begin(current_pass())
+            if not self._ends:
+                at_end_of_pass(self._end)
+                self._ends = True
+            unit = self._units[id(p)]
+            if self._unit and self._unit != unit:
+                self._turn()
+            self._unit = unit
+            self._note(number, p)
+
+        return arrived
+
+    def forget(self) -> None:
+        """Begin to count passes again: gradients were stepped otherwise, or are gone."""
+        self._passes.clear()
+        self._begin(NO_PASS)
+
+    def _note(self, number: int, p: Tensor) -> None:
+        self._passes[id(p)] += 1
+        self._waiting[id(p)] = number, p
+        if p.device.type != "cpu":
+            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
+
+    def _end(self) -> None:
+        """Give the last module of the pass its turn."""
+        self._ends = False
+        if self._unit:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Step the parameters that wait and are due, and free their gradients."""
+        due = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        agreement = self._agreement_about(self._unit)
+        self._waiting, self._unit = {}, Unit()
+        with signals_wait:
+            self._await_gradients()
+            with nullcontext() if agreement is None else agreement.reports_errors():
+                optimizer = there(self._optimizer)
+                optimizer._agreement()  # which finds out what has changed about the parameters
+                optimizer._step_due(dues_of(optimizer, due), agreement)
+            for _, p in due:
+                del self._passes[id(p)]
+                p.grad = None
+
+    def _agreement_about(self, unit: Unit) -> Agreement | None:
+        """Return the agreement on the turns of a module, of which every one has its own list of sums."""
+        if unit not in self._agreements:
+            found = [cut for key, cut in self._cuts.items() if self._units[key] <= unit]
+            self._agreements[unit] = agreement_about(found, LEFT)
+        return self._agreements[unit]
+
+    def _await_gradients(self) -> None:
+        """Let the stream on which the step is taken wait for the one on which gradients were reduced."""
+        if self._stream is not None:
+            here = torch.accelerator.current_stream(self._stream.device)
+            if here != self._stream:
+                here.wait_stream(self._stream)

@@ -1,0 +1,295 @@
+"""Training of models of fully_shard with steps in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharding.layouts import mesh_of
+from sharding.models import Small, everything, named
+from sharding.runs import batches, optimizer_of
+from sharding.wrappings import WRAPPINGS, fsdp2, tensor_parallel
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+from layerwise.torch import step_in_backward
+
+STEPS = 4
+Model = Any
+
+
+class Twice(Small):
+    """The same with its blocks used twice."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in (*self.blocks, *self.blocks):
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Checkpointed(Small):
+    """The same with what is in its blocks computed once more in the backward pass."""
+
+    nested = False
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.nested)
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Nested(Checkpointed):
+    """The same in a backward pass of its own for each block."""
+
+    nested = True
+
+
+class Branching(Small):
+    """The same with only one of the blocks used, which may be another one on another rank."""
+
+    which = 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.blocks[self.which](self.embed(tokens))
+        logits: Tensor = self.head(self.norm(x))
+        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+
+
+class Wide(Small):
+    """The same with matrices that are large enough for state in 8 bits."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype, 64)
+
+
+class Apart(Small):
+    """The same with entrance and exit that are no longer one tensor, in modules of their own."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__(dtype)
+        self.head.weight = nn.Parameter(self.embed.weight.detach().clone())
+
+
+def apart(model: Model) -> Model:
+    fully_shard(model.embed, mesh=mesh_of(dist.get_world_size()))
+    return fsdp2(model)
+
+
+def together(model: Model) -> Model:
+    """With the last two modules reduced at once, and the embedding by itself, of which no input has a gradient."""
+    fully_shard([model.norm, model.head], mesh=mesh_of(dist.get_world_size()))
+    return apart(model)
+
+
+def in_part(model: Model) -> Model:
+    """With a parameter that is left to whoever trains the model, and a frozen one."""
+    model.blocks[0].up.weight.requires_grad_(False)
+    own = {model.norm.weight, model.norm.bias}
+    mesh = mesh_of(dist.get_world_size())
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh, ignored_params=own)
+
+
+def parallel_in_part(model: Model) -> Model:
+    """With a tensor-parallel parameter whose gradient FSDP2 leaves alone; here it is the same on all."""
+    mesh = mesh_of(2, 2)
+    tensor_parallel(model, mesh["inner"])
+    own = {model.blocks[0].up.weight}
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh["outer"], ignored_params=own)
+    return model
+
+
+def each(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """A step for every batch."""
+    for batch in batches(STEPS):
+        model(batch).backward()
+        yield
+
+
+def mean_of_replicas(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """The same, and what no module of FSDP2 has is averaged by hand."""
+    for _ in each(model, opt, release):
+        for p in (model.norm.weight, model.norm.bias):
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        yield
+
+
+def without_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have not been reduced."""
+    for batch in batches(STEPS):
+        for last in (False, True):
+            model.set_requires_gradient_sync(last)
+            model.set_is_last_backward(last)
+            model(batch if last else batch.flip(1)).backward()
+        yield
+
+
+def without_all_reduce(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have been reduced within each replica alone."""
+    for batch in batches(STEPS):
+        for last in (False, True):
+            model.set_requires_all_reduce(last)
+            model(batch if last else batch.flip(1)).backward()
+        yield
+
+
+def with_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Every second pass adds to gradients that have been reduced."""
+    for batch in batches(STEPS):
+        model(batch.flip(1)).backward()
+        model(batch).backward()
+        yield
+
+
+def two_losses(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Two forward passes and one backward pass, and the losses are kept."""
+    losses = []
+    for batch in batches(STEPS):
+        losses.append(model(batch) + model(batch.flip(1)))
+        losses[-1].backward()
+        yield
+
+
+def graph_kept(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """One forward pass and two backward passes."""
+    for batch in batches(STEPS):
+        loss = model(batch)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        yield
+
+
+def unused(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """One of the modules in turn has no gradients."""
+    for i, batch in enumerate(batches(STEPS)):
+        model.which = i % 2
+        model(batch).backward()
+        yield
+
+
+def without_steps(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Passes that are steps by themselves."""
+    for batch in batches(STEPS):
+        model(batch).backward()
+        if not release:
+            opt.step()
+            opt.zero_grad()
+    yield
+
+
+def scheduled(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """With a schedule, and the state loaded into the optimizer that it was saved from."""
+    schedule = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
+    for _ in each(model, opt, release):
+        yield
+        schedule.step()
+        opt.load_state_dict(opt.state_dict())
+
+
+def scaled(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """Gradients are divided by a number that the caller names, also in a step that finds none."""
+    opt.grad_scale = torch.tensor(4.0, dtype=torch.float64)
+    yield from each(model, opt, release)
+
+
+def evaluated(model: Model, opt: Any, release: bool) -> Iterator[None]:
+    """With forward passes that no backward pass follows, one of which is kept."""
+    kept = []
+    for batch in batches(STEPS):
+        kept.append(model(batch))
+        with torch.no_grad():
+            model(batch)
+        model(batch).backward()
+        yield
+
+
+@dataclass(frozen=True)
+class Program:
+    """A way to train: ranks, the model, what wraps it, passes, and how many passes make a step."""
+
+    world: int = 2
+    model: Callable[[torch.dtype], Model] = Small
+    wrap: Callable[[Model], Model] = fsdp2
+    passes: Callable[[Model, Any, bool], Iterator[None]] = each
+    every: int = 1
+    modules: int = 2  # of which there are gradients at a time; the model has three
+    unsharded: bool = False  # whether the optimizer steps in the backward pass only once a forward pass was taken
+
+
+PROGRAMS = {
+    **{
+        name: Program(world, wrap=wrap)
+        for name, (world, wrap) in WRAPPINGS.items()
+        if "FSDP2" in name or name == "HSDP"
+    },
+    "without sync": Program(passes=without_sync),
+    "without all-reduce": Program(4, wrap=lambda model: fsdp2(model, mesh_of(2, 2)), passes=without_all_reduce),
+    "with sync": Program(passes=with_sync, every=2, modules=3),
+    "used twice": Program(model=Twice),
+    "two losses": Program(passes=two_losses),
+    "graph kept": Program(passes=graph_kept, every=2, modules=3),
+    "graph of two uses kept": Program(model=Twice, passes=graph_kept, every=2, modules=3),
+    "checkpointed": Program(model=Checkpointed),
+    "checkpointed, nested": Program(model=Nested, modules=1),
+    "modules together": Program(4, model=Apart, wrap=together),
+    "entrance apart": Program(3, model=Apart, wrap=apart),
+    "in part": Program(wrap=in_part, passes=mean_of_replicas, modules=3),
+    "without steps": Program(passes=without_steps),
+    "scheduled": Program(passes=scheduled),
+    "scaled": Program(passes=scaled),
+    "wide": Program(model=Wide),
+    "parallel in part": Program(4, wrap=parallel_in_part),
+    "unused": Program(model=Branching, passes=unused),
+    "evaluated": Program(passes=evaluated, unsharded=True),
+}
+
+
+def trained(front: Any, program: str, options: dict[str, Any], dtype: torch.dtype, release: bool) -> Any:
+    """What a rank has in the end, whether gradients were left by a pass, and of how many modules there were some."""
+    how = PROGRAMS[program]
+    model = how.wrap(how.model(dtype))
+    opt = optimizer_of(front, model, options)
+    most = _watched(model)
+    if how.unsharded:
+        with torch.no_grad():
+            model(batches(1)[0])
+    handle = step_in_backward(opt, every=how.every) if release else None
+    left = []
+    for _ in how.passes(model, opt, release):
+        left.append(sorted(name for name, p in named(model).items() if p.grad is not None))
+        opt.step()
+        opt.zero_grad()
+    if handle:
+        handle.remove()
+    return everything(opt, named(model)), left, max(most, default=0)
+
+
+def _watched(model: Model) -> list[int]:
+    """The numbers of modules of which gradients are there, whenever one more has arrived."""
+    modules = [model.blocks[0], model.blocks[1], model]
+    found: list[int] = []
+    held: dict[int, int] = {}
+    for i, module in enumerate(modules):
+        for p in module.parameters():
+            held.setdefault(id(p), i)
+    params = list(model.parameters())
+
+    def look(_: Tensor) -> None:
+        found.append(len({held[id(p)] for p in params if p.grad is not None}))
+
+    for p in params:
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(look)
+    return found
