@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def ddp(options: str, wrapped_first: bool, every: int, alone: bool) -> tuple[lis
 
 def sharded(wrap: str, wrapped_first: bool) -> tuple[list[str], bool]:
     """The same with what shards a model."""
-    model, wrappers = Small(torch.float64), {"FSDP1": fsdp1, "FSDP2": fsdp2}
+    model, wrappers = Small(torch.float64), {"FSDP1": partial(fsdp1, described=False), "FSDP2": fsdp2}
     before = {name: p.detach().clone() for name, p in named(model).items()}
     with errors() as found:
         wrapped = wrappers[wrap](model) if wrapped_first else model

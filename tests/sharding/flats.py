@@ -126,11 +126,11 @@ def everything(opt: Any, segments: Segments) -> dict[str, dict[str, Any]]:
     return {"weights": {name: whole(x) for name, x in weights.items()}, "state": states, "stats": stats(opt)}
 
 
-def stepped(front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, Any]) -> Any:
+def stepped(front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, Any], steps: int = runs.STEPS) -> Any:
     values = {name: p.detach() for name, p in named(Irregular(0, dtype)).items()}
     segments, stretches = begun(layout, dtype, values)
     opt = runs.made(front, dict(segments.named_parameters()), options)
-    for one in runs.gradients(None, dtype):
+    for one in runs.gradients(None, dtype)[:steps]:
         given(segments, stretches, one)
         opt.step()
     return everything(opt, segments)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from layerwise.engines import Candidate
 from layerwise.errors import SynchronizationError
 from layerwise.torch.step import _engines
-from sharding import runs
+from sharding import flats, runs
 
 STEPS = 2  # of which the second finds a state; the interpreter is slow
 
@@ -28,6 +28,18 @@ def stepped(*arguments: Any) -> Any:
     table = (Candidate("gpu", GpuEngine(RULE, SMALL), insisting=GpuEngine(None, SMALL)), _engines.ENGINES[-1])
     with faithfully(), patch.object(_engines, "ENGINES", table):
         return runs.stepped(*arguments, steps=STEPS)
+
+
+def stepped_flat(*arguments: Any) -> Any:
+    """As `flats.stepped`, by the GPU engine."""
+    from gpu.interpreting import faithfully
+    from gpu.world import RULE, SMALL
+
+    from layerwise.engines.gpu.engine import GpuEngine
+
+    table = (Candidate("gpu", GpuEngine(RULE, SMALL), insisting=GpuEngine(None, SMALL)), _engines.ENGINES[-1])
+    with faithfully(), patch.object(_engines, "ENGINES", table):
+        return flats.stepped(*arguments, steps=STEPS)
 
 
 def proven(broken: Sequence[int], *arguments: Any) -> Any:

@@ -42,6 +42,15 @@ def test_layouts(ranks, front, layout, options):
         same(other, found[0])
 
 
+@pytest.mark.parametrize("front", [Adafactor, pytest.param(Lamb, marks=pytest.mark.slow)])
+def test_flat_buffers(ranks, front):
+    given = {"max_grad_norm": 0.5, "fused": True}
+    found = shared_stats(ranks.run(2, gpu_engine.stepped_flat, front, "one flat buffer", torch.float64, given))
+    wanted = alone(front, torch.float64, steps=gpu_engine.STEPS, max_grad_norm=0.5)
+    for one in found:
+        close(one, wanted, TOLERANCE[torch.float64])
+
+
 def test_kernels_that_fail_their_proof_on_all_ranks(ranks):
     found = ranks.run(2, gpu_engine.proven, range(2), Lamb, "fsdp on 2", torch.float64, {})
     close(shared_stats(found)[0], alone(Lamb, torch.float64, steps=gpu_engine.STEPS), TOLERANCE[torch.float64])
