@@ -11,10 +11,10 @@ are equal, all make room for the list and send their sums in a second message.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,6 +33,9 @@ PROBLEM = "problem"  # the word for what keeps a process from taking the step
 PARTED = 2.0**20  # the number for a problem after which no process asks its model_group: more than there are processes
 PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a closure, and not in the step
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
+T = TypeVar("T")
+Arriving = Generator[None, None, T]
+"""What stops where sums are on their way, and goes on when they have arrived; see `arrived`."""
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -92,7 +95,7 @@ class Agreement:
                 words = {**self.words, PROBLEM: f"{type(problem).__name__}: {problem}"}
                 report = Report(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
                 with suppress(Exception):  # what came first says more
-                    outcome = self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None)
+                    outcome = arrived(self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None))
                     self._of_model(outcome._replace(problem=words[PROBLEM]), torch.zeros(0), NOTHING)
             raise
         finally:
@@ -122,16 +125,18 @@ class Agreement:
         except RuntimeError:  # a backend that does not count
             return []
 
-    def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
+    def reach(
+        self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor
+    ) -> Arriving[None]:
         """Complete the first sums of a step if all processes agree on it; else raise."""
         mine = sums.clone()
         known = layout == self._layout and self._have_room(places)
-        outcome = self._exchange(report, sums, places if known else None)
+        outcome = yield from self._exchange(report, sums, places if known else None)
         if outcome.new and not outcome.skip and not outcome.problem:
             self._make_room(places)
             self._layout = layout
             sums.copy_(mine)
-            outcome = self._exchange(report, sums, places)
+            outcome = yield from self._exchange(report, sums, places)
         outcome = self._of_model(outcome, sums, model)
         if outcome.problem:
             raise SynchronizationError(
@@ -149,7 +154,7 @@ class Agreement:
         for axis, where in zip(self._asked, places, strict=False):
             rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
 
-    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
         # Every axis passes on the reports of those before it, so that in the end all processes have all reports.
         skip, problem, failed, new = float(report.skip), "", 0.0, float(places is None)
         self._silent = False
@@ -158,7 +163,7 @@ class Agreement:
             where = NOTHING if places is None or i >= len(places) else places[i]
             header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, failed, new])
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
-            found = all_reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
+            found = yield from reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
             if len(where):
                 totals = found[HEADER : HEADER + len(where)]
                 sums[where] = totals if self._copies == 1 else totals / self._copies
@@ -189,14 +194,28 @@ def axis_of(group: Any) -> Axis:
     return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
 
 
-def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
+def reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Arriving[Tensor]:
     """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
     sent = sums.to(axis.device_type)
-    if patience is None:
-        dist.all_reduce(sent, group=axis.group)
-    else:
-        dist.all_reduce(sent, group=axis.group, async_op=True).wait(patience)
+    work = dist.all_reduce(sent, group=axis.group, async_op=True)
+    yield
+    work.wait(*(() if patience is None else (patience,)))
     return sent.to(sums.device)
+
+
+def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
+    """Return the same, once they have arrived."""
+    return arrived(reduced(axis, sums, patience))
+
+
+def arrived(arriving: Arriving[T]) -> T:
+    """Wait for sums that are on their way, and for those that are sent when they have arrived."""
+    while True:
+        try:
+            next(arriving)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
 def _chunks(fingerprint: bytes) -> list[float]:
