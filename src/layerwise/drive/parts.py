@@ -90,7 +90,7 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
         if begun < len(buckets) and (not line or held + buckets[begun].size <= room):
             waiting = {run.jobs: _advance(xp, run, model_sums.get(run.jobs)) for run in buckets[begun].runs}
             if begun == 0 and not model_sums and not any(waiting.values()):
-                others.add_up((), xp.asarray([], dtype=xp.float64))
+                others.add_up([], xp.asarray([], dtype=xp.float64))
             line.append(_sent(xp, begun, buckets[begun], waiting, others))
             begun, held = begun + 1, held + buckets[begun].size
             continue

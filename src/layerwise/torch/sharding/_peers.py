@@ -21,7 +21,7 @@ Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each wi
 class Skips(NamedTuple):
     """The decision of this process to skip the step, and the reasons for which it would."""
 
-    now: bool
+    now: bool | Tensor  # or where the device learns the decision of all
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
@@ -37,6 +37,7 @@ class Peers:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._stepper = ""
+        self._alone = False  # whether the last step was taken, with its first message alone
         self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
@@ -45,14 +46,20 @@ class Peers:
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
         self._number, self._agreeing = 0, None
-        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()})
+        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()}, self._alone)
+        self._alone = False
 
     def announce(self, stepper: str) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
+            self._report = self._report._replace(alone=False)
         words = self._report.words
         self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
+
+    def taken(self) -> None:
+        """Take note that the step has come to its end."""
+        self._alone = self._number == 1
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
@@ -68,6 +75,7 @@ class Peers:
         sums = torch.as_tensor(sums)
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]
+            self._report = self._report._replace(alone=False)
         now, first = self._rounds[self._number], self._number == 0
         self._number += 1
         arriving = self._first(now, sums) if first else self._completed(now, sums)
