@@ -1,16 +1,20 @@
-"""Steps of sharded tensors in buckets: one after the other, or each measured while sums of the last are on their way.
+"""Steps of sharded tensors in buckets: one after the other, or measured while sums of another are on their way.
 
-Both have the same memory: buckets of so many elements that wait alone, or of half as many, two of which wait. Loopback
-answers within a fraction of a millisecond, and the processes share two cores, so that hardly anything is left to hide.
-A network that is slower is emulated: a sum has arrived no sooner than so many milliseconds after it was sent. The
-processes sleep meanwhile, as they would where a network card does the work.
+Both have the same memory: buckets of so many elements that wait alone, or of half as many, two of which wait. The
+smaller ones are also shown one after the other. Besides the time of a step there is the time that it waits for sums,
+which is all that can be saved.
+
+Loopback answers within a fraction of a millisecond, and the processes share two cores. A network that is slower is
+emulated: a sum has arrived no sooner than so many milliseconds after it was sent. The processes sleep meanwhile, as
+where a network card does the work.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -25,40 +29,54 @@ from layerwise.cli.bench.peers import LR
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.torch.sharding._peers import Peers
 
-TABLE = "overlap.csv"
 DELAYS = (0.0, 0.1, 1.0, 5.0)  # milliseconds
-MATRICES, SHAPE = 16, (1024, 1024)
-WAITING = 1 << 21  # elements of one process's part whose new state may wait
+MATRICES, SHAPE = 16, (1024, 512)
+WAITING = 1 << 20  # elements of one process's part whose new state may wait
 OPTIMIZERS = ("Lamb", "Adafactor")
-send = Peers.send
+HOW = {"before": (2 * WAITING, False), "halves": (WAITING, False), "after": (WAITING, True)}
+send, all_reduce = Peers.send, dist.all_reduce
 Row = dict[str, Any]
 
 
-class Later:
-    """A sum that arrives so many seconds after it was sent, or when it does."""
+class Network:
+    """Sums that arrive no sooner than so many seconds after they were sent, and how long was waited for them."""
 
-    def __init__(self, work: Any, seconds: float) -> None:
-        self._work, self._at = work, time.perf_counter() + seconds
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.waited = seconds, 0.0
+
+    def all_reduce(self, *args: Any, **kwargs: Any) -> Any:
+        return Sum(self, all_reduce(*args, **kwargs))
+
+
+class Sum:
+    """A sum on its way."""
+
+    def __init__(self, network: Network, work: Any) -> None:
+        self._network, self._work, self._at = network, work, time.perf_counter() + network.seconds
 
     def wait(self, *patience: Any) -> None:
+        start = time.perf_counter()
         self._work.wait(*patience)
         time.sleep(max(0.0, self._at - time.perf_counter()))
+        self._network.waited += time.perf_counter() - start
 
 
-@contextmanager
-def delayed(milliseconds: float) -> Iterator[None]:
-    """Emulate a network on which no sum takes less."""
-    all_reduce = dist.all_reduce
+class Stepping:
+    """Steps of one optimizer, and how long each waited."""
 
-    def emulated(*args: Any, **kwargs: Any) -> Any:
-        return Later(all_reduce(*args, **kwargs), milliseconds / 1e3)
+    def __init__(self, optimizer: Any, network: Network, elements: int, overlaps: bool) -> None:
+        self._optimizer, self._network, self._elements, self._overlaps = optimizer, network, elements, overlaps
+        self.waited: list[float] = []
 
-    with patch.object(dist, "all_reduce", emulated) if milliseconds else patch.dict({}):
-        yield
+    def step(self) -> None:
+        layerwise.torch.set_bucket_size(self._elements)
+        before = self._network.waited
+        with nullcontext() if self._overlaps else patch.object(Peers, "send", _at_once):
+            self._optimizer.step()
+        self.waited.append(self._network.waited - before)
 
 
-def at_once(self: Peers, *given: Any) -> Callable[[], Any]:
-    """Send sums, and wait for their totals."""
+def _at_once(self: Peers, *given: Any) -> Callable[[], Any]:
     totals = send(self, *given)()
     return lambda: totals
 
@@ -68,51 +86,32 @@ def model() -> list[Any]:
     torch.manual_seed(0)
     holder = nn.Module()
     for i in range(MATRICES):
-        holder.register_parameter(f"t{i}", nn.Parameter(torch.randn(SHAPE)))
+        holder.register_parameter(f"t{i}", nn.Parameter(torch.randn(SHAPE[0] * dist.get_world_size(), SHAPE[1])))
     fully_shard(holder)
     for p in holder.parameters():
         p.grad = torch.full_like(p, 1e-3)
     return list(holder.named_parameters())
 
 
-def waiting_step(optimizer: Any) -> None:
-    layerwise.torch.set_bucket_size(2 * WAITING)
-    with patch.object(Peers, "send", at_once):
-        optimizer.step()
-
-
-def overlapping_step(optimizer: Any) -> None:
-    layerwise.torch.set_bucket_size(WAITING)
-    optimizer.step()
-
-
-def measure(rounds: int) -> list[Row]:
+def measure(rounds: int, delays: Sequence[float] = DELAYS) -> list[Row]:
     """A row for each optimizer and delay, as this process sees it."""
-    steps = {}
-    for name in OPTIMIZERS:
-        for how, step in (("before", waiting_step), ("after", overlapping_step)):
-            optimizer = getattr(layerwise.torch, name)(model(), lr=LR, weight_decay=0.01, fused=False)
-            steps[name, how] = partial(step, optimizer)
     rows = []
-    for delay in DELAYS:
-        with delayed(delay):
-            timings = alternately({f"{name} {how}": step for (name, how), step in steps.items()}, rounds, together=dist.barrier)
-        for name in OPTIMIZERS:
-            rows.append(row(name, delay, timings[f"{name} before"], timings[f"{name} after"]))
+    for name in OPTIMIZERS:
+        optimizer = getattr(layerwise.torch, name)(model(), lr=LR, weight_decay=0.01, fused=False)
+        for delay in delays:
+            network = Network(delay / 1e3)
+            steppings = {how: Stepping(optimizer, network, *given) for how, given in HOW.items()}
+            with patch.object(dist, "all_reduce", network.all_reduce):
+                timings = alternately({how: one.step for how, one in steppings.items()}, rounds, together=dist.barrier)
+            rows.append(row(name, delay, timings, {how: one.waited[-rounds:] for how, one in steppings.items()}))
     return rows
 
 
-def row(name: str, delay: float, before: Timing, after: Timing) -> Row:
-    ratio = after.over(before)
+def row(name: str, delay: float, timings: dict[str, Timing], waited: dict[str, list[float]]) -> Row:
+    ratio = timings["after"].over(timings["before"])
     low, high = ratio.quartiles
-    return {
-        "ranks": dist.get_world_size(),
-        "optimizer": name,
-        "emulated_ms": delay,
-        "rounds": len(before.rounds),
-        "before_ms": round(1e3 * before.median, 2),
-        "after_ms": round(1e3 * after.median, 2),
-        "ratio": round(ratio.median, 3),
-        "ratio_q1": round(low, 3),
-        "ratio_q3": round(high, 3),
-    }
+    found: Row = {"ranks": dist.get_world_size(), "optimizer": name, "emulated_ms": delay}
+    found["rounds"] = len(ratio.rounds)
+    found |= {f"{how}_ms": round(1e3 * one.median, 2) for how, one in timings.items()}
+    found |= {f"{how}_waits_ms": round(1e3 * statistics.median(one), 3) for how, one in waited.items()}
+    return found | {"ratio": round(ratio.median, 3), "q1": round(low, 3), "q3": round(high, 3)}

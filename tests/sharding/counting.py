@@ -32,14 +32,16 @@ class Collectives(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen = []
+        self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # its own calls come by again, and collectives are among those
         name = func.overloadpacket.__name__
         if func.namespace in NAMESPACES and name not in WAITING:
-            size = sum(x.numel() for x in tree_leaves(args) if isinstance(x, Tensor))
-            self.seen.append((name, size))
+            given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+            self.seen.append((name, sum(x.numel() for x in given)))
+            self.bytes += sum(x.nbytes for x in given)
         return func(*args, **(kwargs or {}))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
+from layerwise.torch.sharding._agreement import NOTHING, Agreement, Arriving, Report, arrived, reduced
 from layerwise.torch.sharding._cuts import Axis
 
 Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each with the dimension that it cuts
@@ -115,8 +115,8 @@ class Peers:
 
         def places(wanted: Callable[[TensorRequest], bool]) -> Tensor:
             each = zip(requests, starts, starts[1:], strict=False)
-            found = [i for request, start, end in each if wanted(request) for i in range(start, end)]
-            return torch.tensor(found, dtype=torch.long, device=device)
+            found = [torch.arange(start, end) for request, start, end in each if wanted(request)]  # millions of columns
+            return torch.cat([NOTHING, *found]).to(device)
 
         asked = [(q.job, q.request.__name__, q.dims) for q in requests]  # how many numbers may differ: parts are uneven
         return Round(
