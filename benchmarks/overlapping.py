@@ -4,9 +4,9 @@ Both have the same memory: buckets of so many elements that wait alone, or of ha
 smaller ones are also shown one after the other. Besides the time of a step there is the time that it waits for sums,
 which is all that can be saved.
 
-Loopback answers within a fraction of a millisecond, and the processes share two cores. A network that is slower is
-emulated: a sum has arrived no sooner than so many milliseconds after it was sent. The processes sleep meanwhile, as
-where a network card does the work.
+Loopback answers within a fraction of a millisecond, and the processes share two cores. A slower network is emulated, by
+one process that is the first of a group of PyTorch's `fake` backend, in which all others hold the same: a sum has
+arrived so many milliseconds after it was sent, and the process sleeps meanwhile, as where a network card does the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -29,9 +28,10 @@ from layerwise.cli.bench.peers import LR
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.torch.sharding._peers import Peers
 
-DELAYS = (0.0, 0.1, 1.0, 5.0)  # milliseconds
-MATRICES, SHAPE = 16, (1024, 512)
-WAITING = 1 << 20  # elements of one process's part whose new state may wait
+DELAYS = (0.1, 1.0, 5.0)  # milliseconds
+EMULATED = 64  # processes
+MATRICES, SHAPE = 16, (1024, 1024)
+WAITING = 1 << 22  # elements of one process's part whose new state may wait
 OPTIMIZERS = ("Lamb", "Adafactor")
 HOW = {"before": (2 * WAITING, False), "halves": (WAITING, False), "after": (WAITING, True)}
 send, all_reduce = Peers.send, dist.all_reduce
@@ -44,20 +44,23 @@ class Network:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.waited = seconds, 0.0
 
-    def all_reduce(self, *args: Any, **kwargs: Any) -> Any:
-        return Sum(self, all_reduce(*args, **kwargs))
+    def all_reduce(self, sums: Any, **kwargs: Any) -> Any:
+        return Sum(self, all_reduce(sums, **kwargs), sums)
 
 
 class Sum:
     """A sum on its way."""
 
-    def __init__(self, network: Network, work: Any) -> None:
-        self._network, self._work, self._at = network, work, time.perf_counter() + network.seconds
+    def __init__(self, network: Network, work: Any, sums: Any) -> None:
+        self._network, self._work, self._sums = network, work, sums
+        self._at = time.perf_counter() + network.seconds
 
     def wait(self, *patience: Any) -> None:
         start = time.perf_counter()
         self._work.wait(*patience)
-        time.sleep(max(0.0, self._at - time.perf_counter()))
+        if dist.get_backend() == "fake":
+            time.sleep(max(0.0, self._at - time.perf_counter()))
+            self._sums.mul_(dist.get_world_size())
         self._network.waited += time.perf_counter() - start
 
 
@@ -93,7 +96,18 @@ def model() -> list[Any]:
     return list(holder.named_parameters())
 
 
-def measure(rounds: int, delays: Sequence[float] = DELAYS) -> list[Row]:
+def emulated(rounds: int) -> list[Row]:
+    """The rows of a network that does not exist."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=EMULATED)
+    try:
+        return measure(rounds, DELAYS)
+    finally:
+        dist.destroy_process_group()
+
+
+def measure(rounds: int, delays: Sequence[float] = (0.0,)) -> list[Row]:
     """A row for each optimizer and delay, as this process sees it."""
     rows = []
     for name in OPTIMIZERS:
