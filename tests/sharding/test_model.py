@@ -25,11 +25,11 @@ def model():
     del sys.modules[spec.name]
 
 
-names = pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
+names = pytest.mark.parametrize("name", ["Lamb", pytest.param("Lars", marks=pytest.mark.slow), "Adafactor"])
 MESHES = [(2,), (3,), (4,), (2, 2)]
 
 
-@pytest.mark.parametrize("fused", [None, False], ids=["any", "rule"])
+@pytest.mark.parametrize("fused", [None, pytest.param(False, marks=pytest.mark.slow)], ids=["any", "rule"])
 @pytest.mark.parametrize("axes", MESHES, ids=str)
 @names
 def test_messages_on_ranks(ranks, model, name, axes, fused):
