@@ -72,7 +72,9 @@ class Agreeing(Named):
     def _skips(self, agreement: Agreement, dues: Sequence[Due], here: Sequence[Tensor], now: Any) -> Skips:
         """Return what this process reports on skipping: where steps may be captured, as the device will know it."""
         devices = {g.device for g in here}
-        may_be_captured = len(devices) == 1 and all(due.group["capturable"] for due in dues)
+        # Others than the optimizer's own agreement are not looked at in its next step.
+        own = agreement is self._agreed and len(devices) == 1
+        may_be_captured = own and all(due.group["capturable"] for due in dues)
         leave = agreement.to_leave(devices.pop(), now) if may_be_captured else None
         scaler = getattr(self, "found_inf", None) is not None
         return Skips(bool(now) if leave is None else leave, self._skip_nonfinite, scaler)

@@ -79,7 +79,7 @@ def to_leave(device: torch.device, skip: Tensor | bool | None) -> Tensor:
     """Return a place where the device learns whether to leave everything as it is; until then, what is known here."""
     found = torch.zeros((), dtype=torch.bool, device=device)
     if skip is not None:
-        found.logical_or_(skip if isinstance(skip, Tensor) else torch.ones_like(found))
+        found.logical_or_(skip.to(device) if isinstance(skip, Tensor) else torch.ones_like(found))
     return found
 
 
