@@ -5,13 +5,13 @@ smaller ones are also shown one after the other. Besides the time of a step ther
 which is all that can be saved.
 
 Loopback answers within a fraction of a millisecond, and the processes share two cores. A slower network is emulated, by
-one process that is the first of a group of PyTorch's `fake` backend, in which all others hold the same: a sum has
-arrived so many milliseconds after it was sent, and the process sleeps meanwhile, as where a network card does the work.
+one process that is the first of a group of PyTorch's `fake` backend, in which all others hold the same. Its clock is
+the processor's time plus the time waited for sums, each of which has arrived so many milliseconds after it was sent, as
+where a network card does the work. So whatever else the machine does counts little there.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -30,8 +30,8 @@ from layerwise.torch.sharding._peers import Peers
 
 DELAYS = (0.1, 1.0, 5.0)  # milliseconds
 EMULATED = 64  # processes
-MATRICES, SHAPE = 16, (1024, 1024)
-WAITING = 1 << 22  # elements of one process's part whose new state may wait
+MATRICES, SHAPE = 8, (1024, 1024)
+WAITING = 1 << 21  # elements of one process's part whose new state may wait
 OPTIMIZERS = ("Lamb", "Adafactor")
 HOW = {"before": (2 * WAITING, False), "halves": (WAITING, False), "after": (WAITING, True)}
 send, all_reduce = Peers.send, dist.all_reduce
@@ -39,10 +39,13 @@ Row = dict[str, Any]
 
 
 class Network:
-    """Sums that arrive no sooner than so many seconds after they were sent, and how long was waited for them."""
+    """Sums that arrive so many seconds after they were sent, or when they do, and how long was waited for them."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None) -> None:
         self.seconds, self.waited = seconds, 0.0
+
+    def now(self) -> float:
+        return time.perf_counter() if self.seconds is None else time.process_time() + self.waited
 
     def all_reduce(self, sums: Any, **kwargs: Any) -> Any:
         return Sum(self, all_reduce(sums, **kwargs), sums)
@@ -53,15 +56,16 @@ class Sum:
 
     def __init__(self, network: Network, work: Any, sums: Any) -> None:
         self._network, self._work, self._sums = network, work, sums
-        self._at = time.perf_counter() + network.seconds
+        self._sent = network.now()
 
     def wait(self, *patience: Any) -> None:
-        start = time.perf_counter()
+        start, seconds = self._network.now(), self._network.seconds
         self._work.wait(*patience)
-        if dist.get_backend() == "fake":
-            time.sleep(max(0.0, self._at - time.perf_counter()))
+        if seconds is None:
+            self._network.waited += self._network.now() - start
+        else:
+            self._network.waited += max(0.0, self._sent + seconds - start)
             self._sums.mul_(dist.get_world_size())
-        self._network.waited += time.perf_counter() - start
 
 
 class Stepping:
@@ -70,12 +74,14 @@ class Stepping:
     def __init__(self, optimizer: Any, network: Network, elements: int, overlaps: bool) -> None:
         self._optimizer, self._network, self._elements, self._overlaps = optimizer, network, elements, overlaps
         self.waited: list[float] = []
+        self.seconds: list[float] = []
 
     def step(self) -> None:
         layerwise.torch.set_bucket_size(self._elements)
-        before = self._network.waited
+        before, start = self._network.waited, self._network.now()
         with nullcontext() if self._overlaps else patch.object(Peers, "send", _at_once):
             self._optimizer.step()
+        self.seconds.append(self._network.now() - start)
         self.waited.append(self._network.waited - before)
 
 
@@ -107,25 +113,27 @@ def emulated(rounds: int) -> list[Row]:
         dist.destroy_process_group()
 
 
-def measure(rounds: int, delays: Sequence[float] = (0.0,)) -> list[Row]:
+def measure(rounds: int, delays: Sequence[float | None] = (None,)) -> list[Row]:
     """A row for each optimizer and delay, as this process sees it."""
     rows = []
     for name in OPTIMIZERS:
-        optimizer = getattr(layerwise.torch, name)(model(), lr=LR, weight_decay=0.01, fused=False)
+        cls = getattr(layerwise.torch, name)
+        each = {how: cls(model(), lr=LR, weight_decay=0.01, fused=False) for how in HOW}
         for delay in delays:
-            network = Network(delay / 1e3)
-            steppings = {how: Stepping(optimizer, network, *given) for how, given in HOW.items()}
+            network = Network(delay and delay / 1e3)
+            steppings = {how: Stepping(each[how], network, *given) for how, given in HOW.items()}
             with patch.object(dist, "all_reduce", network.all_reduce):
-                timings = alternately({how: one.step for how, one in steppings.items()}, rounds, together=dist.barrier)
-            rows.append(row(name, delay, timings, {how: one.waited[-rounds:] for how, one in steppings.items()}))
+                alternately({how: one.step for how, one in steppings.items()}, rounds, together=dist.barrier)
+            rows.append(row(name, delay, rounds, steppings))
     return rows
 
 
-def row(name: str, delay: float, timings: dict[str, Timing], waited: dict[str, list[float]]) -> Row:
+def row(name: str, delay: float | None, rounds: int, steppings: dict[str, Stepping]) -> Row:
+    timings = {how: Timing(one.seconds[-rounds:]) for how, one in steppings.items()}
     ratio = timings["after"].over(timings["before"])
     low, high = ratio.quartiles
-    found: Row = {"ranks": dist.get_world_size(), "optimizer": name, "emulated_ms": delay}
-    found["rounds"] = len(ratio.rounds)
+    found: Row = {"ranks": dist.get_world_size(), "optimizer": name, "emulated_ms": delay or ""}
+    found["rounds"] = rounds
     found |= {f"{how}_ms": round(1e3 * one.median, 2) for how, one in timings.items()}
-    found |= {f"{how}_waits_ms": round(1e3 * statistics.median(one), 3) for how, one in waited.items()}
+    found |= {f"{how}_waits_ms": round(1e3 * Timing(one.waited[-rounds:]).median, 3) for how, one in steppings.items()}
     return found | {"ratio": round(ratio.median, 3), "q1": round(low, 3), "q3": round(high, 3)}
