@@ -202,8 +202,9 @@ class Optimizer(Answering):
             skip = _tensors.to_skip(here[1], getattr(self, "found_inf", None), self._skip_nonfinite)
             skips = None
             if agreement is not None:
-                skips = self._skips(skip)
-                skip = None  # what the others say decides as well, and they are waited for anyway
+                # What the others say decides as well: they are waited for, or the device is.
+                skips = self._skips(agreement, dues, here[1], skip)
+                skip = skips.now if isinstance(skips.now, Tensor) else None
             elif isinstance(skip, bool):
                 self._skipped += 1
                 return

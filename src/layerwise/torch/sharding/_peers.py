@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch.sharding._agreement import Agreement, Report, all_reduced
+from layerwise.torch.sharding._agreement import NOTHING, Agreement, Arriving, Report, arrived, reduced
 from layerwise.torch.sharding._cuts import Axis
 
 Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each with the dimension that it cuts
@@ -21,7 +21,7 @@ Axes = tuple[tuple[Axis, int], ...]  # of one job: the axes that cut it, each wi
 class Skips(NamedTuple):
     """The decision of this process to skip the step, and the reasons for which it would."""
 
-    now: bool
+    now: bool | Tensor  # or where the device learns the decision of all
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
@@ -37,39 +37,76 @@ class Peers:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._stepper = ""
+        self._alone = False  # whether the last step was taken, with its first message alone
+        self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Begin a step, with what this process knows of it."""
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
-        self._number = 0
-        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()})
+        self._number, self._agreeing = 0, None
+        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()}, self._alone)
+        self._alone = False
 
     def announce(self, stepper: str) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
+            self._report = self._report._replace(alone=False)
         words = self._report.words
         self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
 
+    def taken(self) -> None:
+        """Take note that the step has come to its end."""
+        self._alone = self._number == 1
+
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
+        return self.send(requests, sums)()
+
+    def send(self, requests: Sequence[TensorRequest], sums: Any) -> Callable[[], Any]:
+        """Send the partial sums of this process, and return what waits for the sums over all of the model.
+
+        Nothing else is sent before the first message has arrived: processes that disagree would send messages of other
+        lengths, or none.
+        """
+        self._agree()
         sums = torch.as_tensor(sums)
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]
-        now = self._rounds[self._number]
-        if self._number == 0:
-            print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
-            self._agreement.reach(now.layout, self._report._replace(fingerprint=print_), sums, now.places, now.model)
-        else:
-            for axis, places in zip(self._agreement.axes, now.places, strict=True):
-                if len(places):
-                    sums[places] = all_reduced(axis, sums[places])
-            if len(now.model):
-                sums[now.model] = sums[now.model].sum()
+            self._report = self._report._replace(alone=False)
+        now, first = self._rounds[self._number], self._number == 0
         self._number += 1
-        return sums
+        arriving = self._first(now, sums) if first else self._completed(now, sums)
+        next(arriving, None)
+        wait = partial(arrived, arriving)
+        if first:
+            self._agreeing = wait
+
+        def totals() -> Any:
+            self._agree() if first else wait()
+            return sums
+
+        return totals
+
+    def _agree(self) -> None:
+        """Wait for the first message, if it is on its way."""
+        if self._agreeing is not None:
+            wait, self._agreeing = self._agreeing, None
+            wait()
+
+    def _first(self, now: Round, sums: Tensor) -> Arriving[None]:
+        print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
+        report = self._report._replace(fingerprint=print_)
+        return self._agreement.reach(now.layout, report, sums, now.places, now.model)
+
+    def _completed(self, now: Round, sums: Tensor) -> Arriving[None]:
+        for axis, places in zip(self._agreement.axes, now.places, strict=True):
+            if len(places):
+                sums[places] = yield from reduced(axis, sums[places])
+        if len(now.model):
+            sums[now.model] = sums[now.model].sum()
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         starts = [0]
@@ -78,8 +115,8 @@ class Peers:
 
         def places(wanted: Callable[[TensorRequest], bool]) -> Tensor:
             each = zip(requests, starts, starts[1:], strict=False)
-            found = [i for request, start, end in each if wanted(request) for i in range(start, end)]
-            return torch.tensor(found, dtype=torch.long, device=device)
+            found = [torch.arange(start, end) for request, start, end in each if wanted(request)]  # millions of columns
+            return torch.cat([NOTHING, *found]).to(device)
 
         asked = [(q.job, q.request.__name__, q.dims) for q in requests]  # how many numbers may differ: parts are uneven
         return Round(
