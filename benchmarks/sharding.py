@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
+import overlapping
 from layerwise.cli.bench.peers import LR, load
 from layerwise.cli.bench.timing import Step, Timing, alternately
 from rows import RESULTS, append, provenance
@@ -35,7 +37,7 @@ from torch_front import versions
 RANKS = (2, 4)
 TENSORS = (50, 100, 200, 400)
 ROUNDS = 41
-TABLE = "sharding.csv"
+TABLE, OVERLAP = "sharding.csv", "overlap.csv"
 YARDSTICK = "torch.optim.AdamW, fused"
 SENDING = ("c10d", "_c10d_functional", "_dtensor")
 NOT_SENDING = ("wait_tensor", "_wrap_tensor_autograd")
@@ -122,22 +124,24 @@ def numbers(sent: int, timings: dict[str, Timing], name: str) -> Row:
     }
 
 
-def on_rank(rank: int, world: int, folder: str, sizes: tuple[int, ...], rounds: int) -> None:
+def on_rank(rank: int, world: int, folder: str, parts: Sequence[Callable[[], list[Row]]]) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    for number, tensors in enumerate(sizes):
-        rows = measure(tensors, rounds)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    for number, part in enumerate(parts):
+        rows = part()
         if rank == 0:
             torch.save(rows, Path(folder, str(number)))
-    dist.destroy_process_group()
+    if world > 1:
+        dist.destroy_process_group()
 
 
-def measured(world: int, sizes: tuple[int, ...], rounds: int) -> Iterator[list[Row]]:
-    """The rows of each size, as the first of so many processes has them."""
+def measured(world: int, parts: Sequence[Callable[[], list[Row]]]) -> Iterator[list[Row]]:
+    """The rows of each part, as the first of so many processes has them."""
     os.environ |= {"OMP_NUM_THREADS": "1", "LAYERWISE_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(on_rank, (world, folder, sizes, rounds), world)
-        for number in range(len(sizes)):
+        torch.multiprocessing.spawn(on_rank, (world, folder, parts), world)
+        for number in range(len(parts)):
             yield torch.load(Path(folder, str(number)))
 
 
@@ -159,17 +163,43 @@ def show(console: Console, rows: list[Row]) -> None:
             console.print(f"{row['implementation']} raises {row['raises']}", highlight=False, markup=False)
 
 
+def show_overlap(console: Console, rows: list[Row]) -> None:
+    table = Table(title="Buckets by the rule, before and after they overlap", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("processes", "", "emulated ms", "ms", "of which waiting", "after / before", "quartiles"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        step, waits = (" → ".join(str(row[f"{how}{what}_ms"]) for how in overlapping.HOW) for what in ("", "_waits"))
+        quartiles = f"{row['q1']} to {row['q3']}"
+        cells = row["ranks"], row["optimizer"], row["emulated_ms"], step, waits, row["ratio"], quartiles
+        table.add_row(*map(str, cells))
+    console.print(table)
+
+
+def overlap(console: Console, worlds: Sequence[int], rounds: int) -> list[Row]:
+    """The rows of `overlapping.py`: of real groups, and of an emulated network."""
+    rows = [row for world in worlds for row in next(measured(world, [partial(overlapping.measure, rounds)]))]
+    rows += next(measured(1, [partial(overlapping.emulated, rounds)]))
+    show_overlap(console, rows)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the smallest; nothing is written")
     parser.add_argument("--ranks", type=int, choices=RANKS, action="append", help="only so many; may be repeated")
     parser.add_argument("--tensors", type=int, choices=TENSORS, action="append", help="only so many; may be repeated")
+    parser.add_argument("--overlap", action="store_true", help="buckets whose sums are on their way, and nothing else")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     console, origin = Console(), {**provenance(), **versions()}
+    if given.overlap:
+        rows = overlap(console, given.ranks or RANKS, 3 if given.quick else ROUNDS)
+        if not (given.quick or given.no_write):
+            append(RESULTS / OVERLAP, [row | origin for row in rows])
+        return
     sizes = tuple(given.tensors or (TENSORS[:1] if given.quick else TENSORS))
     for world in given.ranks or (RANKS[:1] if given.quick else RANKS):
-        for rows in measured(world, sizes, 3 if given.quick else ROUNDS):
+        for rows in measured(world, [partial(measure, n, 3 if given.quick else ROUNDS) for n in sizes]):
             show(console, rows)
             if not (given.quick or given.no_write):
                 columns = next(row for row in rows if not row["raises"])

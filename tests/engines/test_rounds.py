@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerwise import engines
+from layerwise.drive import Others
 from layerwise.engines import compiled
 from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
@@ -93,7 +94,7 @@ class Meeting:
 
 
 @dataclass
-class Seat:
+class Seat(Others):
     meeting: Meeting
     i: int
 
@@ -268,7 +269,7 @@ def test_nothing_is_written_before_the_last_answer(case, world, fast, busy):
     assert bits(jobs) != before
 
 
-class Failing:
+class Failing(Others):
     """Somebody who leaves at a certain round."""
 
     def __init__(self, left: int) -> None:

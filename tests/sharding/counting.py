@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -31,14 +32,16 @@ class Collectives(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: Seen = []
+        self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # its own calls come by again, and collectives are among those
         name = func.overloadpacket.__name__
         if func.namespace in NAMESPACES and name not in WAITING:
-            size = sum(x.numel() for x in tree_leaves(args) if isinstance(x, Tensor))
-            self.seen.append((name, size))
+            given = [x for x in tree_leaves(args) if isinstance(x, Tensor)]
+            self.seen.append((name, sum(x.numel() for x in given)))
+            self.bytes += sum(x.nbytes for x in given)
         return func(*args, **(kwargs or {}))
 
 
@@ -81,6 +84,37 @@ def in_buckets(front: Any, layout: str, size: int) -> tuple[Seen, Any]:
         return collectives.seen, everything(opt, params)
     finally:
         layerwise.torch.set_bucket_size(1 << 27)
+
+
+def on_their_way(front: Any, layout: str, size: int, fused: bool | None = False) -> list[tuple[str, int]]:
+    """When the sums of a step leave ("sent") and are waited for ("arrived"), and how many weights had changed then."""
+    layerwise.torch.set_bucket_size(size)
+    params, grads = runs.prepared(layout, torch.float64)
+    opt, seen = runs.made(front, params, {"fused": fused}), []
+    for one in grads[:2]:
+        runs.give(params, one)
+        opt.step()
+    runs.give(params, grads[2])
+    before = {name: p.detach().to_local().clone() for name, p in params.items() if isinstance(p, DTensor)}
+
+    def note(what: str) -> None:
+        changed = (not torch.equal(params[name].detach().to_local(), x) for name, x in before.items())
+        seen.append((what, sum(changed)))
+
+    class Work:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            note("sent")
+            self.work = all_reduce(*args, **kwargs)
+
+        def wait(self, *args: Any) -> None:
+            self.work.wait(*args)
+            note("arrived")
+
+    all_reduce = dist.all_reduce
+    with patch.object(dist, "all_reduce", Work):
+        opt.step()
+    layerwise.torch.set_bucket_size(1 << 27)
+    return seen
 
 
 def known_ones() -> list[str]:

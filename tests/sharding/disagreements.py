@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import layerwise.torch
 from layerwise.errors import LayerwiseError
 from sharding import counting, runs
 
@@ -285,18 +286,28 @@ def with_inf_found(opt: Any, params: dict[str, Any], here: bool) -> None:
 
 
 class Dying(TorchDispatchMode):
-    """Ends the process when it is about to send something."""
+    """Ends the process when it is about to send something for the first time, or a later one."""
+
+    def __init__(self, message: int) -> None:
+        super().__init__()
+        self.left = message
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace in counting.NAMESPACES:
+        self.left -= func.namespace in counting.NAMESPACES
+        if not self.left:
             os._exit(7)
         return func(*args, **(kwargs or {}))
 
 
-def dying(front: Any, layout: str) -> None:
+def dying(front: Any, layout: str, options: Mapping[str, Any], elements: int = 1 << 27, message: int = 1) -> None:
+    """Die where the third step would send its first message, or a later one."""
+    layerwise.torch.set_bucket_size(elements)
     params, grads = runs.prepared(layout, torch.float64)
-    opt = runs.made(front, params, {})
-    for i, one in enumerate(grads):
-        runs.give(params, one)
-        with Dying() if i == 2 and dist.get_rank() == ODD else nullcontext():
-            opt.step()
+    opt = runs.made(front, params, options)
+    try:
+        for i, one in enumerate(grads):
+            runs.give(params, one)
+            with Dying(message) if i == 2 and dist.get_rank() == ODD else nullcontext():
+                opt.step()
+    finally:
+        layerwise.torch.set_bucket_size(1 << 27)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -67,11 +69,32 @@ def test_by_the_rule_too(ranks, front):
 @pytest.mark.thinned(1)
 def test_the_rule_takes_what_it_can_hold(ranks, front):
     """One more for every bucket; they have no say in what comes out."""
-    found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 40), strict=True)
+    found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 80), strict=True)
     fewer = counting.OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front])
     fewer += counting.OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
     assert len(found[0]) == (counting.BUCKETS_OF_40 * ACROSS[front] - fewer if ASKS[front] else 1)  # they meet once
     close(outcomes[0], runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("front", [front for front, asks in ASKS.items() if asks])
+@pytest.mark.thinned(1)
+def test_sums_leave_while_others_are_on_their_way(ranks, front):
+    """The first message arrives before anything else leaves; then buckets wait together that fit, and no others."""
+    for size, several in ((80, True), (1, False)):
+        for seen in ranks.run(2, counting.on_their_way, front, "fsdp on 2", size):
+            assert [what for what, _ in seen].count("sent") * 2 == len(seen) > 4
+            assert seen[:3] == [("sent", 0), ("arrived", 0), ("sent", 0 if several else seen[2][1])]
+            waiting = accumulate(1 if what == "sent" else -1 for what, _ in seen)
+            assert (max(waiting) > 1) == several
+            assert seen[-1][1] > 0, "buckets are written as they are finished"
+
+
+@fronts
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("fused", [False, None], ids=["rule", "any"])
+def test_one_bucket_writes_nothing_before_the_last_sum_has_arrived(ranks, front, fused):
+    for seen in ranks.run(2, counting.on_their_way, front, "fsdp on 2", 1 << 27, fused):
+        assert {n for _, n in seen} == {0}
 
 
 @fronts

@@ -6,13 +6,15 @@ from functools import cache, partial
 
 import pytest
 import torch
-from sharding.models import FRONTS, KERNELED, TOLERANCE, close, same
+from cases import CASES
+from sharding.models import FRONT_OF, FRONTS, KERNELED, TOLERANCE, close, same
 
 from layerwise.engines.compiled import _native
 from layerwise.torch import Lamb
 from sharding import disagreements, runs
 
 fronts = pytest.mark.parametrize("front", FRONTS)
+ASKING = [FRONT_OF[case.name] for case in CASES if case.rounds]  # of those, some send more than one message
 TOGETHER = "SynchronizationError"
 OWN = {
     "plain state": "StateError",
@@ -177,10 +179,16 @@ def test_all_skip(ranks, without_the_spoiled_step, front, layout, spoil):
         same(outcome, wanted)
 
 
-@fronts
+IN_BUCKETS = {"fused": False}, 80, 3  # of which two wait, so that others wait for one of them
+
+
+@pytest.mark.parametrize(
+    "given", [({},), pytest.param(IN_BUCKETS, marks=pytest.mark.slow)], ids=["at first", "in buckets"]
+)
+@pytest.mark.parametrize("front", ASKING)
 @pytest.mark.thinned(1, 2)
-def test_a_rank_that_dies_in_a_step(ranks, front):
-    found = ranks.outcomes(3, disagreements.dying, front, "fsdp on 3", timeout=SOON)
+def test_a_rank_that_dies_in_a_step(ranks, front, given):
+    found = ranks.outcomes(3, disagreements.dying, front, "fsdp on 3", *given, timeout=SOON)
     assert found[disagreements.ODD].error == "died"
     assert "exit code 7" in found[disagreements.ODD].traceback
     assert all(one.error for one in found)

@@ -1,6 +1,6 @@
 """Drivers answer a rule's requests: `local` where tensors are whole, `in_rounds` where others hold parts of them."""
 
-from layerwise.drive.parts import Others, TensorRequest, in_rounds
+from layerwise.drive.parts import Bucket, Others, TensorRequest, in_rounds
 from layerwise.drive.requests import (
     MEANS,
     PLAIN,
@@ -20,6 +20,7 @@ __all__ = [
     "MEANS",
     "PLAIN",
     "Answer",
+    "Bucket",
     "Others",
     "PartialSum",
     "Request",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive.requests import (
@@ -43,40 +45,81 @@ class Others(Protocol):
     def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
         """Return totals over all of the model, given the partial sums here, one after the other in float64.
 
-        The given array may be used up. Raise where the step is not to be taken. All come here at least once before
-        they write anything, if only with no requests.
+        The given array may be used up. Raise where the step is not to be taken. All come here, or to `send`, at least
+        once before they write anything, if only with no requests.
         """
 
+    def send(self, requests: Sequence[TensorRequest], sums: Array) -> Callable[[], Array]:
+        """Send partial sums on their way, and return what waits for their totals.
 
-def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> Iterator[Any]:
-    """Drive rules side by side, one bucket after the other, and yield what they return, each of one whole slice.
+        Several may be on their way at a time, which all ranks send in the same order and wait for in that order. Those
+        that cannot be waited for later have arrived when this returns.
+        """
+        totals = self.add_up(requests, sums)
+        return lambda: totals
+
+
+class Bucket(NamedTuple):
+    """Rules that are driven side by side, and the elements whose new state waits until they write."""
+
+    runs: Sequence[Run]
+    size: int
+
+
+class _Sent(NamedTuple):
+    """A bucket whose partial sums are on their way."""
+
+    number: int
+    waiting: dict[Dims, tuple[PartialSum, ...]]
+    answers: Callable[[], dict[Dims, Answer]]
+
+
+def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> list[Any]:
+    """Drive rules side by side, bucket after bucket, and return what they return, each of one whole slice.
 
     All requests of a round are answered at once. Every rule requests nothing, `()`, before it writes anything, and is
-    answered when no rule of its bucket has a request left.
+    answered when no rule of its bucket has a request left. While sums of a bucket are on their way, the next ones
+    are measured as long as all that wait have at most `room` elements.
     """
-    others.announce("the rule", [[job for run in bucket for job in run.jobs] for bucket in buckets])
-    runs = [run for bucket in buckets for run in bucket]
-    model_sums = _model_sums(xp, {run.jobs: run for run in runs if run.together}, others)
-    for k, bucket in enumerate(buckets):
-        named = {run.jobs: run for run in bucket}
-        waiting = {jobs: _advance(xp, run, model_sums.get(jobs)) for jobs, run in named.items()}
-        if k == 0 and not model_sums and not any(waiting.values()):
-            others.add_up((), xp.asarray([], dtype=xp.float64))
-        while any(waiting.values()):
-            partials = {jobs: sums for jobs, sums in waiting.items() if sums}
-            answers = _completed(xp, named, partials, others)
-            waiting |= {jobs: _advance(xp, named[jobs], answer) for jobs, answer in answers.items()}
-        for run in bucket:
-            yield _result(run)
+    others.announce("the rule", [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
+    everything = [run for bucket in buckets for run in bucket.runs]
+    model_sums = _model_sums(xp, {run.jobs: run for run in everything if run.together}, others)
+    results: list[list[Any]] = [[] for _ in buckets]
+    line: deque[_Sent] = deque()
+    begun = held = 0
+    while begun < len(buckets) or line:
+        if begun < len(buckets) and (not line or held + buckets[begun].size <= room):
+            waiting = {run.jobs: _advance(xp, run, model_sums.get(run.jobs)) for run in buckets[begun].runs}
+            if begun == 0 and not model_sums and not any(waiting.values()):
+                others.add_up([], xp.asarray([], dtype=xp.float64))
+            line.append(_sent(xp, begun, buckets[begun], waiting, others))
+            begun, held = begun + 1, held + buckets[begun].size
+            continue
+        number, waiting, answers = line.popleft()
+        named = {run.jobs: run for run in buckets[number].runs}
+        waiting |= {jobs: _advance(xp, named[jobs], answer) for jobs, answer in answers().items()}
+        if any(waiting.values()):
+            line.append(_sent(xp, number, buckets[number], waiting, others))
+        else:
+            results[number] = [_result(run) for run in buckets[number].runs]
+            held -= buckets[number].size
+    return [result for bucket in results for result in bucket]
+
+
+def _sent(xp: Any, number: int, bucket: Bucket, waiting: dict[Dims, tuple[PartialSum, ...]], others: Others) -> _Sent:
+    """Send what the rules of a bucket request. One without requests takes its turn, since it must not write before."""
+    partials = {jobs: sums for jobs, sums in waiting.items() if sums}
+    runs = {run.jobs: run for run in bucket.runs}
+    return _Sent(number, waiting, _on_their_way(xp, runs, partials, others) if partials else dict)
 
 
 def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     """Return the model's sum for each of these rules, which are left waiting for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
-        answers = _completed(xp, runs, partials, others)
+        answers = _on_their_way(xp, runs, partials, others)()
         waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
-    return _completed(xp, runs, waiting, others) if waiting else {}
+    return _on_their_way(xp, runs, waiting, others)() if waiting else {}
 
 
 def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]:
@@ -97,10 +140,10 @@ def _result(run: Run) -> Any:
     raise RuntimeError("a rule made a request after its last answer")
 
 
-def _completed(
+def _on_their_way(
     xp: Any, runs: Runs, partials: Mapping[Dims, Sequence[PartialSum]], others: Others
-) -> dict[Dims, Answer]:
-    """Return the answers to these requests, of whose totals the others hold parts."""
+) -> Callable[[], dict[Dims, Answer]]:
+    """Send these partial sums, of whose totals the others hold parts, and return what waits for the answers."""
     places, rows = [], []
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
@@ -109,15 +152,19 @@ def _completed(
                 rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
-    totals, at = others.add_up([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order])), 0
-    found = {}
-    for i in order:
-        found[places[i]] = totals[at : at + rows[i][0].length]
-        at += rows[i][0].length
-    return {
-        jobs: tuple(_answer(xp, runs[jobs], one, [found[job, k] for job in jobs]) for k, one in enumerate(sums))
-        for jobs, sums in partials.items()
-    }
+    lengths = [rows[i][0].length for i in order]
+    totals = others.send([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order]))
+
+    def answers() -> dict[Dims, Answer]:
+        numbers, starts = totals(), accumulate(lengths, initial=0)
+        each = zip(order, starts, lengths, strict=False)
+        found = {places[i]: numbers[start : start + length] for i, start, length in each}
+        return {
+            jobs: tuple(_answer(xp, runs[jobs], one, [found[job, k] for job in jobs]) for k, one in enumerate(sums))
+            for jobs, sums in partials.items()
+        }
+
+    return answers
 
 
 def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:

@@ -8,7 +8,7 @@ from itertools import pairwise, starmap
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drive import Others, Run, beside, in_rounds, local
+from layerwise.drive import Bucket, Others, Run, beside, in_rounds, local
 from layerwise.engines import Given, Job, PartOf, Stats
 from layerwise.engines.arrays import Arrays
 from layerwise.engines.places import Watched
@@ -26,7 +26,8 @@ class RuleEngine:
     The engine takes tensors of more than `slice_size` elements in slices of that size. To the driver, slices and
     shards are alike. Tensors of at most `stack_size` elements are stepped together with others of their kind:
     stacked, they are one tensor of so many blocks. If other ranks hold shards of the tensors, all tensors of a bucket
-    wait for one another and keep their new moments meanwhile. A bucket has `bucket_size` elements, or one tensor.
+    wait for one another and keep their new moments meanwhile. Those that wait have at most `bucket_size` elements, or
+    are one tensor.
     """
 
     name = "the rule"
@@ -96,14 +97,16 @@ class PreparedRules:
         self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
 
     def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
-        engine = self._engine
-        buckets = [
-            [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
-            for groups in (_alike(engine, self._jobs, bucket) for bucket in _buckets(self._jobs, engine.bucket_size))
-        ]
-        runs = [[_run(engine, task, 0, [slice(None)]) for task in tasks] for tasks in buckets]
-        done = in_rounds(engine.arrays.xp, runs, others)
-        self._measured = [(task.places, next(done)) for tasks in buckets for task in tasks]
+        engine, jobs, sizes = self._engine, self._jobs, _sizes(self._jobs)
+        tasks, buckets = [], []
+        for places in _buckets(jobs, engine.bucket_size):
+            groups = _alike(engine, jobs, places)
+            some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
+            runs = [_run(engine, task, 0, [slice(None)]) for task in some]
+            tasks += some
+            buckets.append(Bucket(runs, sum(sizes[i] for i in places)))
+        done = in_rounds(engine.arrays.xp, buckets, engine.bucket_size, others)
+        self._measured = [(task.places, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
         self,
@@ -141,6 +144,15 @@ def _size(job: Job) -> int:
     return -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
 
 
+def _sizes(jobs: Sequence[Job]) -> list[int]:
+    """Return the same of each; of those that are one tensor, which are not as many on all ranks, of the first."""
+    found = [_size(job) for job in jobs]
+    for i, (before, job) in enumerate(pairwise(jobs), 1):
+        if isinstance(job.cut, PartOf) and job.cut == before.cut:
+            found[i] = 0
+    return found
+
+
 def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> list[list[int]]:
     """Return some of the jobs by their places, those together that can be stacked."""
     groups: dict[Hashable, list[int]] = {}
@@ -164,18 +176,20 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
 
 
 def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
-    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them."""
+    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them.
+
+    Where there are several, each has at most half of the elements, so that the next one is measured while sums of one
+    are on their way.
+    """
     bucket: list[int] = []
-    size = 0
-    for i, job in enumerate(jobs):
-        if isinstance(job.cut, PartOf) and i and jobs[i - 1].cut == job.cut:
-            bucket.append(i)
-            continue
-        if bucket and size + _size(job) > most:
+    sizes = _sizes(jobs)
+    size, most = 0, most if sum(sizes) <= most else most // 2
+    for i, own in enumerate(sizes):
+        if bucket and own and size + own > most:
             yield bucket
             bucket, size = [], 0
         bucket.append(i)
-        size += _size(job)
+        size += own
     yield bucket
 
 

@@ -129,8 +129,9 @@ class Answering(Agreeing):
         """Return the measurements of each parameter's last step by name: numbers, or with blocks arrays of one a block.
 
         They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the
-        device; the step did not.
+        device; the step did not. If processes that agree there have disagreed about a step, that is an error here too.
         """
+        self._agreed.check_earlier(forget=False)
         return {name: measured for _, name, measured in self._measured()}
 
     def _measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:

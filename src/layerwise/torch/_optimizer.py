@@ -206,8 +206,9 @@ class Optimizer(Answering):
             skip = self._to_skip(params, here[1])
             skips = None
             if agreement is not None:
-                skips = self._skips(skip)
-                skip = None  # what the others say decides as well, and they are waited for anyway
+                # What the others say decides as well: they are waited for, or the device is.
+                skips = self._skips(agreement, dues, here[1], skip)
+                skip = skips.now if isinstance(skips.now, Tensor) else None
             elif isinstance(skip, bool):
                 self._skipped += 1
                 return

@@ -71,7 +71,7 @@ class Passes:
         if (
             call.others is not None and not self.rounds and not self.tables.bounded
         ):  # all meet, even if nothing is asked
-            call.others.add_up((), self.tables.sums.new_zeros(0))
+            call.others.add_up([], self.tables.sums.new_zeros(0))
         for spans in self.spans:
             if not spans.program.rounds:
                 self.launch_answer(call, spans, 0, 0, add=False, ask=True)

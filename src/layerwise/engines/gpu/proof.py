@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import TensorRequest
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Counter, Engine, Job
 from layerwise.engines.gpu import PROOF_VARIABLE
 from layerwise.engines.gpu.call import Call
@@ -215,7 +215,7 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.float64, copy=True)  # also of what is float64 already: the rule writes to it
 
 
-class Alone:
+class Alone(Others):
     """Others without any parts."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:

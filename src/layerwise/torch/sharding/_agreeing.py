@@ -22,7 +22,7 @@ from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _tensors
 from layerwise.torch.step._settings import Groups
-from layerwise.torch.step._turn import Turn
+from layerwise.torch.step._turn import Due, Turn
 
 
 class Agreeing(Named):
@@ -74,8 +74,15 @@ class Agreeing(Named):
     def _might_skip(self) -> bool:
         return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
 
-    def _skips(self, now: Any) -> Skips:
-        return Skips(bool(now), self._skip_nonfinite, getattr(self, "found_inf", None) is not None)
+    def _skips(self, agreement: Agreement, dues: Sequence[Due], here: Sequence[Tensor], now: Any) -> Skips:
+        """Return what this process reports on skipping: where steps may be captured, as the device will know it."""
+        devices = {g.device for g in here}
+        # Others than the optimizer's own agreement are not looked at in its next step.
+        own = agreement is self._agreed and len(devices) == 1
+        may_be_captured = own and all(due.group["capturable"] for due in dues)
+        leave = agreement.to_leave(devices.pop(), now) if may_be_captured else None
+        scaler = getattr(self, "found_inf", None) is not None
+        return Skips(bool(now) if leave is None else leave, self._skip_nonfinite, scaler)
 
     def _to_skip(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> Any:
         """Return whether this process skips the step; of a flat buffer, what lies between stretches does not count."""

@@ -11,10 +11,10 @@ are equal, all make room for the list and send their sums in a second message.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,18 +22,31 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import SynchronizationError
+from layerwise.torch.sharding import _on_device
 from layerwise.torch.sharding._cuts import Axis, Cut, axes_of
 from layerwise.torch.sharding._flat import Flat
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
-HEADER = 2 * CHUNKS + 3
+HEADER = 2 * CHUNKS + 4
 CPU = torch.device("cpu")
 NOTHING = torch.zeros(0, dtype=torch.long)
+ON_DEVICE = (
+    "processes disagree about the step, or it is new to one of them, and they agree on the device "
+    "(capturable=True), where none can say what differs; without it they do"
+)
+EARLIER = (
+    "processes disagreed about an earlier step, or one could not take it, so all left it out; they agreed on the "
+    "device (capturable=True), where none can say what differed. Make the optimizers with capturable=False to see "
+    "that. This step was not taken either."
+)
 ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
 PARTED = 2.0**20  # the number for a problem after which no process asks its model_group: more than there are processes
 PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a closure, and not in the step
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
+T = TypeVar("T")
+Arriving = Generator[None, None, T]
+"""What stops where sums are on their way, and goes on when they have arrived; see `arrived`."""
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -44,8 +57,9 @@ class Report(NamedTuple):
     """The report of one process on a step."""
 
     fingerprint: bytes
-    skip: bool
+    skip: bool | Tensor  # or where the device learns whether all leave the step out
     words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
+    alone: bool = False  # whether no other sums follow in this step
 
 
 class Outcome(NamedTuple):
@@ -82,19 +96,21 @@ class Agreement:
         self._layout, self._silent = b"", True
         self._patience: timedelta | None = None
         self._closures_send = False  # whether closures take collectives of their own
+        self._verdicts: _on_device.Verdicts | None = None
 
     @contextmanager
     def reports_errors(self) -> Iterator[None]:
         """Report to the others why this process cannot take the step, so that they do not take it either."""
         self._silent, self._patience = True, None
         try:
+            self.check_earlier()
             yield
         except Exception as problem:
             if self._silent:
                 words = {**self.words, PROBLEM: f"{type(problem).__name__}: {problem}"}
                 report = Report(hashlib.sha256(words[PROBLEM].encode()).digest(), False, lambda: words)
                 with suppress(Exception):  # what came first says more
-                    outcome = self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None)
+                    outcome = arrived(self._exchange(report, torch.zeros(0, dtype=torch.float64, device=CPU), None))
                     self._of_model(outcome._replace(problem=words[PROBLEM]), torch.zeros(0), NOTHING)
             raise
         finally:
@@ -124,16 +140,45 @@ class Agreement:
         except RuntimeError:  # a backend that does not count
             return []
 
-    def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
+    def to_leave(self, device: torch.device, skip: Tensor | bool | None) -> Tensor | None:
+        """Return where the device learns whether all leave out the step, or None where the host has to wait for that.
+
+        It waits for processes with other tensors of the model, which may have nothing on a device.
+        """
+        if device.type in _on_device.HOST or self._model is not None:
+            return None
+        if self._verdicts is None or self._verdicts.device != device:
+            self._verdicts = _on_device.Verdicts(device)
+        return _on_device.to_leave(device, skip)
+
+    def check_earlier(self, forget: bool = True) -> None:
+        """Raise if processes disagreed about an earlier step, of which the device alone has learned."""
+        if self._verdicts is not None and self._verdicts.disagreed():
+            if forget:
+                self._verdicts.forget()
+            self._patience = PATIENCE  # one of the others may have raised then, and be gone
+            raise SynchronizationError(EARLIER)
+
+    def reach(
+        self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor
+    ) -> Arriving[None]:
         """Complete the first sums of a step if all processes agree on it; else raise."""
-        mine = sums.clone()
         known = layout == self._layout and self._have_room(places)
-        outcome = self._exchange(report, sums, places if known else None)
+        if isinstance(report.skip, Tensor) and self._verdicts is not None:
+            prints = self._verdicts.numbers(_prints(report))  # in any case, since the next step may be recorded
+            if self._verdicts.decides(known, report.alone):
+                sums = sums if len(sums) else sums.to(self._verdicts.device)  # a rule that asks nothing is nowhere
+                yield from self._reach_on_device(prints, report.skip, self._verdicts, sums, places)
+                if len(model):
+                    sums[model] = sums[model].sum()
+                return
+        mine = sums.clone()
+        outcome = yield from self._exchange(report, sums, places if known else None)
         if outcome.new and not outcome.skip and not outcome.problem:
             self._make_room(places)
             self._layout = layout
             sums.copy_(mine)
-            outcome = self._exchange(report, sums, places)
+            outcome = yield from self._exchange(report, sums, places)
         outcome = self._of_model(outcome, sums, model)
         if outcome.problem:
             raise SynchronizationError(
@@ -150,26 +195,55 @@ class Agreement:
         for axis, where in zip(self._asked, places, strict=False):
             rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
 
-    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
-        # Every axis passes on the reports of those before it, so that in the end all processes have all reports.
-        skip, problem, failed, new = float(report.skip), "", 0.0, float(places is None)
+    def _reach_on_device(
+        self, prints: Tensor, leave: Tensor, verdicts: _on_device.Verdicts, sums: Tensor, places: Sequence[Tensor]
+    ) -> Arriving[None]:
+        """Complete the first sums of a step, and have the device learn whether to `leave` everything as it is."""
+        skip, failed, new = leave.to(sums.dtype), sums.new_zeros(()), sums.new_zeros(())
         self._silent = False
-        chunks = _chunks(report.fingerprint)
         for i, axis in enumerate(self._asked):
-            where = NOTHING if places is None or i >= len(places) else places[i]
-            header = sums.new_tensor([*chunks, *(x * x for x in chunks), skip, failed, new])
-            padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
-            found = all_reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
-            if len(where):
-                totals = found[HEADER : HEADER + len(where)]
-                sums[where] = totals if self._copies == 1 else totals / self._copies
-            *prints, skip, failed, new = found[:HEADER].tolist()
+            header = torch.cat([prints, torch.stack([skip, failed, new, new.new_ones(())])])
+            found = yield from self._shared(i, axis, header, sums, places)
+            differ = (len(axis.ranks) * found[CHUNKS : 2 * CHUNKS] != found[:CHUNKS].square()).any()
+            skip, failed, new = found[2 * CHUNKS], found[2 * CHUNKS + 1] + differ, found[2 * CHUNKS + 2]
+        disagreed = failed + new > 0
+        verdicts.note(disagreed)
+        leave.copy_(disagreed | (skip > 0))
+
+    def _shared(
+        self, i: int, axis: Axis, header: Tensor, sums: Tensor, places: Sequence[Tensor] | None
+    ) -> Arriving[Tensor]:
+        """Add up the first message over an axis: the header, which this returns, and the sums at their places."""
+        where = NOTHING if places is None or i >= len(places) else places[i]
+        padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
+        found = yield from reduced(axis, torch.cat([header, sums[where], padding]), self._patience)
+        if len(where):
+            totals = found[HEADER : HEADER + len(where)]
+            sums[where] = totals if self._copies == 1 else totals / self._copies
+        return found[:HEADER]
+
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
+        # Every axis passes on the reports of those before it, so that in the end all processes have all reports.
+        skip, problem, failed, new, unheard = float(report.skip), "", 0.0, float(places is None), 0.0
+        self._silent = False
+        own = _prints(report)
+        for i, axis in enumerate(self._asked):
+            header = sums.new_tensor([*own, skip, failed, new, unheard])
+            found = yield from self._shared(i, axis, header, sums, places)
+            *prints, skip, failed, new, unheard = found.tolist()
             n = len(axis.ranks)
-            if any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True)):
+            differ = any(n * xx != x * x for x, xx in zip(prints[:CHUNKS], prints[CHUNKS:], strict=True))
+            if differ and unheard:  # some do not wait for words
+                problem, failed = problem or ON_DEVICE, failed + 1.0
+            elif differ:
                 problem, parted = _difference(axis, {**self.words, **report.words()})
                 failed += PARTED if parted else 1.0
             elif failed and not problem:
                 problem = ELSEWHERE
+        if new and unheard:  # nor for a second message
+            problem = problem or ON_DEVICE
+        if unheard and problem and self._verdicts is not None:  # those raise in the next step, where all do then
+            self._verdicts.note(torch.ones((), dtype=torch.bool, device=self._verdicts.device))
         return Outcome(skip > 0, problem, new > 0, failed >= PARTED)
 
     def _of_model(self, outcome: Outcome, sums: Tensor, places: Tensor) -> Outcome:
@@ -199,19 +273,34 @@ def axis_of(group: Any) -> Axis:
     return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
 
 
-def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
+def reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Arriving[Tensor]:
     """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
     sent = sums.to(axis.device_type)
-    if patience is None:
-        dist.all_reduce(sent, group=axis.group)
-    else:
-        dist.all_reduce(sent, group=axis.group, async_op=True).wait(patience)
+    work = dist.all_reduce(sent, group=axis.group, async_op=True)
+    yield
+    work.wait(*(() if patience is None else (patience,)))
     return sent.to(sums.device)
 
 
-def _chunks(fingerprint: bytes) -> list[float]:
-    number = int.from_bytes(fingerprint[: BITS * CHUNKS // 8], "little")
-    return [float(number >> (BITS * i) & ((1 << BITS) - 1)) for i in range(CHUNKS)]
+def all_reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Tensor:
+    """Return the same, once they have arrived."""
+    return arrived(reduced(axis, sums, patience))
+
+
+def arrived(arriving: Arriving[T]) -> T:
+    """Wait for sums that are on their way, and for those that are sent when they have arrived."""
+    while True:
+        try:
+            next(arriving)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
+def _prints(report: Report) -> list[float]:
+    number = int.from_bytes(report.fingerprint[: BITS * CHUNKS // 8], "little")
+    chunks = [float(number >> (BITS * i) & ((1 << BITS) - 1)) for i in range(CHUNKS)]
+    return [*chunks, *(x * x for x in chunks)]
 
 
 def _difference(axis: Axis, words: Mapping[str, Any]) -> tuple[str, bool]:

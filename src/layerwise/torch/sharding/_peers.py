@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import Now
-from layerwise.torch.sharding._agreement import Agreement, Report, all_reduced
+from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
 from layerwise.torch.sharding._cuts import Held
 from layerwise.torch.sharding._totals import Round, Totals, numbers_of
 
@@ -18,7 +20,7 @@ from layerwise.torch.sharding._totals import Round, Totals, numbers_of
 class Skips(NamedTuple):
     """The decision of this process to skip the step, and the reasons for which it would."""
 
-    now: bool
+    now: bool | Tensor  # or where the device learns the decision of all
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
@@ -34,14 +36,17 @@ class Peers:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._stepper = ""
+        self._alone = False  # whether the last step was taken, with its first message alone
+        self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Begin a step, with what this process knows of it."""
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
-        self._number = 0
-        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()})
+        self._number, self._agreeing = 0, None
+        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()}, self._alone)
+        self._alone = False
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
@@ -50,27 +55,61 @@ class Peers:
             stepper = f"{stepper}, {[len({numbers[job] for job in bucket}) for bucket in buckets]} at a time"
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
+            self._report = self._report._replace(alone=False)
         words = self._report.words
         self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
 
+    def taken(self) -> None:
+        """Take note that the step has come to its end."""
+        self._alone = self._number == 1
+
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
+        return self.send(requests, sums)()
+
+    def send(self, requests: Sequence[TensorRequest], sums: Any) -> Callable[[], Any]:
+        """Send the partial sums of this process, and return what waits for the sums over all of the model.
+
+        Nothing else is sent before the first message has arrived: processes that disagree would send messages of other
+        lengths, or none.
+        """
+        self._agree()
         sums = torch.as_tensor(sums)
         if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
             self._rounds[self._number :] = [self._round(requests, sums.device)]
-        now = self._rounds[self._number]
+            self._report = self._report._replace(alone=False)
+        now, first = self._rounds[self._number], self._number == 0
         sums = now.added(sums)
-        if self._number == 0:
-            print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
-            self._agreement.reach(now.layout, self._report._replace(fingerprint=print_), sums, now.places, now.model)
-        else:
-            for axis, places in zip(self._agreement.axes, now.places, strict=True):
-                if len(places):
-                    sums[places] = all_reduced(axis, sums[places])
-            if len(now.model):
-                sums[now.model] = sums[now.model].sum()
         self._number += 1
-        return now.answered(sums)
+        arriving = self._first(now, sums) if first else self._completed(now, sums)
+        next(arriving, None)
+        wait = partial(arrived, arriving)
+        if first:
+            self._agreeing = wait
+
+        def totals() -> Any:
+            self._agree() if first else wait()
+            return now.answered(sums)
+
+        return totals
+
+    def _agree(self) -> None:
+        """Wait for the first message, if it is on its way."""
+        if self._agreeing is not None:
+            wait, self._agreeing = self._agreeing, None
+            wait()
+
+    def _first(self, now: Round, sums: Tensor) -> Arriving[None]:
+        print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
+        report = self._report._replace(fingerprint=print_)
+        return self._agreement.reach(now.layout, report, sums, now.places, now.model)
+
+    def _completed(self, now: Round, sums: Tensor) -> Arriving[None]:
+        for axis, places in zip(self._agreement.axes, now.places, strict=True):
+            if len(places):
+                sums[places] = yield from reduced(axis, sums[places])
+        if len(now.model):
+            sums[now.model] = sums[now.model].sum()
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         totals = Totals(self._jobs, requests, self._agreement.axes)

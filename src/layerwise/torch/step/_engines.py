@@ -27,10 +27,11 @@ DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
 def set_bucket_size(elements: int) -> None:
-    """Set how many elements of sharded tensors the rule steps side by side on one process. All must set the same.
+    """Set how many elements of sharded tensors wait for sums on one process, by the rule. All must set the same.
 
-    The rule holds new moments for all of them while it waits for the others' sums: a bucket costs one all-reduce a
-    round. The compiled engine holds none and has no buckets.
+    The rule holds new moments for all of them meanwhile. Of more it makes buckets of half as many, each of which costs
+    one all-reduce a round; two wait, of which one is measured while the sums of the other are on their way. The
+    compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))

@@ -174,6 +174,8 @@ class Turn:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
         self._remainders.follow()
         self._prepared.step(*given, skip, self._peers)
+        if self._peers is not None:
+            self._peers.taken()
         self._remainders.written()
         self._measured = self._prepared
         if self._uncounted:
