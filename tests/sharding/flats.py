@@ -17,7 +17,7 @@ from sharding.models import SHAPES, Irregular, named, stats, whole
 from sharding.storing import Model
 from torch import Tensor, nn
 
-from layerwise.torch import AdamW, Lamb, Segments, Stretch, flat
+from layerwise.torch import AdamW, Lamb, Segments, Stretch, flat, set_bucket_size
 from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.sharding._gathering import whole_of
@@ -134,6 +134,15 @@ def stepped(front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, A
         given(segments, stretches, one)
         opt.step()
     return everything(opt, segments)
+
+
+def in_buckets(front: Any, layout: str, size: int) -> Any:
+    """The same by the rule in buckets, between whose tensors ranks hold other numbers of boxes."""
+    set_bucket_size(size)
+    try:
+        return stepped(front, layout, torch.float64, {"fused": False})
+    finally:
+        set_bucket_size(1 << 27)
 
 
 # ---- from one layout to another

@@ -61,6 +61,13 @@ def test_by_the_rule(ranks, front, layout):
     check(ranks, front, layout, DOUBLE, fused=False)
 
 
+@fronts
+@pytest.mark.thinned(1, 2)
+def test_in_buckets(ranks, front):
+    found = shared_stats(ranks.run(4, flats.in_buckets, front, "one flat buffer on 4", 40))
+    close(found[0], alone(front, DOUBLE), TOLERANCE[DOUBLE])
+
+
 @pytest.mark.parametrize("layout", ["one flat buffer", "a flat buffer each"])
 @fronts
 @pytest.mark.needs("max_grad_norm")
