@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
+from layerwise.drive.digits import total_of
 from layerwise.drive.requests import (
     Answer,
     Dims,
@@ -16,6 +17,7 @@ from layerwise.drive.requests import (
     answer_of,
     next_requests,
     partial_sums,
+    sum_in_digits,
     sum_of_squares,
 )
 from layerwise.rules.asks import Array, ModelSum
@@ -126,6 +128,8 @@ def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
         dims = tuple(range(len(run.shape) - 1))
+        if hasattr(xp, "digits"):
+            return (sum_in_digits(xp, requests[0], dims),)
         return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
     return partial_sums(xp, run, requests)
 
@@ -177,9 +181,11 @@ def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
 
 def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
+    if partial.request is ModelSum and partial.exact is not None:
+        return total_of(xp, totals[0], partial.exact)
     if partial.request is ModelSum and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):
-        return answer_of(run, partial, totals[0].item())
+        return answer_of(xp, run, partial, totals[0].item())
     total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
-    return answer_of(run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))
+    return answer_of(xp, run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))

@@ -55,6 +55,7 @@ class Optimizer(Answering):
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"])
+        self._reproducible = checks.FLAG("reproducible", given["reproducible"], "Pass True or False.")
         self._model_group = as_model_group(given["model_group"])
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
@@ -80,7 +81,7 @@ class Optimizer(Answering):
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
-        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
+        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere", "_reproducible")}
         self._put_names_in_step()
         return {**super().__getstate__(), **own}
 
@@ -310,7 +311,7 @@ class Optimizer(Answering):
                 _state.ready(self.state[p], p, plan, due.want, where)
                 if differentiable:
                     _state.apart(self.state[p])
-        prepared_by = partial(prepare, engines_of(self._engine, differentiable))
+        prepared_by = partial(prepare, engines_of(self._engine, differentiable, self._reproducible))
         return Turn(dues, here, plans, self.state, on_device, prepared_by, agreement)
 
     def _remember(self, key: bytes, turn: Turn) -> None:

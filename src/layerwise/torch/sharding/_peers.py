@@ -106,7 +106,7 @@ class Peers:
             if len(places):
                 sums[places] = yield from reduced(axis, sums[places])
         if len(now.model):
-            sums[now.model] = sums[now.model].sum()
+            sums[now.model] = sums[now.model].sum(0)
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         starts = [0]
@@ -119,10 +119,11 @@ class Peers:
             return torch.cat([NOTHING, *found]).to(device)
 
         asked = [(q.job, q.request.__name__, q.dims) for q in requests]  # how many numbers may differ: parts are uneven
+        model = sum(q.request is ModelSum for q in requests)
         return Round(
             list(requests),
             [places(partial(self._adds, axis)) for axis in self._agreement.axes],
-            places(lambda q: q.request is ModelSum),
+            places(lambda q: q.request is ModelSum).view(model, -1 if model else 0),
             hashlib.sha256(f"{self._described} {self._stepper} {asked}".encode()).digest(),
         )
 
@@ -135,5 +136,5 @@ class Round(NamedTuple):
 
     requests: list[TensorRequest]
     places: list[Tensor]  # which of them are added up over each axis
-    model: Tensor  # which make the model's sum
+    model: Tensor  # which make the model's sum: a row for each job
     layout: bytes

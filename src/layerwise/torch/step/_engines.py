@@ -10,6 +10,7 @@ from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insistin
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
 from layerwise.torch.step import _tensors
+from layerwise.torch.step._exact import ReproducibleTensors
 from layerwise.torch.step._namespace import DifferentiableTensors, Tensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
@@ -24,6 +25,7 @@ ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
 KERNELS = {"cpu": COMPILED, "cuda": GPU, "xpu": GPU}
 FUSED = "fused"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
+REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
 
 
 def set_bucket_size(elements: int) -> None:
@@ -34,7 +36,7 @@ def set_bucket_size(elements: int) -> None:
     compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
-    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
+    RULE.bucket_size = REPRODUCIBLE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
 
 
 def engine_name(fused: Any) -> str | None:
@@ -55,8 +57,10 @@ def check_fused(name: str, device: str) -> None:
     raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which takes what there is.")
 
 
-def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
+def engines_of(name: str | None, differentiable: bool, reproducible: bool = False) -> tuple[Engine, ...]:
     """Return the engines that may step, in order of preference, where `fused` asks for those of this name."""
     if differentiable:
         return (DIFFERENTIABLE,)
+    if reproducible:
+        return (REPRODUCIBLE,)
     return insisting([row for row in ENGINES if row.name != "rule"]) if name == FUSED else choose(name, ENGINES)
