@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.drive.digits import total_of
 from layerwise.drive.requests import (
     Answer,
     Dims,
@@ -182,7 +181,7 @@ def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
 def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
     if partial.request is ModelSum and partial.exact is not None:
-        return total_of(xp, totals[0], partial.exact)
+        return xp.total(totals[0], partial.exact)
     if partial.request is ModelSum and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drive.digits import Exact, total_of
+from layerwise.drive.digits import Exact
 from layerwise.drive.digits import added as digits_added
 from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares, Sum
 from layerwise.rules.parts import square
@@ -107,7 +107,7 @@ def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:
 def answer_of(xp: Any, run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request whose total over all slices this is."""
     if partial.exact is not None:
-        total = total_of(xp, total, partial.exact)
+        total = xp.total(total, partial.exact)
     return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
 
 

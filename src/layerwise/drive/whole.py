@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from layerwise.drive.digits import total_of
 from layerwise.drive.requests import Answer, PartialSum, Run, added, answer_of, beside, next_requests, partial_sums
 from layerwise.rules.asks import Array, Asking, ModelSum
 
@@ -35,7 +34,7 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
         return None
     first = parts[0]
     total = added(xp, [beside(xp, part.sum, first.sum) for part in parts], first.exact)
-    return total if first.exact is None else xp.reshape(total_of(xp, total, first.exact), ())
+    return total if first.exact is None else xp.reshape(xp.total(total, first.exact), ())
 
 
 def _to_model_sum(xp: Any, run: Run) -> list[PartialSum]:

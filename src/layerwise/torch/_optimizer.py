@@ -42,6 +42,16 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
+def _check_reproducible(given: Mapping[str, Any]) -> None:
+    ways_out = {
+        "fused": "Kernels add up in an order of their own.",
+        "differentiable": "Autograd does not follow exact sums.",
+    }
+    for name, way_out in ways_out.items():
+        if given["reproducible"] and given[name] is True:
+            raise ContradictionError(sentence(name, "off when reproducible=True", True, way_out))
+
+
 class Optimizer(Answering):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
@@ -70,6 +80,7 @@ class Optimizer(Answering):
         if given["fused"] is True and given["differentiable"]:
             allowed = "None or False when differentiable=True"
             raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
+        _check_reproducible(given)
         super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])

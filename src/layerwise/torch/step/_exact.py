@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive.digits import OF_SQUARES, PLAIN, WIDE, WIDTH, Exact, Window, carried
+from layerwise.drive.digits import OF_SQUARES, PLAIN, WIDE, WIDTH, Exact, Window, carried, total_of
+from layerwise.engines import compiled
 from layerwise.torch.step._namespace import PURE, Tensors
 
 BLOCK = 1 << 12  # so many digits of 2^40 can be added up exactly
@@ -41,6 +42,9 @@ def digits(terms: Tensor, dims: tuple[int, ...], squares: bool, model: bool) -> 
 def _of_lines(lines: Tensor, squares: bool, window: Window) -> Tensor:
     """Return the digits of each line of a matrix."""
     count, length = lines.shape
+    on_cpu = lines.device.type == "cpu"
+    if on_cpu and (by_extension := compiled.digits(lines.contiguous().numpy(), squares, window)) is not None:
+        return torch.from_numpy(by_extension).T
     wide = max(1, min(length, AT_ONCE))
     high = max(1, AT_ONCE // wide)
     found = lines.new_zeros(window.digits, count, dtype=torch.float64)
@@ -49,7 +53,7 @@ def _of_lines(lines: Tensor, squares: bool, window: Window) -> Tensor:
             some = lines[row : row + high, column : column + wide].to(torch.float64, copy=True)
             if squares:
                 some.mul_(some)
-            found[:, row : row + high] += _folded(_of_blocks(_blocks(some), window))
+            found[:, row : row + high] += _folded(_of_blocks(_blocks(some), window, on_cpu))
         if length > wide:
             found[:, row : row + high] = carried(torch, found[:, row : row + high])
     return found
@@ -69,24 +73,25 @@ def _folded(blocks: Tensor) -> Tensor:
     return found
 
 
-def _of_blocks(x: Tensor, window: Window) -> Tensor:
+def _of_blocks(x: Tensor, window: Window, looks: bool) -> Tensor:
     """Return the digits of each block: integers of at most 2^52. The numbers are used up."""
     found = x.new_zeros(window.digits, *x.shape[:-1])
-    for k in _places(x, found, window):
-        x -= (rounded := (x + 1.5 * 2.0 ** (WIDTH * k + 52)) - 1.5 * 2.0 ** (WIDTH * k + 52))
-        found[k - window.low] = rounded.sum(-1) * 2.0 ** -(WIDTH * k // 2) * 2.0 ** (WIDTH * k // 2 - WIDTH * k)
+    for k in _places(x, found, window, looks):
+        shift, half = 1.5 * 2.0 ** (WIDTH * k + 52), WIDTH * k // 2
+        rounded = (x + shift) - shift
+        x -= rounded
+        found[k - window.low] = rounded.sum(-1) * 2.0**-half * 2.0 ** (half - WIDTH * k)
     return found
 
 
-def _places(x: Tensor, found: Tensor, window: Window) -> Iterator[int]:
-    """Yield the places of the digits to be taken off, the highest first: on a device all, elsewhere those needed."""
+def _places(x: Tensor, found: Tensor, window: Window, looks: bool) -> Iterator[int]:
+    """Yield the places of the digits to be taken off, the highest first: all, or those that a look shows to be due."""
     last = window.low + window.digits - 1
-    if x.device.type != "cpu":
+    if not (looks and _largest(x) < MOST):
         _set_aside(x, found, last)
+    if not looks:  # on a device, which would have to be waited for
         yield from range(last, window.low - 1, -1)
         return
-    if not _largest(x) < MOST:
-        _set_aside(x, found, last)
     while largest := _largest(x):
         yield min(floor((frexp(largest)[1] - 1) / WIDTH), last)
 
@@ -100,6 +105,16 @@ def _set_aside(x: Tensor, found: Tensor, last: int) -> None:
     fine = x.abs() < MOST
     found[-1] += torch.where(fine, 0.0, x).sum(-1) * 2.0 ** (-WIDTH * last)
     x.copy_(torch.where(fine, x, 0.0))
+
+
+def total(digits: Tensor, exact: Exact) -> Tensor:
+    """Return the number that the digits make."""
+    if digits.device.type == "cpu":
+        columns = digits.reshape(len(digits), -1).contiguous().numpy()
+        if (found := compiled.totals(columns, exact.window)) is not None:
+            return torch.from_numpy(found).reshape(digits.shape[1:]).to(exact.dtype)
+    made: Tensor = total_of(torch, digits, exact)
+    return made
 
 
 def sqrt(x: Tensor) -> Tensor:
@@ -118,7 +133,7 @@ def unsummed(x: Tensor, axis: Any, keepdims: bool = True) -> Tensor:
 
 
 def add_scaled(x: Any, a: Any, y: Tensor) -> Any:
-    """Return x + a·y, rounded twice: PyTorch rounds once or twice, as the place in memory has it."""
+    """Return x + a·y, rounded twice: a fused operation may round once in the body of a loop and twice at its end."""
     return y * a + x
 
 
@@ -141,8 +156,8 @@ OWN = {
     "add_scaled": add_scaled,
     "mix": mixed,
     "digits": digits,
+    "total": total,
     "round": torch.round,
-    "floor": torch.floor,
 }
 EXACT = {key: x for key, x in PURE.items() if key not in ("squares", "as_number")} | OWN
 
