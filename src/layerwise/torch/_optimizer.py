@@ -27,7 +27,7 @@ from layerwise.torch.sharding._agreement import Agreement, Skipped
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
-from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
+from layerwise.torch.step._engines import check_device, engine_name, engines_of
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step, plan_of
@@ -42,16 +42,6 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-def _check_reproducible(given: Mapping[str, Any]) -> None:
-    ways_out = {
-        "fused": "Kernels add up in an order of their own.",
-        "differentiable": "Autograd does not follow exact sums.",
-    }
-    for name, way_out in ways_out.items():
-        if given["reproducible"] and given[name] is True:
-            raise ContradictionError(sentence(name, "off when reproducible=True", True, way_out))
-
-
 class Optimizer(Answering):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
@@ -64,8 +54,7 @@ class Optimizer(Answering):
         self._groups = Groups(self._kinds(given), given["differentiable"])
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engine = engine_name(given["fused"])
-        self._reproducible = checks.FLAG("reproducible", given["reproducible"], "Pass True or False.")
+        self._engine = engine_name(given["fused"], given["reproducible"], given["differentiable"])
         self._model_group = as_model_group(given["model_group"])
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
@@ -77,10 +66,6 @@ class Optimizer(Answering):
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
         self._skipped: int | Tensor = 0
         self._groups.check_given()
-        if given["fused"] is True and given["differentiable"]:
-            allowed = "None or False when differentiable=True"
-            raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
-        _check_reproducible(given)
         super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, [name for _, name in self._members()])
@@ -92,7 +77,7 @@ class Optimizer(Answering):
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
         own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
-        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere", "_reproducible")}
+        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
         self._put_names_in_step()
         return {**super().__getstate__(), **own}
 
@@ -140,8 +125,7 @@ class Optimizer(Answering):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             self._groups.check_fits(group, _tensors.computing(p.dtype))
-            if self._engine == FUSED:
-                check_fused(name, p.device.type)
+            check_device(self._engine, name, p.device.type)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
@@ -322,7 +306,7 @@ class Optimizer(Answering):
                 _state.ready(self.state[p], p, plan, due.want, where)
                 if differentiable:
                     _state.apart(self.state[p])
-        prepared_by = partial(prepare, engines_of(self._engine, differentiable, self._reproducible))
+        prepared_by = partial(prepare, engines_of(self._engine, differentiable))
         return Turn(dues, here, plans, self.state, on_device, prepared_by, agreement)
 
     def _remember(self, key: bytes, turn: Turn) -> None:

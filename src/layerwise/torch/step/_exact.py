@@ -80,7 +80,7 @@ def _of_blocks(x: Tensor, window: Window, looks: bool) -> Tensor:
         shift, half = 1.5 * 2.0 ** (WIDTH * k + 52), WIDTH * k // 2
         rounded = (x + shift) - shift
         x -= rounded
-        found[k - window.low] = rounded.sum(-1) * 2.0**-half * 2.0 ** (half - WIDTH * k)
+        found[k - window.low] += rounded.sum(-1) * 2.0**-half * 2.0 ** (half - WIDTH * k)
     return found
 
 
