@@ -489,8 +489,10 @@ NB_MODULE(_native, m) {
   m.def("counts", &counts, nb::arg("tensors"),
         "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
   m.def("add_digits", &add_digits, nb::arg("lines"), nb::arg("squares"), nb::arg("low"), nb::arg("digits"),
+        nb::sig("def add_digits(lines: object, squares: bool, low: int, digits: object) -> None"),
         "Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).");
   m.def("totals", &totals, nb::arg("digits"), nb::arg("low"), nb::arg("totals"),
+        nb::sig("def totals(digits: object, low: int, totals: object) -> None"),
         "Write the number that each column of digits makes.");
   m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
   nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")

@@ -1,7 +1,6 @@
 """Compiled part of layerwise."""
 
 import enum
-from typing import Annotated
 
 import numpy
 from numpy.typing import NDArray
@@ -68,21 +67,12 @@ def counts(tensors: list[object]) -> list[int] | None:
     Return the number that each of these tensors of int64 holds, or None if one is of another kind.
     """
 
-def add_digits(
-    lines: Annotated[NDArray, dict(shape=(None, None), order="C", device="cpu", writable=False)],
-    squares: bool,
-    low: int,
-    digits: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order="C", device="cpu")],
-) -> None:
+def add_digits(lines: object, squares: bool, low: int, digits: object) -> None:
     """
     Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).
     """
 
-def totals(
-    digits: Annotated[NDArray[numpy.float64], dict(shape=(None, None), order="C", device="cpu")],
-    low: int,
-    totals: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu")],
-) -> None:
+def totals(digits: object, low: int, totals: object) -> None:
     """Write the number that each column of digits makes."""
 
 def count(tensors: list[object]) -> bool:

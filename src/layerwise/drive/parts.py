@@ -30,7 +30,8 @@ class TensorRequest(NamedTuple):
     job: int
     request: type[Request]
     dims: Dims
-    length: int  # how many numbers its total has
+    length: int  # how many numbers its total has, with all their digits
+    digits: int = 1  # of each number, where sums are exact: the first of all, then the second
 
 
 class Others(Protocol):
@@ -151,7 +152,8 @@ def _on_their_way(
         for k, one in enumerate(sums):
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
-                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row)), row))
+                digits = 1 if one.exact is None else one.exact.window.digits
+                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), digits), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
     lengths = [rows[i][0].length for i in order]
