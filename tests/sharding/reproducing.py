@@ -49,13 +49,14 @@ def alone(front: Any, options: Mapping[str, Any]) -> Any:
     return everything(opt, params)["weights"]
 
 
-def disagreeing(front: Any, layout: str, model_group: bool = False) -> None:
-    """A step of which rank 0 alone wants the same bits everywhere."""
+def disagreeing(front: Any, layout: str, fused: bool | None, model_group: bool) -> None:
+    """A step of which rank 0 alone wants the same bits everywhere, while others are stepped by some engine."""
     model = nn.Linear(3, 4)
     if not model_group:
         [model] = runs.sharded(layout, [runs.Irregular(0, torch.float32)])
-    more = {"model_group": dist.group.WORLD} if model_group else {}
-    opt = front(model.parameters(), lr=0.1, max_grad_norm=1.0, reproducible=dist.get_rank() == 0, **more)
+    more: dict[str, Any] = {"model_group": dist.group.WORLD} if model_group else {}
+    more |= {"reproducible": True} if dist.get_rank() == 0 else {"fused": fused}
+    opt = front(model.parameters(), lr=0.1, max_grad_norm=1.0, **more)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     opt.step()

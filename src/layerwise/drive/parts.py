@@ -82,7 +82,8 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
     answered when no rule of its bucket has a request left. While sums of a bucket are on their way, the next ones
     are measured as long as all that wait have at most `room` elements.
     """
-    others.announce(f"the rule, {[sum(len(run.jobs) for run in bucket.runs) for bucket in buckets]} at a time")
+    stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
+    others.announce(f"{stepper}, {[sum(len(run.jobs) for run in bucket.runs) for bucket in buckets]} at a time")
     everything = [run for bucket in buckets for run in bucket.runs]
     model_sums = _model_sums(xp, {run.jobs: run for run in everything if run.together}, others)
     results: list[list[Any]] = [[] for _ in buckets]
