@@ -23,6 +23,7 @@ from sharding import checkpoints, reproducing, runs, storing
 fronts = pytest.mark.parametrize("front", FRONTS)
 each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 CLIPPED = ["hybrid", "several meshes"]
+LONG = 300.0  # seconds for a hundred steps
 NUMBERS = [f"fsdp on {n}" for n in (1, 2, 3, 4)]
 
 
@@ -83,9 +84,9 @@ def test_ordinary_sums_differ(ranks, front):
 @fronts
 @pytest.mark.thinned(1, 2)
 def test_a_hundred_steps(ranks, front, layout):
-    options = {**EXACTLY, "max_grad_value": 1.5}
-    [wanted] = ranks.run(1, reproducing.many, front, None, torch.float32, options)
-    for one in shared_stats(ranks.run(LAYOUTS[layout][0], reproducing.many, front, layout, torch.float32, options)):
+    options, world = {**EXACTLY, "max_grad_value": 1.5}, LAYOUTS[layout][0]
+    [wanted] = ranks.run(1, reproducing.many, front, None, torch.float32, options, timeout=LONG)
+    for one in ranks.run(world, reproducing.many, front, layout, torch.float32, options, timeout=LONG):
         assert not other_bits(one["weights"], wanted["weights"])
         assert not other_bits(one["state"], wanted["state"])
 
