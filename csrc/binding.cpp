@@ -414,6 +414,32 @@ bool use_torch(nb::typed<nb::tuple, size_t, size_t, size_t> addresses, nb::handl
   return use_torch_functions(found, plain.ptr(), negated.ptr());
 }
 
+using Lines = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Digits = nb::ndarray<double, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void add_digits(const Lines& lines, bool squares, int low, const Digits& digits) {
+  const bool wide = lines.dtype() == nb::dtype<double>();
+  if (!wide && lines.dtype() != nb::dtype<float>()) throw nb::value_error("lines are of float32 or float64");
+  if (digits.shape(0) != lines.shape(0)) throw nb::value_error("every line has digits of its own");
+  const char* from = static_cast<const char*>(lines.data());
+  const int64_t n = int64_t(lines.shape(1)), length = n * (wide ? 8 : 4);
+  const Window window{low, int(digits.shape(1))};
+  const auto add = kernels().narrow->digits;
+  nb::gil_scoped_release others;
+  for (size_t i = 0; i < lines.shape(0); i++)
+    add(from + int64_t(i) * length, wide, squares, n, digits.data() + int64_t(i) * window.digits, window);
+}
+
+void totals(const Digits& digits, int low, const nb::ndarray<double, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>& to) {
+  const Window window{low, int(digits.shape(0))};
+  std::vector<double> one(digits.shape(0));
+  if (to.shape(0) != digits.shape(1)) throw nb::value_error("a number for each column");
+  for (size_t i = 0; i < to.shape(0); i++) {
+    for (size_t k = 0; k < one.size(); k++) one[k] = digits.data()[k * to.shape(0) + i];
+    to.data()[i] = total_of(one.data(), window);
+  }
+}
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
   for (const Kernels* k : available_kernels()) found.emplace_back(k->name);
@@ -462,6 +488,12 @@ NB_MODULE(_native, m) {
         "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
         "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
+  m.def("add_digits", &add_digits, nb::arg("lines"), nb::arg("squares"), nb::arg("low"), nb::arg("digits"),
+        nb::sig("def add_digits(lines: object, squares: bool, low: int, digits: object) -> None"),
+        "Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).");
+  m.def("totals", &totals, nb::arg("digits"), nb::arg("low"), nb::arg("totals"),
+        nb::sig("def totals(digits: object, low: int, totals: object) -> None"),
+        "Write the number that each column of digits makes.");
   m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
   nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")
       .def("__init__", [](Watch* self, Objects params, Objects grads, Dict states) {

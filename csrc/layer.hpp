@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "digits.hpp"
+
 namespace layerwise {
 
 inline constexpr double NO_BOUND = __builtin_inf();
@@ -144,6 +146,8 @@ struct Passes {
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
+  // Adds n numbers, of float64 or float32, or their squares to digits.
+  void (*digits)(const void* x, bool wide, bool squares, int64_t n, double* digits, Window window);
   const Passes *programs, *factored;  // in the order of the programs; the latter for a second moment by rows and columns
 };
 

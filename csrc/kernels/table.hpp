@@ -15,6 +15,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "../digits.hpp"
 #include "../layer.hpp"
 
 namespace layerwise {
@@ -26,6 +27,7 @@ namespace {
 #include "formats.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"
+#include "digits.hpp"
 #include "passes.hpp"
 #include "adafactor.hpp"
 
@@ -83,6 +85,6 @@ constexpr Passes factored_passes[] = {LAYERWISE_PROGRAMS(LAYERWISE_FACTORED_PASS
 }  // namespace
 
 extern const Functions LAYERWISE_TABLE;
-const Functions LAYERWISE_TABLE = {square, passes, factored_passes};
+const Functions LAYERWISE_TABLE = {square, add_to_digits, passes, factored_passes};
 
 }  // namespace layerwise

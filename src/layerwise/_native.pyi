@@ -67,6 +67,14 @@ def counts(tensors: list[object]) -> list[int] | None:
     Return the number that each of these tensors of int64 holds, or None if one is of another kind.
     """
 
+def add_digits(lines: object, squares: bool, low: int, digits: object) -> None:
+    """
+    Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).
+    """
+
+def totals(digits: object, low: int, totals: object) -> None:
+    """Write the number that each column of digits makes."""
+
 def count(tensors: list[object]) -> bool:
     """
     Add one to each of these counts; return False, with nothing done, if one is of another kind.

@@ -69,6 +69,12 @@ TORCH = (
         "None",
         "Processes that have other tensors of the same model, as in a pipeline; they clip and skip together.",
     ),
+    Argument(
+        "reproducible",
+        "bool",
+        "False",
+        "Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by exact sums.",
+    ),
     Argument("differentiable", "bool", "False", "Let autograd differentiate through the step, as in torch.optim."),
     Argument("capturable", "bool", "False", "Allow the step to be captured in a CUDA graph, as in torch.optim."),
     Argument(

@@ -16,6 +16,7 @@ from layerwise.drive.requests import (
     answer_of,
     next_requests,
     partial_sums,
+    sum_in_digits,
     sum_of_squares,
 )
 from layerwise.rules.asks import Array, ModelSum
@@ -29,7 +30,8 @@ class TensorRequest(NamedTuple):
     job: int
     request: type[Request]
     dims: Dims
-    length: int  # how many numbers its total has
+    length: int  # how many numbers its total has, with all their digits
+    digits: int = 1  # of each number, where sums are exact: the first of all, then the second
     once: Dims = ()  # along these, parts have the same numbers, which count once
 
 
@@ -81,7 +83,8 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
     answered when no rule of its bucket has a request left. While sums of a bucket are on their way, the next ones
     are measured as long as all that wait have at most `room` elements.
     """
-    others.announce("the rule", [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
+    stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
+    others.announce(stepper, [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
     everything = [run for bucket in buckets for run in bucket.runs]
     model_sums = _model_sums(xp, {run.jobs: run for run in everything if run.together}, others)
     results: list[list[Any]] = [[] for _ in buckets]
@@ -127,6 +130,8 @@ def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
         dims = tuple(range(len(run.shape) - 1))
+        if hasattr(xp, "digits"):
+            return (sum_in_digits(xp, requests[0], dims),)
         return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
     return partial_sums(xp, run, requests)
 
@@ -149,7 +154,8 @@ def _on_their_way(
         for k, one in enumerate(sums):
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
-                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
+                digits = 1 if one.exact is None else one.exact.window.digits
+                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), digits, one.once), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
     lengths = [rows[i][0].length for i in order]
@@ -178,9 +184,11 @@ def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
 
 def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
+    if partial.request is ModelSum and partial.exact is not None:
+        return xp.total(totals[0], partial.exact)
     if partial.request is ModelSum and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):
-        return answer_of(run, partial, totals[0].item())
+        return answer_of(xp, run, partial, totals[0].item())
     total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
-    return answer_of(run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))
+    return answer_of(xp, run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))

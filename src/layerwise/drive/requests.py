@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from layerwise.drive.digits import Exact
+from layerwise.drive.digits import added as digits_added
 from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares, Sum
 from layerwise.rules.parts import square
 
@@ -34,6 +36,7 @@ class PartialSum(NamedTuple):
     request: type[Request]
     dims: Dims
     sum: Array
+    exact: Exact | None = None  # where the sum is in digits, along a first dimension: how they make a number
     once: Dims = ()
 
 
@@ -69,13 +72,24 @@ def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
 
 def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...]:
     """Sum the terms of a slice's requests."""
-    found = []
-    for request in requests:
-        dims = dims_of(request, len(run.shape), run.block_dims)
-        here = partial_sum(xp, request, dims)
-        number = _number(xp, here) if len(dims) == len(run.shape) else here
-        found.append(PartialSum(type(request), dims, number, once_of(request)))
-    return tuple(found)
+    return tuple(_partial_sum(xp, run, request) for request in requests)
+
+
+def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
+    dims = dims_of(request, len(run.shape), run.block_dims)
+    if hasattr(xp, "digits"):
+        return sum_in_digits(xp, request, dims)
+    here = partial_sum(xp, request, dims)
+    number = _number(xp, here) if len(dims) == len(run.shape) else here
+    return PartialSum(type(request), dims, number, once=once_of(request))
+
+
+def sum_in_digits(xp: Any, request: Request, dims: Dims) -> PartialSum:
+    """Sum the terms of a request that are here exactly, in a library's digits."""
+    model = isinstance(request, ModelSum)
+    digits, exact = xp.digits(request.terms, dims, not isinstance(request, PLAIN), model)
+    total = xp.reshape(digits, (exact.window.digits, -1)) if model else digits
+    return PartialSum(type(request), dims, total, exact, once_of(request))
 
 
 def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
@@ -93,13 +107,15 @@ def _number(xp: Any, x: Array) -> Scalar:
     return xp.as_number(x) if hasattr(xp, "as_number") else x
 
 
-def added(terms: Sequence[Array]) -> Array:
-    """Add up arrays of one shape."""
-    return sum(terms[1:], terms[0])
+def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:
+    """Add up partial sums of one shape."""
+    return sum(terms[1:], terms[0]) if exact is None else digits_added(xp, terms)
 
 
-def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
+def answer_of(xp: Any, run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request whose total over all slices this is."""
+    if partial.exact is not None:
+        total = xp.total(total, partial.exact)
     return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
 
 

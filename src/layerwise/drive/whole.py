@@ -21,22 +21,30 @@ def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     Only a sum over the whole model makes tensors wait for one another, and they wait holding a prepared gradient
     and nothing more; so what is in memory besides is the work on one tensor.
     """
-    terms = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
-    parts = [part for each in terms.values() for part in each]
-    model_sum = added([beside(xp, part, parts[0]) for part in parts]) if parts else None
+    parts = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
+    model_sum = _model_sum(xp, [part for each in parts.values() for part in each])
     for run in runs:
-        own = (beside(xp, model_sum, terms[id(run)][0]),) if run.together else None
+        own = (beside(xp, model_sum, parts[id(run)][0].sum),) if run.together else None
         yield _to_the_end(xp, run, [own] * len(run.rules))
 
 
-def _to_model_sum(xp: Any, run: Run) -> list[Array]:
-    """Take the slices of a tensor to where they request the model's sum, and return their terms of it."""
+def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
+    """Return the sum over the model, given the partial sums of all slices of all tensors."""
+    if not parts:
+        return None
+    first = parts[0]
+    total = added(xp, [beside(xp, part.sum, first.sum) for part in parts], first.exact)
+    return total if first.exact is None else xp.reshape(xp.total(total, first.exact), ())
+
+
+def _to_model_sum(xp: Any, run: Run) -> list[PartialSum]:
+    """Take the slices of a tensor to where they request the model's sum, and return their partial sums of it."""
     answers: Sequence[Answer | None] = [None] * len(run.rules)
     while True:
         slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
         if slices[0][0].request is ModelSum:
-            return [sums[0].sum for sums in slices]
-        answers = _answers(run, slices)
+            return [sums[0] for sums in slices]
+        answers = _answers(xp, run, slices)
 
 
 def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[Any, ...]:
@@ -44,7 +52,7 @@ def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[An
         slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
         if isinstance(slices[0], Done):
             return tuple(done.value for done in slices)
-        answers = _answers(run, slices)
+        answers = _answers(xp, run, slices)
 
 
 def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[PartialSum, ...] | Done:
@@ -56,15 +64,15 @@ def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tup
     return partial_sums(xp, run, requests)
 
 
-def _answers(run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> list[Answer]:
+def _answers(xp: Any, run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> list[Answer]:
     """Return each slice's answers, one for each of its requests."""
-    requests = [_answers_to_one(run, partials) for partials in zip(*slices, strict=True)]
+    requests = [_answers_to_one(xp, run, partials) for partials in zip(*slices, strict=True)]
     return list(zip(*requests, strict=True)) if requests else [()] * len(slices)
 
 
-def _answers_to_one(run: Run, partials: Sequence[PartialSum]) -> list[Array]:
+def _answers_to_one(xp: Any, run: Run, partials: Sequence[PartialSum]) -> list[Array]:
     """Return the answers to one request: made of the total of all slices, where it runs along the cut dimension."""
     totals = [partial.sum for partial in partials]
     if run.cut in partials[0].dims:
-        totals = [added(totals)] * len(totals)
-    return [answer_of(run, partials[0], total) for total in totals]
+        totals = [added(xp, totals, partials[0].exact)] * len(totals)
+    return [answer_of(xp, run, partials[0], total) for total in totals]

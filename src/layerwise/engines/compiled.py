@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.drive import Others
+from layerwise.drive.digits import Window
 from layerwise.engines import Candidate, Changed, Given, Job, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import clips, missing, numbers, program_for
@@ -110,6 +111,24 @@ def counts(steps: list[Any]) -> list[int] | None:
 def count(steps: list[Any]) -> bool:
     """Add one to each of them, and return whether that could be done."""
     return _native is not None and bool(_native.count(steps))
+
+
+def digits(lines: Any, squares: bool, window: Window) -> Any:
+    """Return the digits of each line's exact sum, or of its squares', or None without the extension."""
+    if _native is None:
+        return None
+    found = np.zeros((len(lines), window.digits))
+    _native.add_digits(lines, squares, window.low, found)
+    return found
+
+
+def totals(digits: Any, window: Window) -> Any:
+    """Return the number that each column of digits makes, or None without the extension."""
+    if _native is None:
+        return None
+    found = np.empty(digits.shape[1])
+    _native.totals(digits, window.low, found)
+    return found
 
 
 class Measured(Mapping[str, Any]):

@@ -51,7 +51,7 @@ class Rounds:
         job = self._jobs[i]
         request = self._request(job, what, total)
         dims = dims_of(request, len(job.p.shape), job.block_dims)
-        return TensorRequest(i, type(request), dims, length, once_of(request))
+        return TensorRequest(i, type(request), dims, length, once=once_of(request))
 
     def _request(self, job: Job, what: Any, total: int) -> Request:
         """Return the rule's request for these sums."""

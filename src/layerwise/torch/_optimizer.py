@@ -28,7 +28,7 @@ from layerwise.torch.sharding._agreement import Agreement, Skipped
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
-from layerwise.torch.step._engines import FUSED, check_fused, engine_name, engines_of
+from layerwise.torch.step._engines import check_device, engine_name, engines_of
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step
@@ -56,7 +56,7 @@ class Optimizer(Answering):
         self._groups = Groups(self._kinds(given), given["differentiable"])
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engine = engine_name(given["fused"])
+        self._engine = engine_name(given["fused"], given["reproducible"], given["differentiable"])
         self._model_group = as_model_group(given["model_group"])
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._forget_plans()
@@ -68,9 +68,6 @@ class Optimizer(Answering):
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
         self._skipped: int | Tensor = 0
         self._groups.check_given()
-        if given["fused"] is True and given["differentiable"]:
-            allowed = "None or False when differentiable=True"
-            raise ContradictionError(sentence("fused", allowed, True, "Kernels are not differentiated through."))
         super().__init__(params, dict(self._groups.kinds.defaults))
         if self._model_group is None:  # else what a pattern means may be elsewhere
             check_matched("blocks", self._by_name.patterns, self._names_of_tensors())
@@ -132,8 +129,7 @@ class Optimizer(Answering):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             self._groups.check_fits(group, _tensors.computing(p.dtype))
-            if self._engine == FUSED:
-                check_fused(name, p.device.type)
+            check_device(self._engine, name, p.device.type)
         if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")

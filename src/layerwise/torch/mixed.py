@@ -50,6 +50,8 @@ class Mixed(ByGroupOptimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -72,6 +74,7 @@ class Mixed(ByGroupOptimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,

@@ -102,6 +102,8 @@ class Adafactor(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -146,6 +148,7 @@ class Adafactor(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -183,6 +186,8 @@ class AdamMini(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -212,6 +217,7 @@ class AdamMini(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -252,6 +258,8 @@ class AdamW(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -284,6 +292,7 @@ class AdamW(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -326,6 +335,8 @@ class Came(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -359,6 +370,7 @@ class Came(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -415,6 +427,8 @@ class Lamb(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -457,6 +471,7 @@ class Lamb(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -497,6 +512,8 @@ class Lans(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -529,6 +546,7 @@ class Lans(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -580,6 +598,8 @@ class Lars(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -620,6 +640,7 @@ class Lars(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -664,6 +685,8 @@ class NovoGrad(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -699,6 +722,7 @@ class NovoGrad(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -741,6 +765,8 @@ class ScaleSGD(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -773,6 +799,7 @@ class ScaleSGD(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -812,6 +839,8 @@ class SGD(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -843,6 +872,7 @@ class SGD(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -883,6 +913,8 @@ class SinkGD(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -914,6 +946,7 @@ class SinkGD(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
@@ -954,6 +987,8 @@ class StableAdamW(Optimizer):
         skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
         model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
             together.
+        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
+            exact sums.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
@@ -985,6 +1020,7 @@ class StableAdamW(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,

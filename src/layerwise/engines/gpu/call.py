@@ -148,7 +148,7 @@ class Call:
     def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
         of = self.tables.jobs[job]
         dims = dims_of(request, of.p.ndim, of.block_dims)
-        return TensorRequest(job, type(request), dims, length, once_of(request))
+        return TensorRequest(job, type(request), dims, length, once=once_of(request))
 
     def each_layer(self, job: int, request: Any) -> TensorRequest:
         return self.tensor_request(job, request, self.tables.layers.count(job))

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from layerwise.drive.digits import WIDE
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding import _on_device
 from layerwise.torch.sharding._cuts import Axis, Cut, axes_of
@@ -170,7 +171,7 @@ class Agreement:
                 sums = sums if len(sums) else sums.to(self._verdicts.device)  # a rule that asks nothing is nowhere
                 yield from self._reach_on_device(prints, report.skip, self._verdicts, sums, places)
                 if len(model):
-                    sums[model] = sums[model].sum()
+                    sums[model] = sums[model].sum(0)
                 return
         mine = sums.clone()
         outcome = yield from self._exchange(report, sums, places if known else None)
@@ -248,12 +249,17 @@ class Agreement:
 
     def _of_model(self, outcome: Outcome, sums: Tensor, places: Tensor) -> Outcome:
         """Complete the sum over the model, and add the reports of the processes with other tensors of it."""
-        total = sums[places].sum()
+        total = sums[places].sum(0) if len(places) else sums.new_zeros(0)
         if self._model is not None and not outcome.parted:
-            report = [float(outcome.skip), float(bool(outcome.problem)), total.item()]
-            found = all_reduced(self._model, torch.tensor(report, dtype=torch.float64), self._patience)
-            skip, problem, total = found
-            outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem else ""))
+            # As long whatever is sent, so that processes with other settings find that out: a number, or its digits.
+            forms = [float(len(total) == 1), float(len(total) > 1)]
+            report = [float(outcome.skip), float(bool(outcome.problem)), *forms, *total.tolist()]
+            sent = torch.zeros(4 + WIDE.digits, dtype=torch.float64)
+            sent[: len(report)] = torch.tensor(report, dtype=torch.float64)
+            found = all_reduced(self._model, sent, self._patience)
+            skip, problem, plain, digits = found[:4].tolist()
+            outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem or (plain and digits) else ""))
+            total = found[4 : 4 + len(total)]
         if len(places):
             sums[places] = total.to(sums)
         return outcome

@@ -109,7 +109,7 @@ class Peers:
             if len(places):
                 sums[places] = yield from reduced(axis, sums[places])
         if len(now.model):
-            sums[now.model] = sums[now.model].sum()
+            sums[now.model] = sums[now.model].sum(0)
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         totals = Totals(self._jobs, requests, self._agreement.axes)

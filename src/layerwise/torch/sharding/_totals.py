@@ -63,14 +63,14 @@ class Totals:
         others = shared(held.spread, held.piece, q.dims, q.once)
         touched = [cells.of(one.box) for one, _, _ in each]
         known = np.unique(np.concatenate([others, *touched]))
-        own = self._numbered(q, len(known))
-        for (one, _, at), some in zip(each, touched, strict=True):
-            self._into[at : at + len(some)] = own[np.searchsorted(known, some)]
+        own = self._numbered(q, len(known) * q.digits).reshape(q.digits, len(known))
+        for (one, request, at), some in zip(each, touched, strict=True):
+            self._into[at : at + request.length] = own[:, np.searchsorted(known, some)].ravel()
             if not cells.counts(one.box):
-                self._again.append(np.arange(at, at + len(some)))
+                self._again.append(np.arange(at, at + request.length))
         for axis, places in zip(self._axes, self._places, strict=True):
             if any(other == axis for other, _ in held.axes):
-                places.append(own[np.searchsorted(known, others)])
+                places.append(own[:, np.searchsorted(known, others)].ravel())
 
     def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
         """Return so many new numbers."""
@@ -93,7 +93,9 @@ class Totals:
         alike = self._length == len(self._into) and bool((self._into == np.arange(self._length)).all())
         into = None if alike and not self._again else there([self._into])
         places = [there(one) for one in self._places]
-        return Round(self.requests, places, there(self._model), layout, into, there(self._again), self._length)
+        tensors = len(self._model)
+        model = there(self._model).view(tensors, -1 if tensors else 0)
+        return Round(self.requests, places, model, layout, into, there(self._again), self._length)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Round:
 
     requests: list[TensorRequest]
     places: list[Tensor]  # which numbers are added up over each axis
-    model: Tensor  # which make the model's sum
+    model: Tensor  # which make the model's sum: a row for each tensor
     layout: bytes
     into: Tensor | None  # the number that each partial sum is added to; None: each has its own, in their order
     again: Tensor  # partial sums that another box adds

@@ -8,8 +8,9 @@ from typing import Any
 from layerwise import checks
 from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import EngineError
+from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.torch.step import _tensors
+from layerwise.torch.step._exact import ReproducibleTensors
 from layerwise.torch.step._namespace import DifferentiableTensors, Tensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
@@ -22,8 +23,9 @@ GPU = gpu.candidate(RULE)
 COMPILED = compiled.candidate(_tensors.written)
 ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
 KERNELS = {"cpu": COMPILED, "cuda": GPU, "xpu": GPU}
-FUSED = "fused"
+FUSED, EXACT = "fused", "reproducible"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
+REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
 
 
 def set_bucket_size(elements: int) -> None:
@@ -34,18 +36,35 @@ def set_bucket_size(elements: int) -> None:
     compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
-    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
+    RULE.bucket_size = REPRODUCIBLE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
 
 
-def engine_name(fused: Any) -> str | None:
-    """Return the name of the engine that `fused` asks for, if there is one."""
+def engine_name(fused: Any, reproducible: Any = False, differentiable: Any = False) -> str | None:
+    """Return the name of the engine that these options ask for, if there is one."""
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
-    name: str | None = {None: None, True: FUSED, False: "rule"}[fused]
+    checks.FLAG("reproducible", reproducible, "Pass True or False.")
+    for option, on, beside, other, why in (
+        ("fused", fused, "differentiable", differentiable, "Kernels are not differentiated through."),
+        ("fused", fused, "reproducible", reproducible, "Kernels add up in an order of their own."),
+        ("differentiable", differentiable, "reproducible", reproducible, "Autograd does not follow exact sums."),
+    ):
+        if on is True and other is True:
+            allowed = "None or False" if option == "fused" else "False"
+            raise ContradictionError(sentence(option, f"{allowed} when {beside}=True", True, why))
+    name: str | None = EXACT if reproducible else {None: None, True: FUSED, False: "rule"}[fused]
     engines_of(name, differentiable=False)
     return name
 
 
-def check_fused(name: str, device: str) -> None:
+def check_device(engine: str | None, name: str, device: str) -> None:
+    """Raise where the engine that is asked for cannot step a parameter on this kind of device."""
+    if engine == FUSED:
+        _check_fused(name, device)
+    if engine == EXACT and device == "mps":
+        raise EngineError(f"reproducible=True adds up in float64, which {device} has not, where {name} lies. Drop it.")
+
+
+def _check_fused(name: str, device: str) -> None:
     """Raise where there are no kernels for a parameter, which `fused=True` insists on."""
     row = KERNELS.get(device)
     interpreted = device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
@@ -56,7 +75,9 @@ def check_fused(name: str, device: str) -> None:
 
 
 def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
-    """Return the engines that may step, in order of preference, where `fused` asks for those of this name."""
+    """Return the engines that may step, in order of preference, where options ask for those of this name."""
     if differentiable:
         return (DIFFERENTIABLE,)
+    if name == EXACT:
+        return (REPRODUCIBLE,)
     return insisting([row for row in ENGINES if row.name != "rule"]) if name == FUSED else choose(name, ENGINES)
