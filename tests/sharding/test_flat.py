@@ -235,3 +235,12 @@ def test_exemptions_follow_the_whole_tensor():
     groups = param_groups(model, no_decay=[1])
     assert [[name for name, _ in group["params"]] for group in groups] == [["weight"], ["bias"]]
     assert "2×3" in str(groups)
+
+
+@pytest.mark.parametrize("layout", ["one flat buffer on 4", "interleaved"])
+@pytest.mark.parametrize("front", [Lamb, Adafactor])
+def test_the_same_bits(ranks, front, layout):
+    """Exact sums do not depend on where a tensor is cut, nor on how many boxes of it a rank has."""
+    options = {"reproducible": True, "max_grad_norm": 0.5}
+    found = shared_stats(ranks.run(FLATS[layout][0], flats.stepped, front, layout, torch.float32, options))
+    same(found[0], alone(front, torch.float32, **options))
