@@ -9,8 +9,10 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from rows import RESULTS
+from scaling import losses
 
 PICTURES = Path(__file__).parent.parent / "docs" / "assets"
 THEMES = {
@@ -18,6 +20,7 @@ THEMES = {
     "dark": {"ink": "#e6edf3", "quiet": "#7d8590", "parts": ("#4c9aff", "#a371f7", "#3d444d")},
 }
 Row = Mapping[str, str]
+WORST = 0.6  # nats above the best of a map, where colours end
 
 
 def latest(table: str, key: str, **only: str) -> dict[str, Row]:
@@ -53,8 +56,42 @@ def memory(figure: Figure, theme: Mapping[str, Any]) -> None:
     axes.set_title("Bytes a parameter", loc="left", color=theme["ink"], fontsize=12, fontweight="bold")
 
 
+def heat(name: str) -> Callable[[Figure, Mapping[str, Any]], None]:
+    """Return what draws a map of scaling.py: a panel for each optimizer, the best losses in frames."""
+
+    def draw_maps(figure: Figure, theme: Mapping[str, Any]) -> None:
+        found = losses(name)
+        for axes, (optimizer, rows) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+            best = min(value for row in rows.values() for value in row.values())
+            _map(axes, rows, best, theme)
+            axes.set_title(optimizer, loc="left", color=theme["ink"], fontsize=12, fontweight="bold")
+            axes.set_xlabel("learning rate", color=theme["ink"], fontsize=10)
+        figure.axes[0].set_ylabel(name, color=theme["ink"], fontsize=10)
+
+    return draw_maps
+
+
+def _map(axes: Any, rows: Mapping[int, Mapping[float, float]], best: float, theme: Mapping[str, Any]) -> None:
+    rates = list(next(iter(rows.values())))
+    worse = [[min(row[lr] - best, WORST) for lr in rates] for row in rows.values()]
+    axes.imshow(worse, cmap="viridis_r", vmin=0, vmax=WORST, aspect="auto")
+    for y, row in enumerate(rows.values()):
+        least = min(row.values())
+        for x, lr in enumerate(rates):
+            ink = "white" if row[lr] - best > WORST / 2 else "black"
+            axes.text(x, y, f"{row[lr]:.2f}" if row[lr] < 100 else "–", ha="center", va="center", color=ink, fontsize=9)
+            if row[lr] == least:
+                axes.add_patch(Rectangle((x - 0.46, y - 0.44), 0.92, 0.88, fill=False, color="#d1242f", linewidth=2))
+    axes.set_xticks(range(len(rates)), [f"{lr:.2g}" for lr in rates])
+    axes.set_yticks(range(len(rows)), [f"{place:,}" for place in rows])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, colors=theme["ink"], labelsize=9)
+
+
 DRAWINGS: Mapping[str, tuple[Callable[[Figure, Mapping[str, Any]], None], tuple[float, float]]] = {
     "memory": (memory, (9.5, 4.2)),
+    "scaling-batch": (heat("batch"), (11, 2.6)),
+    "scaling-width": (heat("width"), (11, 3.0)),
 }
 
 

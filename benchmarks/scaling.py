@@ -2,8 +2,8 @@
 
 The model is the demo's transformer on text. Each optimizer is tuned at the smallest batch and the smallest width by the
 search of tune_demo.py: 36 runs each, over learning rate, warm-up, betas, and weight decay (for AdamH, which has none,
-the learning rate of embeddings, norms and biases beside it), with seeds that the maps do not use. Then the learning rate
-alone moves, by factors of 2 around the tuned one. Everything else stays, the warm-up as a share of the run.
+the learning rate of embeddings, norms and biases beside it), with seeds that the maps do not use. Then the learning
+rate alone moves, by factors of 2 around the tuned one. Everything else stays, the warm-up as a share of the run.
 
 - `batch`: 8 to 128 sequences at width 64, 8,192 sequences in all, as in the demo.
 - `width`: 64 to 512 at a batch of 4, 1,024 sequences in all; tuned at width 64 for that length.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -32,8 +33,8 @@ COLUMNS = ("map", "optimizer", "width", "batch", "lr", "warmup", "options", "see
 SEEDS = (0, 1, 2)
 SHORT = replace(TEXT, examples=1024, epochs=1, small=4)
 TASKS = {"batch": TEXT, "width": SHORT}
-BATCHES, WIDTHS = (8, 32, 128), (64, 128, 256, 512)
-FACTORS = {"batch": [2.0**k for k in range(-1, 5)], "width": [2.0**k for k in range(-4, 2)]}
+PLACES = {"batch": (8, 32, 128), "width": (64, 128, 256, 512)}
+FACTORS = {"batch": [2.0**k for k in range(-3, 3)], "width": [2.0**k for k in range(-4, 2)]}
 
 LINEAR = {"rule": "lamb", "others": "adamw"}  # linear layers, and embeddings, norms and biases
 ADAMH = Contender("AdamH", "scaling.adamh", "Lamb", Tuned(0.02, 100), groups=LINEAR)
@@ -43,6 +44,8 @@ WARMUPS["text", SHORT.small] = (3, 12, 25, 50)
 TUNED: Mapping[tuple[str, str], Tuned] = {  # at the smallest batch and width; those of batches are the demo's
     ("batch", "AdamW"): ADAMW.small,
     ("batch", "LAMB"): LAMB.small,
+    ("batch", "AdamH"): Tuned(0.04, 50, {"betas": (0.9, 0.999), "others_lr": 1.0}),
+    ("width", "AdamW"): Tuned(0.002, 50, {"betas": (0.9, 0.999), "weight_decay": 0.0}),
     ("width", "LAMB"): Tuned(0.02, 3, {"betas": (0.9, 0.95), "weight_decay": 0.01}),
     ("width", "AdamH"): Tuned(0.04, 3, {"betas": (0.9, 0.999), "others_lr": 1.0}),
 }
@@ -91,7 +94,7 @@ class Point(NamedTuple):
 def points(name: str, contenders: Sequence[Contender]) -> Iterator[Point]:
     """Yield the trainings of a map, seed by seed, the cheap ones first."""
     task = TASKS[name]
-    places = [(task.width, b) for b in BATCHES] if name == "batch" else [(w, task.small) for w in WIDTHS]
+    places = [(task.width, x) if name == "batch" else (x, task.small) for x in PLACES[name]]
     for seed in SEEDS:
         for width, batch in places:
             for contender in contenders:
@@ -127,6 +130,40 @@ def fill(name: str, contenders: Sequence[Contender], workers: ProcessPoolExecuto
         print(*point.key, f"{found:.4f}", flush=True)
 
 
+def read(name: str) -> list[dict[str, str]]:
+    """Return the rows of a map."""
+    with FOUND.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["map"] == name]
+
+
+def losses(name: str) -> dict[str, dict[int, dict[float, float]]]:
+    """Return the mean loss over seeds of a map, by optimizer, batch or width, and learning rate."""
+    found: dict[str, dict[int, dict[float, list[float]]]] = {c.name: {} for c in CONTENDERS}
+    for row in read(name):
+        by_lr = found[row["optimizer"]].setdefault(int(row[name]), {})
+        by_lr.setdefault(float(row["lr"]), []).append(float(row["loss"]))
+    return {
+        optimizer: {
+            place: {lr: statistics.fmean(each) for lr, each in sorted(by_lr.items())}
+            for place, by_lr in sorted(places.items())
+        }
+        for optimizer, places in found.items()
+    }
+
+
+def markdown(name: str) -> str:
+    """Return the best learning rate of each batch or width, its loss, and in brackets what the tuned one loses."""
+    found = losses(name)
+    lines = [["", *(f"{name} {place}" for place in next(iter(found.values())))], ["---"] * (1 + len(found["LAMB"]))]
+    for optimizer, places in found.items():
+        kept = float(f"{TUNED[name, optimizer].lr:.4g}")
+        lines.append([optimizer])
+        for by_lr in places.values():
+            best = min(by_lr, key=lambda lr: by_lr[lr])
+            lines[-1].append(f"{best:g}: {by_lr[best]:.2f} (+{by_lr[kept] - by_lr[best]:.2f})")
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def forget(name: str, optimizer: str) -> None:
     """Remove the rows of an earlier search."""
     if FOUND.exists():
@@ -153,8 +190,12 @@ def main() -> None:
     parser.add_argument("--map", choices=TASKS, action="append", help="only this; may be repeated")
     parser.add_argument("--optimizer", choices=[c.name for c in CONTENDERS], action="append", help="likewise")
     parser.add_argument("--tune", action="store_true", help="search the settings instead")
+    parser.add_argument("--table", action="store_true", help="print the table of the docs instead")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
+    if given.table:
+        print("\n\n".join(map(markdown, given.map or TASKS)))
+        return
     contenders = [c for c in CONTENDERS if c.name in (given.optimizer or [c.name])]
     with ProcessPoolExecutor(given.workers, get_context("spawn")) as workers:
         for name in given.map or TASKS:

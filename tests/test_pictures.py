@@ -14,6 +14,8 @@ from scripts import load
 
 DOCS = Path(__file__).parents[1] / "docs"
 load("rows")
+load("tune_demo")
+scaling = load("scaling")
 pictures = load("pictures")
 
 
@@ -49,3 +51,13 @@ def test_the_table_of_bytes():
     assert len(rows) == 10
     for row in rows.values():
         assert f"| {float(row['kept']):.2f} | {int(row['peak_mib']):,} |" in text, row["row"]
+
+
+@pytest.mark.parametrize("name", scaling.TASKS)
+def test_the_tables_of_learning_rates(name):
+    assert scaling.markdown(name) in (DOCS / "transfer.md").read_text(encoding="utf-8")
+    seeds = {}
+    for row in scaling.read(name):
+        seeds.setdefault((row["optimizer"], row[name], row["lr"]), set()).add(row["seed"])
+    assert len(seeds) == len(scaling.CONTENDERS) * len(scaling.PLACES[name]) * len(scaling.FACTORS[name])
+    assert all(len(each) == len(scaling.SEEDS) for each in seeds.values())
