@@ -257,7 +257,7 @@ def dying(layout: str) -> None:
     opt = runs.made(Lamb, dict(segments.named_parameters()), {})
     for i, one in enumerate(runs.gradients(None, dtype)):
         given(segments, stretches, one)
-        with Dying() if i == 2 and dist.get_rank() == 1 else nullcontext():
+        with Dying(1) if i == 2 and dist.get_rank() == 1 else nullcontext():
             opt.step()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ WRAPPERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
     "FSDP2 around TP": (4, around_tensor_parallel),
     "TP": (2, tensor_parallel),
     "FSDP1": (2, flat),
-    "FSDP1, original parameters": (2, fsdp1),
+    "FSDP1, original parameters": (2, partial(fsdp1, described=False)),
 }
 
 

@@ -63,3 +63,4 @@ def test_ranks_that_disagree_are_told(ranks, sizes, passes, errors):
 def test_flat_parameters_are_refused(ranks):
     found = ranks.outcomes(2, noise.collectives, "FSDP1")
     assert [one.error for one in found] == ["ParameterError"] * 2
+    assert all("is a flat shard" in one.traceback for one in found)

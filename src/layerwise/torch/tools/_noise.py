@@ -28,12 +28,14 @@ from layerwise.errors import (
     GradientError,
     HyperparameterError,
     LayerwiseError,
+    ParameterError,
     StateError,
     SynchronizationError,
     sentence,
 )
 from layerwise.torch.sharding._agreement import all_reduced, axis_of
 from layerwise.torch.sharding._cuts import Axis, is_dtensor, local
+from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _tensors
 
 Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
@@ -101,6 +103,11 @@ class NoiseScale:
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
                 _tensors.check_parameter(name, p)
+                if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
+                    raise ParameterError(
+                        f"{name} is a flat shard, of whose gradient nothing is seen in the backward pass. Measure "
+                        "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
+                    )
                 self._hooked[id(p)] = p
                 self._hooks.append(p.register_hook(_noting(WeakMethod(self._note), name, id(p))))  # type: ignore[no-untyped-call]
 
