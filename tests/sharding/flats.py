@@ -261,6 +261,17 @@ def dying(layout: str) -> None:
             opt.step()
 
 
+def with_nothing() -> tuple[int, int]:
+    """Returns how many steps the optimizer and its parameter have taken, where the last rank holds nothing."""
+    rank = dist.get_rank()
+    buffer = nn.Parameter(torch.ones(0 if rank else 4))
+    opt = Lamb(Segments({buffer: [Stretch("w", (2, 2), 0, 0 if rank else 4)]}).named_parameters(), lr=0.1)
+    for _ in range(2):
+        buffer.grad = None if rank else torch.ones(4)
+        opt.step()
+    return 2, int(opt.state[buffer]["step"])
+
+
 def in_bits(options: Mapping[str, Any], layout: str | None) -> tuple[Any, list[str]]:
     """Weights and state in few bits after some steps, and what was warned of."""
     model = Model(0)

@@ -227,6 +227,22 @@ def test_a_buffer_has_the_length_that_was_described():
         opt.step()
 
 
+def test_a_buffer_that_is_described_again_holds_something_else():
+    buffer = nn.Parameter(torch.ones(16))
+    opt = Lamb(Segments({buffer: [Stretch("a", (8,), 0, 8), Stretch("b", (8,), 0, 8)]}).named_parameters(), lr=0.1)
+    buffer.grad = torch.ones(16)
+    opt.step()
+    assert opt.stats().keys() == {"a", "b"}
+    Segments({buffer: [Stretch("w", (4, 4), 0, 16)]})
+    opt.step()
+    assert opt.stats().keys() == {"w"}
+
+
+def test_a_rank_that_holds_nothing_takes_part(ranks):
+    found = ranks.run(2, flats.with_nothing)
+    assert found[0] == found[1] == (2, 2)
+
+
 def test_exemptions_follow_the_whole_tensor():
     """A matrix is one in groups by dimensions, although its stretch is none."""
     model = nn.Linear(3, 2)

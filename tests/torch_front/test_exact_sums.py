@@ -16,7 +16,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerwise.drive.digits import MOST_PARTS, OF_SQUARES, PLAIN, UNIT, WIDE, Exact, added, total_of
+from layerwise.drive.digits import MOST_PARTS, OF_SQUARES, PLAIN, UNIT, WIDE, Exact, added, sum_of_rows, total_of
 from layerwise.engines import compiled
 from layerwise.errors import ContradictionError
 from layerwise.torch import Adafactor, AdamW, Lamb, Mixed
@@ -238,3 +238,18 @@ def test_slices_and_stacks_change_no_bit(front):
                 opt.step()
         found.append([p.detach().numpy().tobytes() for p in params])
     assert found[0] == found[1] == found[2]
+
+
+def test_rows_that_are_sums_of_many_ranks():
+    """300 tensors on 64 ranks: without carrying the digits would leave float64."""
+    draw = torch.Generator().manual_seed(0)
+    rows = [
+        _exact.digits(0.69 + 0.003 * torch.rand(1, generator=draw), (0,), squares=True, model=True)[0]
+        for _ in range(300)
+    ]
+    of_ranks = torch.stack([64 * row.flatten() for row in rows])
+    found = {tuple(sum_of_rows(torch, of_ranks[torch.randperm(300, generator=draw)]).tolist()) for _ in range(10)}
+    exact = Exact(WIDE, torch.float64)
+    totals = {total_of(torch, torch.tensor(one, dtype=torch.float64)[:, None], exact).item() for one in found}
+    one_by_one = added(torch, [row.flatten()[:, None] for row in rows for _ in range(64)])
+    assert totals == {total_of(torch, one_by_one, exact).item()}

@@ -51,6 +51,17 @@ def added(xp: Any, parts: Sequence[Array]) -> Array:
     return total
 
 
+def sum_of_rows(xp: Any, rows: Array) -> Array:
+    """Return the sum of rows, each of which may be a sum of many: of numbers in one column, or of digits."""
+    if rows.shape[1] == 1:
+        return rows.sum(0)
+    digits = carried(xp, rows.T)
+    total = digits[:, :1].sum(1)
+    for start in range(1, rows.shape[0], MOST_PARTS):
+        total = carried(xp, total + digits[:, start : start + MOST_PARTS].sum(1))
+    return total
+
+
 def total_of(xp: Any, digits: Array, exact: Exact) -> Array:
     """Return the number that the digits make, in its dtype: a function of their value, however that came about."""
     negative = _canonical(xp, digits)[-1] < 0

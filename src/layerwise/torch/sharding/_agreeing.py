@@ -17,7 +17,7 @@ from layerwise.torch.checkpoints._names import Named
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._flat import Flat, flat_of, forget, stretched, tensors_of
+from layerwise.torch.sharding._flat import Flat, changes, flat_of, forget, stretched, tensors_of
 from layerwise.torch.sharding._model_group import ModelGroup, as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _tensors
@@ -39,6 +39,7 @@ class Agreeing(Named):
         self._agreed = Agreement(())
         self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._described = changes()  # of flat buffers, when that was determined
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
         self._searched, self._idle = False, 0
 
@@ -138,6 +139,9 @@ class Agreeing(Named):
 
     def _agreement(self) -> Agreement | None:
         """Return the agreement with the processes that hold other parts of the parameters, if there are any."""
+        if self._described != changes():
+            self._axes, self._described = None, changes()
+            self._turns.clear()
         if self._axes is None:
             found = self._cuts()
             axes, replicas, joint = cuts.axes_of(found)

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.drive.digits import WIDE
+from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding import _on_device
 from layerwise.torch.sharding._cuts import Axis, Cut, axes_of
@@ -171,7 +171,7 @@ class Agreement:
                 sums = sums if len(sums) else sums.to(self._verdicts.device)  # a rule that asks nothing is nowhere
                 yield from self._reach_on_device(prints, report.skip, self._verdicts, sums, places)
                 if len(model):
-                    sums[model] = sums[model].sum(0)
+                    sums[model] = sum_of_rows(torch, sums[model])
                 return
         mine = sums.clone()
         outcome = yield from self._exchange(report, sums, places if known else None)
@@ -249,7 +249,7 @@ class Agreement:
 
     def _of_model(self, outcome: Outcome, sums: Tensor, places: Tensor) -> Outcome:
         """Complete the sum over the model, and add the reports of the processes with other tensors of it."""
-        total = sums[places].sum(0) if len(places) else sums.new_zeros(0)
+        total = sum_of_rows(torch, sums[places]) if len(places) else sums.new_zeros(0)
         if self._model is not None and not outcome.parted:
             # As long whatever is sent, so that processes with other settings find that out: a number, or its digits.
             forms = [float(len(total) == 1), float(len(total) > 1)]

@@ -80,12 +80,19 @@ class Flat:
 
 
 FORGOTTEN = Flat(0, ((),), 0)  # of the copy of a buffer, which may be on another rank
+_changes = [0]  # how often descriptions were added or replaced
 _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
 
 
 def know(p: Tensor, flat: Flat | None) -> None:
     """Remember what a buffer holds, for as long as the buffer is there."""
     _known[p] = flat
+    _changes[0] += 1
+
+
+def changes() -> int:
+    """Return how often descriptions were added or replaced in this process."""
+    return _changes[0]
 
 
 def forget(p: Tensor) -> None:

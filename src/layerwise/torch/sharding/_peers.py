@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.drive import TensorRequest
+from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
 from layerwise.torch.sharding._cuts import Held
@@ -109,7 +110,7 @@ class Peers:
             if len(places):
                 sums[places] = yield from reduced(axis, sums[places])
         if len(now.model):
-            sums[now.model] = sums[now.model].sum(0)
+            sums[now.model] = sum_of_rows(torch, sums[now.model])
 
     def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
         totals = Totals(self._jobs, requests, self._agreement.axes)

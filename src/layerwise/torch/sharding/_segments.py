@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
 from layerwise.torch.sharding._cuts import Axis, in_group, is_dtensor
-from layerwise.torch.sharding._flat import Flat, Placed, Stretch, know
+from layerwise.torch.sharding._flat import Flat, Placed, Stretch, flat_of, know
 from layerwise.torch.sharding._stretches import Spread, gaps
 
 Described = list[list[tuple[str, tuple[int, ...], int, int, int]]]  # the stretches of each buffer of a rank
@@ -242,11 +242,13 @@ def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
 
 
 def siblings(parameters: Iterable[Tensor]) -> Callable[[], bool]:
-    """Return a function that says whether one of these has a gradient; it keeps none of them alive."""
+    """Return a function that says whether one of these has a gradient, or none can; it keeps none of them alive."""
     own = [ref(p) for p in parameters]
 
     def has_gradient() -> bool:
-        alive = (p() for p in own)
-        return any(p is not None and p.grad is not None for p in alive)
+        alive = [p for p in (one() for one in own) if p is not None]
+        flats = list(map(flat_of, alive))
+        nowhere = all(flat is not None and flat.holds_nothing() for flat in flats)  # only others can have one
+        return nowhere or any(p.grad is not None for p in alive)
 
     return has_gradient

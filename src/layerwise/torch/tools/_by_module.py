@@ -98,7 +98,7 @@ class ByModule:
         self._pass = number
         self._ends: bool = False  # whether its end will be noticed
         self._unit: Unit = Unit()  # of the parameters that wait
-        self._waiting: dict[int, Member] = {}
+        self._waiting: dict[int, tuple[int, ReferenceType[Tensor]]] = {}
         self._stream: Any = None
 
     def hook(self, number: int) -> Callable[[Tensor], None]:
@@ -125,7 +125,7 @@ class ByModule:
 
     def _note(self, number: int, p: Tensor) -> None:
         self._passes[id(p)] += 1
-        self._waiting[id(p)] = number, p
+        self._waiting[id(p)] = number, ref(p)  # which a pass that fails leaves behind
         if p.device.type != "cpu":
             self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
 
@@ -137,7 +137,8 @@ class ByModule:
 
     def _turn(self) -> None:
         """Step the parameters that wait and are due, and free their gradients."""
-        due = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        ripe = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        due = [(number, p) for number, waiting in ripe if (p := waiting()) is not None]
         agreement = self._agreement_about(self._unit)
         self._waiting, self._unit = {}, Unit()
         with signals_wait:
@@ -145,6 +146,7 @@ class ByModule:
             with nullcontext() if agreement is None else agreement.reports_errors():
                 optimizer = there(self._optimizer)
                 optimizer._agreement()  # which finds out what has changed about the parameters
+                optimizer._agreed.check_earlier(forget=False)
                 optimizer._step_due(dues_of(optimizer, due), agreement)
             for _, p in due:
                 del self._passes[id(p)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def _muted(optimizer: Optimizer) -> bool:
 
 def _record(optimizer: Optimizer) -> Record:
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (optimizer._settings_of(group), group) for group in optimizer.param_groups for p in group["params"]
+        p: (optimizer._settings_of(group), group)
+        for i, group in enumerate(optimizer.param_groups)
+        for p in (*group["params"], *chain.from_iterable(optimizer._buffers[i : i + 1]))  # or not in it just now
     }
     found = {}
     for p, name, measured in optimizer._measured():
