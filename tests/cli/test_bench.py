@@ -208,7 +208,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path):
     seen, code = on_a_terminal(*arguments, interrupt_at=rb" [1-9]%", COLUMNS="200")
     assert code == 130
     assert "Interrupted: above is what was measured until then. No file is written." in seen
-    assert re.search(r"layerwise.torch.Lars +0\.\d+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen))
+    assert re.search(r"layerwise.torch.Lars +\d+\.\d+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen))
     assert "Traceback" not in seen
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
     assert not out.exists()
