@@ -189,7 +189,7 @@ def resumed(front: Any, layout: str | None, dtype: torch.dtype, state: Any, weig
 
 
 def mistaken(which: str) -> Any:
-    """What a rank is told where rank 1 describes something else, and whether anything was described then."""
+    """The error of a rank where rank 1 describes something else, and whether anything was described then."""
     shape = (4, 6)
     mine = dist.get_rank() == 1
     stretches = [Stretch("a", shape, 0, 10), Stretch("b", (3,), 0, 3)]

@@ -91,7 +91,7 @@ def together(model: Model) -> Model:
 
 
 def in_part(model: Model) -> Model:
-    """With a parameter that is left to whoever trains the model, and a frozen one."""
+    """With a parameter that fully_shard ignores, and a frozen one."""
     model.blocks[0].up.weight.requires_grad_(False)
     own = {model.norm.weight, model.norm.bias}
     mesh = mesh_of(dist.get_world_size())

@@ -2,7 +2,7 @@
 
 A digit counts multiples of 2^(40·k), for a k that belongs to its place and not to the numbers. What is added to the
 digits of a number is split into such multiples without a remainder, and a digit is an integer below 2^53. So each
-addition is exact, whoever adds what first: slices, threads, or ranks in an all-reduce. The total is rounded once.
+addition is exact in any order: of slices, of threads, or of ranks in an all-reduce. The total is rounded once.
 Demmel and Nguyen (Parallel Reproducible Summation, IEEE Transactions on Computers, 2015) add up numbers in such bins
 and keep the few that matter beside the largest; here all are kept, because they are sent, and the largest is not.
 """
