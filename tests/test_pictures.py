@@ -38,7 +38,7 @@ def test_the_table_of_times():
     for optimizer in ("Lamb", "Lars", "Adafactor"):
         rows = pictures.latest("formats.csv", "format", optimizer=optimizer)
         found |= {(optimizer, name): float(row["ratio"]) for name, row in rows.items()}
-    text = (DOCS / "mixed-precision.md").read_text(encoding="utf-8")
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
     for _, name in [key for key in found if key[0] == "Lamb" and "torch" not in key[1]]:
         cells = " | ".join(f"{found[optimizer, name]:.2f}" for optimizer in ("Lamb", "Lars", "Adafactor"))
         assert f"| {name} | {cells} |" in text
@@ -46,7 +46,7 @@ def test_the_table_of_times():
 
 
 def test_the_table_of_bytes():
-    text = (DOCS / "mixed-precision.md").read_text(encoding="utf-8")
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
     rows = pictures.latest("memory.csv", "row")
     assert len(rows) == 10
     for row in rows.values():

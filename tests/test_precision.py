@@ -14,7 +14,7 @@ pytest.importorskip("sklearn")
 
 from scripts import load
 
-PAGE = Path(__file__).parents[1] / "docs" / "mixed-precision.md"
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 load("rows")
 script = load("precision")
