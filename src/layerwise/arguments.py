@@ -22,7 +22,7 @@ class Argument(NamedTuple):
     only_with: str = ""  # an option: only rules that have it take this argument
 
 
-SKIPS = "Leave out a step whose gradients hold nan or inf, and count it in `skipped`."
+SKIPS = "Skip a step if any gradient contains nan or inf, and count it in `skipped`."
 JAX_MASK = (
     "The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that returns one."
 )
@@ -33,22 +33,22 @@ STORAGE = (
         "master_weights",
         'bool | Literal["split", "split24"]',
         "False",
-        "Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside each weight the 16 "
-        'bits ("split") or the 8 bits ("split24") that it lacks.',
+        "Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits "
+        '("split") or 8 bits ("split24") that each weight lacks.',
     ),
     Argument(
         "rounding",
         'Literal["nearest", "stochastic"] | None',
         "None",
-        'How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state that '
-        "`state_dtype` or a checkpoint has in bfloat16.",
+        'Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state stored in '
+        "bfloat16 by `state_dtype` or a checkpoint.",
     ),
     Argument(
         "state_dtype",
         "StateDtype | Mapping[str, StateDtype] | None",
         "None",
-        'How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping from its '
-        "names; None is as the arithmetic has it, or as a checkpoint brought it.",
+        'Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping from names of '
+        "state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.",
     ),
     Argument("seed", "int", "0", "The seed of stochastic rounding, the same on all processes."),
 )
@@ -58,7 +58,7 @@ TORCH = (
         "blocks",
         "BlocksByName | None",
         "None",
-        "What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3}; it needs "
+        "Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer. Needs "
         "named_parameters().",
     ),
     *STORAGE,
@@ -67,13 +67,13 @@ TORCH = (
         "model_group",
         "ProcessGroup | None",
         "None",
-        "Processes that have other tensors of the same model, as in a pipeline; they clip and skip together.",
+        "Processes that hold other tensors of the same model, as in a pipeline; they clip and skip together.",
     ),
     Argument(
         "reproducible",
         "bool",
         "False",
-        "Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by exact sums.",
+        "Sum exactly, so that a step gives the same bits for any number of processes and any sharding.",
     ),
     Argument("differentiable", "bool", "False", "Let autograd differentiate through the step, as in torch.optim."),
     Argument("capturable", "bool", "False", "Allow the step to be captured in a CUDA graph, as in torch.optim."),
@@ -81,14 +81,14 @@ TORCH = (
         "fused",
         "bool | None",
         "None",
-        "True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest available.",
+        "True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest available.",
     ),
 )
 # What a parameter group may say for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")
 
 NUMPY = (
-    Argument("lr_scale", "float | ByName[float] | None", "None", "Factor on lr, the same for all names or by name."),
+    Argument("lr_scale", "float | ByName[float] | None", "None", "Factor on lr, for all names or by name."),
     Argument(
         "decay",
         "ByName[bool | float] | None",
@@ -97,12 +97,12 @@ NUMPY = (
         unless="decay",
     ),
     Argument(
-        "blocks", "Split | ByName[Split] | None", "None", "What counts as a layer within an array, the same or by name."
+        "blocks", "Split | ByName[Split] | None", "None", "Blocks within arrays, for all or by name; each is a layer."
     ),
     Argument("skip_nonfinite", "bool", "False", SKIPS),
     *STORAGE,
-    Argument("shared_count", "bool", "False", "Count steps once for all names instead of once for each."),
-    Argument("engine", "str | None", "None", 'Engine to use: "rule" declines kernels, and None takes the fastest.'),
+    Argument("shared_count", "bool", "False", "Count steps once for all names instead of once for each name."),
+    Argument("engine", "str | None", "None", 'Engine to use: "rule" avoids kernels, and None picks the fastest.'),
 )
 # Options that the NumPy front also takes by name.
 BY_NAME = {
@@ -116,24 +116,24 @@ JAX = (
         "trust_ratio_mask",
         "ByLeaf",
         "None",
-        "The parameters that have a trust ratio, given as the mask of weight decay is.",
+        "The parameters that use the trust ratio, in the same form as the mask of weight decay.",
         only_with="adapt",
     ),
-    Argument("blocks", "ByLeaf", "None", "What counts as a layer within a leaf, given as the masks are."),
+    Argument("blocks", "ByLeaf", "None", "Blocks within leaves, in the same form as the masks; each is a layer."),
     *STORAGE[:-1],
     STORAGE[-1]._replace(
         type="int | None",
         default="None",
-        means="The seed of stochastic rounding, known when a step is traced; None is 0.",
+        means="The seed of stochastic rounding, a constant of the traced step; None is 0.",
     ),
-    Argument("stats", "bool", "False", "Keep what each step measures in the state, for `layerwise.jax.stats`."),
+    Argument("stats", "bool", "False", "Store the measurements of each step in the state, for `layerwise.jax.stats`."),
     Argument(
         "axis_name",
         "str | tuple[str, ...] | None",
         "None",
-        "Under shard_map, the axes of the mesh that cut parameters.",
+        "Under shard_map, the mesh axes that shard parameters.",
     ),
-    Argument("specs", "ByLeaf", "None", "Under shard_map, which dimensions of each parameter are cut."),
+    Argument("specs", "ByLeaf", "None", "Under shard_map, the sharded dimensions of each parameter."),
 )
 
 # Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
@@ -143,32 +143,32 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             "learning_rate",
             "Rate | None",
             "None",
-            "Learning rate; None is 1, or with relative_step=True or None the relative step of the paper. It may be a "
-            "function of the step.",
+            "Learning rate, or a function of the step. None is 1, or the paper's relative step if relative_step is "
+            "True or None.",
         ),
         Argument("decay_rate", "Number", "0.8", "The decay rate of the second moment is 1 - t**-decay_rate at step t."),
         Argument(
             "weight_decay_rate",
             "Rate | None",
             "None",
-            "Weight decay λ; None is 0. It may be a function of the step.",
+            "Weight decay λ, or a function of the step; None is 0.",
         ),
         Argument(
             "eps",
             "Number | tuple[Number | None, Number]",
             "1e-30",
-            "The number added to the squared gradient, or a pair of it and of the least root mean square that weights "
-            "count with.",
+            "The number added to the squared gradient, or a pair of that number and a lower bound of the weights' root "
+            "mean square.",
         ),
         Argument(
             "factored",
             "Any",
             "True",
             'Which dimensions are rows and columns: the two largest (True, "largest"), the last two ("last"), those of '
-            'matrices only ("matrix"), two dimensions or groups of them, or none (False).',
+            'matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.',
         ),
     ),
-    "SGD": (Argument("momentum", "Number | None", "None", "Decay rate of the momentum buffer; None or 0 keeps none."),),
+    "SGD": (Argument("momentum", "Number | None", "None", "Decay rate of the momentum buffer; None or 0 is none."),),
 }
 
 

@@ -1,7 +1,7 @@
-"""The base of every optimizer's options: frozen, and checked by themselves.
+"""The base class of every optimizer's options: frozen dataclasses that check themselves.
 
-Each module of `rules` derives its own class from `Hyper` and the groups of options that rules share. Every front builds
-one of these first, so the same mistake gets the same message everywhere.
+Each module of `rules` derives its own class from `Hyper` and from the groups of options that rules share. Every front
+builds this object first, so a mistake gives the same message everywhere.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def option(
     """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
 
     Args:
-        shown: Whether the representation of the settings shows it.
-        optax: Its name in optax where that is another, or the names of the two numbers of a pair.
-        optax_default: Its default in the JAX front, where optax means something else by its own.
+        shown: True if the representation of the settings shows it.
+        optax: Its name in optax, if different, or the names of the two numbers of a pair.
+        optax_default: Its default in the JAX front, if different from the other fronts.
     """
     return checks.option(default, check, way_out, shown, means=means, optax=optax, optax_default=optax_default)
 
@@ -76,12 +76,12 @@ DECAY_SCALES = {
 
 
 def decay_scale_option(*scales: str, optax_default: Any = MISSING) -> Any:
-    """Declare by which of these weight_decay is multiplied, the default first."""
+    """Declare the factors that weight_decay may be multiplied by, the default first."""
     factors, ways_out = zip(*(words for name, words in DECAY_SCALES.items() if name in scales), strict=True)
     return option(
         scales[0],
         one_of(*(name for name in DECAY_SCALES if name in scales)),
-        f"The factor on weight_decay: {_alternatives(factors)}.",
+        f"Multiply weight_decay by {_alternatives(factors)}.",
         f"Pass {_alternatives(ways_out)}.",
         optax_default=optax_default,
     )
@@ -97,7 +97,7 @@ def clip_threshold_option(optax: str | None = None) -> Any:
     return option(
         1.0,
         number(0, above=True) | NONE,
-        "Scale an update down where its root mean square is above this; None is off.",
+        "Scale an update down if its root mean square exceeds this; None turns this off.",
         "Pass a number such as 1.0; None is off.",
         optax=optax,
     )
@@ -130,10 +130,10 @@ class Hyper:
     max_grad_value: float | Bounds | None = option(
         None,
         OFF | VALUE_BOUNDS,
-        "Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is off.",
+        "Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns this off.",
         GRAD_VALUE,
     )
-    maximize: bool = flag(False, "Climb instead of descend: the gradient is negated first.")
+    maximize: bool = flag(False, "Maximize the objective: negate the gradient first.")
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -234,10 +234,10 @@ class ClippedByNorm(Hyper):
     """Clipping by norm, for rules whose step depends on the gradient's length."""
 
     max_grad_norm: float | None = option(
-        None, OFF, "Scale all gradients down together so that their common norm is at most this; None is off.", GRAD
+        None, OFF, "Scale all gradients down together so that their global norm is at most this; None is off.", GRAD
     )
     max_grad_norm_per_tensor: float | None = option(
-        None, OFF, "Scale each tensor's gradient (or each block's) down to at most this norm; None is off.", GRAD
+        None, OFF, "Scale the gradient of each tensor or block down to at most this norm; None is off.", GRAD
     )
 
     @property
@@ -247,7 +247,7 @@ class ClippedByNorm(Hyper):
 
 @dataclass(frozen=True, kw_only=True)
 class NumberOfLayer(Hyper):
-    """For rules that keep one number of each layer in their state."""
+    """Options of rules whose state has one number for each layer."""
 
     block_dims: ClassVar[Shape] = ()  # of the tensor that these are fitted to
 
@@ -266,37 +266,37 @@ class TrustRatio(Hyper):
     adapt: Adapt = option(
         True,
         one_of(True, False, "decayed"),
-        'Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0 ("decayed").',
+        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed").',
         'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
     )
     trust_clip: Bounds | None = option(
         None,
         pair(OFF, OFF, ordered=True) | NONE,
-        "Bounds (low, high) of the trust ratio; None on a side is no bound.",
+        "Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.",
         "Pass (low, high) with low ≤ high, None for a side without bound, or None for no clipping.",
     )
     zero_norm_ratio: float = option(
         1.0,
         number(0),
-        "The trust ratio of a tensor where a norm is 0.",
+        "The trust ratio of a tensor if either norm is 0.",
         "Pass the ratio for tensors or gradients of norm 0, such as 1.",
     )
     min_norm: float = option(
         0.0,
         number(0),
-        "Both norms count as at least this in the trust ratio.",
+        "Lower bound of both norms in the trust ratio.",
         "Pass the norm below which none counts, such as 1e-3, or 0 for no floor.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedTrustRatio(TrustRatio):
-    """A trust ratio in which large weights count with a bound."""
+    """A trust ratio with an upper bound of the weights' norm."""
 
     max_weight_norm: float | None = option(
         None,
         number(0, above=True) | NONE,
-        "The norm of the weights counts as at most this in the trust ratio; None is no bound.",
+        "Upper bound of the weights' norm in the trust ratio; None is no bound.",
         "Pass a bound such as 10, or None.",
     )
 
@@ -314,20 +314,20 @@ class L2Penalty(Hyper):
     l2: float = option(
         0.0,
         number(0),
-        "L2 penalty added to the gradient, besides weight_decay.",
+        "L2 penalty, added to the gradient in addition to weight_decay.",
         "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptNorm(NumberOfLayer):
-    """Weights whose norm a step leaves as it was."""
+    """Weights that keep their norm."""
 
     keep_norm: bool | Literal["first"] = option(
         False,
         one_of(True, False, "first"),
-        "Give the weights back, after each step, the norm that they had before it (True) or before the first step "
-        '("first"; arXiv 2606.16899).',
+        "Rescale the weights after each step to their norm before that step (True) or before the first step "
+        '("first"); arXiv 2606.16899.',
         'Pass True for the norm before each step, "first" for that before the first step, or False.',
     )
 
@@ -338,12 +338,12 @@ class KeptNorm(NumberOfLayer):
 
 @dataclass(frozen=True, kw_only=True)
 class Caution(Hyper):
-    """Steps only where the gradient agrees."""
+    """Cautious steps: only elements whose direction agrees with the gradient move."""
 
     caution: bool = flag(
         False,
-        "Step only where the direction and the gradient have the same sign, and enlarge the step by as much as the "
-        "number of elements shrinks (arXiv 2411.16085).",
+        "Move only elements whose direction and gradient have the same sign, and scale the step up to make up for the "
+        "others (arXiv 2411.16085).",
     )
 
 

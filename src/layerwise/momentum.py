@@ -1,4 +1,4 @@
-"""The options of rules with a momentum, and what is checked and stored because of them."""
+"""The options of rules with momentum, their checks, and the dtype that stores it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from layerwise.hyper import Hyper, flag, option
 
 def momentum_option(default: float) -> Any:
     way_out = "Pass a number such as momentum=0.9, or 0 for none."
-    return option(default, number(0, 1), "Decay rate of the momentum buffer; 0 keeps none.", way_out)
+    return option(default, number(0, 1), "Decay rate of the momentum buffer; 0 means no buffer.", way_out)
 
 
 def dampening_option() -> Any:
     return option(
         0.0,
         number(0, 1, to=True),
-        "Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.",
+        "From the second step on, multiply what enters the momentum buffer by 1 - dampening.",
         "Pass a number such as dampening=0.1, or 0 for none.",
     )
 
 
 def nesterov_option() -> Any:
-    """Declare the switch of a rule with momentum and dampening; `HeavyBall` checks it beside these."""
-    return flag(False, "Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.")
+    """Declare Nesterov's momentum; `HeavyBall` checks it against momentum and dampening."""
+    return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
 
 
 def momentum_dtype_option(optax: str) -> Any:
-    """Declare how a rule stores its momentum, which `StoredMomentum` hands to the fronts."""
+    """Declare the dtype that stores the momentum; `StoredMomentum` hands it to the fronts."""
     return option(
         None,
         NONE | dtype("float16", "bfloat16", "float32", "float64"),
-        "The dtype that stores the momentum, or its name; None is that of the other state.",
+        "The dtype that stores the momentum, or its name; None uses the dtype of the other state.",
         "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
         optax=optax,
     )
@@ -42,7 +42,7 @@ def momentum_dtype_option(optax: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyBall(Hyper):
-    """The options `momentum`, `dampening` and `nesterov` of a rule, which have to go together."""
+    """The options `momentum`, `dampening` and `nesterov` of a rule, checked together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ class HeavyBall(Hyper):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMomentum(Hyper):
-    """The option `momentum_dtype` of a rule, which is about the part of its state with this name."""
+    """The option `momentum_dtype` of a rule: the dtype of the part of its state named `momentum_field`."""
 
     momentum_field: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype",)

@@ -102,7 +102,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     lr: Scheduled | None = option(
         None,
         RATE | NONE,
-        "Learning rate; None asks for the relative step of the paper.",
+        "Learning rate; None selects the paper's relative step.",
         LR + " None asks for the relative step.",
         optax="learning_rate",
     )
@@ -110,14 +110,14 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     eps: tuple[float | None, float] = option(
         (1e-30, 1e-3),
         pair(EPS1, number(0)),
-        "Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon), and eps2 is the "
-        "least root mean square that weights count with.",
+        "Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon); eps2 is a lower "
+        "bound of the weights' root mean square.",
         "Pass eps=(eps1, eps2) such as (1e-30, 1e-3); None as eps1 is the dtype's own epsilon.",
     )
     eps_mode: Literal["add", "clamp"] = option(
         "add",
         one_of("add", "clamp"),
-        'Add eps1 to the squared gradient ("add", the paper) or use it as the least denominator ("clamp").',
+        'Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator ("clamp").',
         'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
     )
     clip_threshold: float | None = clip_threshold_option(optax="clipping_threshold")
@@ -132,7 +132,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     beta2: Scheduled | None = option(
         None,
         BETA2 | schedule() | NONE,
-        "The decay rate of the second moment itself, or a function of the step; None follows 1 - t**beta2_decay.",
+        "The decay rate of the second moment, or a function of the step; None follows 1 - t**beta2_decay.",
         "Pass a number such as 0.999, a callable of the step (0, 1, 2, …), or None for 1 - t**beta2_decay.",
         shown=False,
     )
@@ -142,24 +142,24 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     decay_offset: int = option(
         0,
         integer(0, bits=63),
-        "Steps taken off t in beta2, for fine-tuning what was trained before.",
+        "Subtract this from the step t in beta2, to fine-tune a model that was trained before.",
         "Pass the number of steps trained before, or 0.",
     )
     beta1: float | None = option(
         None,
         UNIT_OR_NONE,
-        "Decay rate of the momentum; None keeps no momentum.",
+        "Decay rate of the momentum; None means no momentum.",
         "Pass a number such as beta1=0.9, or None for none.",
         optax="momentum",
     )
     momentum_dtype: Any = momentum_dtype_option(optax="dtype_momentum")
-    lr_in_momentum: bool = flag(True, "Average whole steps in the momentum rather than directions.")
+    lr_in_momentum: bool = flag(True, "Average steps, lr included, in the momentum; if False, average directions.")
     weight_decay: Scheduled = weight_decay_option(optax="weight_decay_rate")
     decay_scale: Literal["lr", "step", "none"] = decay_scale_option("lr", "step", "none", optax_default="none")
     scale_parameter: bool | None = option(
         None,
         FLAG | NONE,
-        "Multiply the step by the root mean square of the weights; None is on with a relative step.",
+        "Multiply the step by the root mean square of the weights; None turns this on with a relative step.",
         "Pass True, False, or None: on with a relative step.",
         optax="multiply_by_parameter_scale",
         optax_default=True,
@@ -167,8 +167,8 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     relative_step: bool | Literal["factor", "cap"] | None = option(
         None,
         one_of(True, False, "factor", "cap", None),
-        'Take the rate from the step, min(lr_cap, 1/√t), which lr multiplies ("factor", True) or bounds ("cap"); None '
-        "is on when lr is None.",
+        'Follow the step count: multiply min(lr_cap, 1/√t) by lr ("factor", True), or take min(lr, 1/√t) ("cap"); '
+        "None turns this on when lr is None.",
         'Pass True, False, "factor" where lr multiplies the relative step, "cap" where it bounds it, '
         "or None: on when lr is None.",
         optax_default=False,
@@ -176,10 +176,10 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     lr_cap: float = option(
         1e-2,
         number(0, above=True),
-        'Upper bound of the relative step, and what lr is with "cap" where none is given.',
+        'Upper bound of the relative step; with "cap", the default of lr.',
         "Pass the relative step's upper bound, such as 1e-2.",
     )
-    warmup_init: bool = flag(False, "Bound the relative step by 1e-6·t as well.")
+    warmup_init: bool = flag(False, "Also bound the relative step by 1e-6·t.")
     factored: Any = factored_option(optax_default=True)
     min_dim_size_to_factor: int = min_dim_option(optax_default=128)
 

@@ -38,7 +38,7 @@ class AdamMini(NumberOfLayer, ClippedByNorm):
     lr: Scheduled = lr_option(1e-3)
     betas: tuple[float, float] = betas_option()
     eps: float = option(
-        1e-8, number(0), "Added to the root of v that m is divided by.", "Pass a small number such as eps=1e-8."
+        1e-8, number(0), "Added to the root of v, which m is divided by.", "Pass a small number such as eps=1e-8."
     )
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY

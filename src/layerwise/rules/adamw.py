@@ -1,4 +1,4 @@
-"""AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+"""AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
     m ← b1·m + (1 − b1)·g
     v ← b2·v + (1 − b2)·g²
@@ -64,7 +64,7 @@ class AdamW(StoredMomentum, ClippedByNorm):
         'Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").',
         'Pass "decoupled" for AdamW or "l2" for Adam.',
     )
-    nesterov: bool = flag(False, "Use Nesterov's momentum, as NAdam.")
+    nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
     momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+"""CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
     G  = g² + eps1
     R ← b2·R + (1 − b2)·mean(G over columns)
@@ -64,13 +64,13 @@ class Came(ClippedByNorm):
     beta3: float = option(
         0.9999,
         number(0, 1),
-        "Decay rate of the instability, by which the confidence is measured.",
+        "Decay rate of the instability, which measures the confidence.",
         "Pass a number such as beta3=0.9999.",
     )
     eps: tuple[float, float] = option(
         (1e-30, 1e-16),
         pair(EPS, EPS),
-        "Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.",
+        "Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance between û and m.",
         "Pass eps=(eps1, eps2) such as (1e-30, 1e-16).",
     )
     weight_decay: Scheduled = weight_decay_option()

@@ -1,4 +1,4 @@
-"""The second moment of a matrix in two lines, for rules that keep it so: a mean of each row R, and of each column C.
+"""The factored second moment of a matrix: a mean for each row, R, and for each column, C.
 
     R ← b·R + a·mean(x + eps over columns)
     C ← b·C + a·mean(x + eps over rows)
@@ -27,7 +27,7 @@ def factored_option(optax_default: Any = MISSING) -> Any:
         "last",
         factoring.CHECK,
         'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
-        'only ("matrix"), two dimensions or groups of them, or none (False).',
+        'only ("matrix"), two dimensions or groups of them, or none (False): no factoring.',
         factoring.WAY_OUT,
         optax_default=optax_default,
     )
@@ -37,21 +37,21 @@ def min_dim_option(optax_default: Any = MISSING) -> Any:
     return option(
         0,
         integer(0, bits=63),
-        "Factor only where rows and columns both have at least this size.",
+        "Factor a tensor only if it has at least this many rows and columns.",
         "Pass the smallest size worth factoring, such as 128, or 0.",
         optax_default=optax_default,
     )
 
 
 def fitted(h: H, shape: Shape, block_dims: Shape, **values: Any) -> H:
-    """Return the settings with the rows and columns of a tensor, or False where there are none, and these values."""
+    """Return the settings with a tensor's rows and columns (False if it is not factored) and these values."""
     own: Any = h
     factored = factoring.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
     return settled(h, factored=factored, **values)
 
 
 def second_moment(factored: Any, shape: Shape) -> tuple[Shape | None, Shape | None, Shape | None]:
-    """Return the shapes of R, C and V, of which there are the first two where a tensor is factored, else the last."""
+    """Return the shapes of R, C and V: of R and C for a factored tensor, otherwise of V; None for the rest."""
     if not factored:
         return None, None, shape
     rows, cols = factored

@@ -1,4 +1,4 @@
-"""LAMB (You et al., arXiv 1904.00962): Adam's direction, given the length lr·‖p‖ in every tensor.
+"""LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
     m ← b1·m + (1 − b1)·g
     v ← b2·v + (1 − b2)·g²
@@ -102,24 +102,24 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     bias_correction: bool | Literal["lr"] = option(
         True,
         one_of(True, False, "lr"),
-        'Correct m and v for their start at 0 inside the direction (True), not at all (False), or on the step ("lr").',
+        'Correct m and v for their start at 0: in the direction (True), not at all (False), or on the step ("lr").',
         'Pass True, False, or "lr" to correct the step instead of the direction.',
     )
     decay: Literal["ratio", "decoupled", "l2"] = option(
         "ratio",
         one_of("ratio", "decoupled", "l2"),
-        'Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first ("decoupled"), '
-        'or the gradient ("l2").',
+        'Add weight_decay to the update, inside the trust ratio ("ratio"); shrink the weights first ("decoupled"); or '
+        'add it to the gradient ("l2").',
         'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
     )
     peak_lr: float | None = option(
         None,
         number(0, above=True) | NONE,
-        "Multiply decoupled decay by lr/peak_lr as well, so that it fades as lr² does; None does not, and"
-        ' decay="decoupled" is needed.',
+        'Also multiply decoupled decay by lr/peak_lr, so that it fades like lr²; needs decay="decoupled". None does '
+        "not.",
         "Pass the largest lr of the schedule, or None.",
     )
-    grad_averaging: bool = flag(True, "Weigh the gradient by 1 - b1 as it enters m.")
+    grad_averaging: bool = flag(True, "Multiply the gradient by 1 - b1 as it enters m.")
     trust_eps: float = option(
         0.0,
         number(0),

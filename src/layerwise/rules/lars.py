@@ -1,4 +1,4 @@
-"""LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a rate of its own in every tensor.
+"""LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
     r = g + lam·p
     ratio = eta·‖p‖ / (‖g‖ + lam·‖p‖ + eps),  and zero_norm_ratio where ‖p‖ or ‖g‖ is 0
@@ -92,7 +92,7 @@ class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     norm: Literal["split", "decayed"] = option(
         "split",
         one_of("split", "decayed"),
-        'Measure against ‖g‖ + λ‖p‖ ("split", the paper) or ‖g + λp‖ ("decayed").',
+        'Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").',
         'Pass "split" for ‖g‖ + λ‖p‖ (the paper) or "decayed" for ‖g + λp‖.',
         optax_default="decayed",
     )
@@ -100,10 +100,10 @@ class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     trust_clip: tuple[float | None, float] | None = option(
         None,
         pair(OFF, number(0), ordered=True) | NONE,
-        "Bounds (low, high) of the trust ratio divided by lr; None as low is no lower bound.",
+        "Bounds (low, high) of the trust ratio divided by lr; None as low means no lower bound.",
         "Pass (low, high) with low ≤ high, None as low for no lower bound, or None for no clipping.",
     )
-    lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper) rather than outside.")
+    lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper), not outside.")
 
     @property
     def has_kernels(self) -> bool:

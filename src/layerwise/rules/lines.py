@@ -1,4 +1,4 @@
-"""Tensors line by line: what rules share that divide each row or column by its own root mean square."""
+"""The parts shared by rules that divide each row or column by its own root mean square."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from layerwise.rules.parts import at_least, final, is_zero, length, mix, root, s
 
 @dataclass(frozen=True, kw_only=True)
 class ByLines(ClippedByNorm):
-    """Options of rules that take a step of the same size along every line."""
+    """Options of rules whose step has the same size in every row or column."""
 
     momentum: float = option(
         0.0,
         number(0, 1),
-        "Decay rate of the gradient's average, which then takes its place; 0 keeps none.",
+        "Decay rate of a running mean that replaces the gradient; 0 means none, and no state.",
         "Pass a number such as momentum=0.9, or 0 for none.",
     )
     scale: float = option(
         1.0,
         number(0, above=True),
-        "A factor on the direction, which decay has not: the step is lr·scale times it.",
+        "A factor on the step but not on the decay: the step is lr·scale times the direction.",
         "Pass a number such as scale=0.05, or 1.",
     )
     eps: float = option(
         1e-8,
         number(0, above=True),
-        "What the gradient's lines are divided by is at least this.",
+        "Lower bound of the size that each row or column is divided by.",
         "Pass a small number such as eps=1e-8.",
     )
     dims: Any = option(
         "first",
         factoring.LINES,
         'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
-        "dimensions or groups of them, or none (False), by which a tensor is a single line.",
+        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
         factoring.WAY_OUT_OF_LINES,
     )
 

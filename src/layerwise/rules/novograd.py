@@ -1,4 +1,4 @@
-"""NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+"""NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
     v ← b2·v + (1 − b2)·‖g‖²,  and ‖g‖² in the first step: one number of each layer
     m ← b1·m + g / (√(v + eps_root) + eps) + lam·p
@@ -54,36 +54,36 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
     eps: float = option(
         1e-8,
         number(0),
-        "Added to the root of v that the gradient is divided by.",
+        "Added to the root of v, which the gradient is divided by.",
         "Pass a small number such as eps=1e-8.",
     )
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY
     eps_root: float = eps_root_option()
-    grad_averaging: bool = flag(False, "Weigh what enters m by 1 - b1.")
+    grad_averaging: bool = flag(False, "Multiply what enters m by 1 - b1.")
     normalize: Literal["gradient", "momentum"] = option(
         "gradient",
         one_of("gradient", "momentum"),
-        'What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").',
+        'Divide the gradient by the root of v before it enters m ("gradient"), or divide m ("momentum").',
         'Pass "gradient" as in the paper, or "momentum" to divide the average.',
     )
     decay: Literal["momentum", "decoupled"] = option(
         "momentum",
         one_of("momentum", "decoupled"),
-        'Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").',
+        'Add weight_decay to the momentum ("momentum"), or shrink the weights directly ("decoupled").',
         'Pass "momentum" as in the paper, or "decoupled" as in AdamW.',
     )
-    bias_correction: bool = flag(False, "Correct m and v for a start at 0.")
+    bias_correction: bool = flag(False, "Correct m and v as if both had started at 0.")
     v_start: Literal["first", "zero", "nonzero"] = option(
         "first",
         one_of("first", "zero", "nonzero"),
-        'What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0 ("nonzero").',
+        'Start v from the first squared norm ("first"), from 0 ("zero"), or from the first that is not 0 ("nonzero").',
         'Pass "first" as in the paper, "zero", or "nonzero" for the first norm that is not 0.',
     )
     m_start: Literal["zero", "direction"] = option(
         "zero",
         one_of("zero", "direction"),
-        'What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").',
+        'Start m from 0 ("zero"), or from the first direction at full weight ("direction").',
         'Pass "zero" as in the paper, or "direction".',
     )
 

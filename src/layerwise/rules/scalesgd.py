@@ -1,4 +1,4 @@
-"""SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+"""SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
     m ← b·m + (1 − b)·g                      with momentum, as for a model's last layer;  else m = g
     u = m / max(RMS(m along the columns), eps)
@@ -41,7 +41,7 @@ class ScaleSGD(ByLines):
     over: Literal["columns", "rows"] = option(
         "columns",
         one_of("columns", "rows"),
-        'What is divided by its own size: each row, measured over the columns ("columns"), or each column ("rows").',
+        'Divide each row by its own size, measured over the columns ("columns"), or each column ("rows").',
         'Pass "columns" where rows are outputs, as in PyTorch, or "rows" where columns are.',
     )
     norm: Literal["rms", "l2"] = option(

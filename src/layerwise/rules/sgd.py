@@ -1,4 +1,4 @@
-"""SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+"""SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
     g ← g + lam·p
     b ← mu·b + g

@@ -1,4 +1,4 @@
-"""SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+"""SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
     m ← b·m + (1 − b)·g                      with momentum;  else m = g
     x = m
@@ -39,7 +39,7 @@ class SinkGD(ByLines):
     iterations: int = option(
         5,
         integer(1, bits=31),
-        "How often rows and then columns are divided by their own size.",
+        "Number of times that rows, then columns, are divided by their own size.",
         "Pass a number of times such as iterations=5.",
     )
 

@@ -1,4 +1,4 @@
-"""StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+"""StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
     b1_t = b1·(1 − b1^(t−1)) / (1 − b1^t),   b2_t likewise
     m ← b1_t·m + (1 − b1_t)·g
@@ -60,7 +60,7 @@ class StableAdamW(ClippedByNorm):
     eps: float = option(
         1e-8,
         number(0),
-        "Added to the denominator of the direction, and the least denominator of the root mean square.",
+        "Added to the denominator of the direction; lower bound of the denominator in the root mean square.",
         "Pass a small number such as eps=1e-8.",
     )
     weight_decay: Scheduled = weight_decay_option()

@@ -32,29 +32,27 @@ class Mixed(ByGroupOptimizer):
     Args:
         params: Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its
             class) and the options of that rule.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
-        blocks: What counts as a layer within a parameter: blocks by name or pattern, such as {'*.qkv.weight': 3};
-            it needs named_parameters().
-        master_weights: Hold more of bfloat16 and float16 weights than they show: a float32 copy (True), or beside
-            each weight the 16 bits ("split") or the 8 bits ("split24") that it lacks.
-        rounding: How 16-bit weights and state are rounded; None is "nearest" for weights and "stochastic" for state
-            that `state_dtype` or a checkpoint has in bfloat16.
-        state_dtype: How the state is stored: "float32", "bfloat16" or "int8" (8 bits in groups of 64); a mapping
-            from its names goes in a group. None is as the arithmetic has it, or as a checkpoint brought it.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer.
+            Needs named_parameters().
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
+            stored in bfloat16 by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
-        model_group: Processes that have other tensors of the same model, as in a pipeline; they clip and skip
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        model_group: Processes that hold other tensors of the same model, as in a pipeline; they clip and skip
             together.
-        reproducible: Take steps whose bits depend neither on the number of processes nor on how tensors are cut, by
-            exact sums.
+        reproducible: Sum exactly, so that a step gives the same bits for any number of processes and any sharding.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
-        fused: True insists on an engine with kernels, False uses PyTorch operations, and None takes the fastest
+        fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
     """
 
