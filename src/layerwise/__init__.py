@@ -1,6 +1,7 @@
-"""LAMB, LARS and Adafactor: optimizers whose step for a tensor is measured against that tensor itself.
+"""LAMB, LARS and Adafactor: optimizers that measure each tensor's step against that tensor.
 
-Take the front of your framework: `layerwise.numpy`. Importing this package imports no framework.
+Import the API of your framework: `layerwise.torch`, `layerwise.jax` or `layerwise.numpy`. Importing this package
+imports no framework.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +29,7 @@ FRONTS = {
 if not TYPE_CHECKING:  # a checker would take every name to be there
 
     def __getattr__(name: str) -> Any:
-        """Say where a name is that each front has for itself."""
+        """Raise an error that names the modules of the APIs, for a name that each of them has."""
         statement = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
         others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
         hint = f". Take it from the front of your framework:{statement}{others}" if statement else ""

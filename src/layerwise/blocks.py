@@ -37,7 +37,7 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or thei
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks along an axis; each has norms and statistics of its own, exactly as if it were a tensor of its own.
+    """Blocks along an axis; each has its own norms and statistics, exactly as if it were a tensor.
 
     `split` is a number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
     stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
@@ -92,13 +92,13 @@ class Blocks:
 
 
 def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
-    """Return Blocks as they are, and a `split` as Blocks along axis 0."""
+    """Return Blocks unchanged, and a `split` as Blocks along axis 0."""
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
 
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of a tensor, and how to view arrays of the tensor's or of its statistics' shape through it.
+    """One piece of a tensor, with views through it of arrays of the tensor's or its statistics' shape.
 
     Either `count` equal blocks side by side, seen along a dimension of their own (which with `drop` is the axis
     itself, alone or with `others`), or `one` block of several: its number, start and end, and the tensor's length.
@@ -111,7 +111,7 @@ class Part:
     others: Shape = ()  # with `drop`, further axes that count blocks
 
     def one_by_one(self, whole: Shape) -> list[Part]:
-        """Return the same blocks, each a piece of its own, unless they are already or have no length."""
+        """Return the same blocks, each as its own piece, unless they already are or have no length."""
         if self.one is not None or self.drop:
             return [self]
         length = whole[self.axis]

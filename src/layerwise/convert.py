@@ -1,6 +1,6 @@
-"""States of the JAX front made of optax's and of the PyTorch front's, and the other way round.
+"""Conversion of states between the JAX API, optax and the PyTorch API.
 
-Train in one, go on in the other. Parameters are yours to carry over; these carry what an optimizer remembers.
+Train in one, continue in the other. Carry the parameters over yourself; these functions convert the optimizer's state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleBy
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, ours, that goes on where the optimizer of that name in optax left off."""
+    """Return a state of our `transform` that continues where the optax optimizer of the same name left off."""
     ours, leaves = _ours(transform, params), parameters(params)
     if type(ours) in MOMENTS:
         one = _only(state, MOMENTS[type(ours)])
@@ -49,7 +49,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, optax's, that goes on where ours left off with `state`."""
+    """Return a state of optax's `transform` that continues where ours left off with `state`."""
     leaves, state = parameters(params), _in_numbers(_forms.inner(state))
 
     def fill(one: Any) -> Any:
@@ -81,10 +81,10 @@ FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
-    """Return the state_dict with which `optimizer`, of layerwise.torch and made of named parameters, goes on.
+    """Return a state_dict with which `optimizer` of layerwise.torch continues; it must be made of named parameters.
 
-    `names` gives the name of a leaf such as "dense/kernel" there ("dense.kernel" by default). `axes` gives the order
-    of its dimensions there, as numpy.transpose takes it.
+    `names` maps a leaf such as "dense/kernel" to its name in PyTorch ("dense.kernel" by default). `axes` gives the
+    order of its dimensions in PyTorch, as numpy.transpose takes it.
     """
     import torch
 
@@ -110,7 +110,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 def from_torch(
     state_dict: Mapping[str, Any], transform: Any, params: Any, *, names: Names = None, axes: Axes = None
 ) -> Any:
-    """Return the state of `transform`, ours, that goes on from a state_dict of layerwise.torch's optimizer.
+    """Return a state of our `transform` that continues from a state_dict of layerwise.torch's optimizer.
 
     `names` and `axes` are as in `to_torch`.
     """
@@ -140,9 +140,9 @@ def from_torch(
 
 
 def stored_as(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, ours, with what `state`, of the same optimizer, holds in other storage formats.
+    """Return a state of our `transform` with the contents of `state`, of the same optimizer, in other storage formats.
 
-    What has the same format in both is taken over bit by bit. `params` are those that belong to `state`.
+    Fields with the same format in both are copied bit by bit. `params` are the parameters of `state`.
     """
     whole, leaves, inner = transform.init(params), parameters(params), _forms.inner(state)
     ours = _ours(transform, params)
@@ -164,7 +164,9 @@ def _numbers_in(tree: Any, part: str, state: Any) -> Any:
 
 
 def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:
-    """Return the state with what it is to hold beside weights, made of what another holds, or of the weights alone."""
+    """Return the state with the remainders or copies of weights that it needs, made from another state's or from the
+    weights.
+    """
     if not isinstance(whole, MasterState):
         return filled
     rows = zip(leaves.arrays, of_state(leaves, "weights", whole.weights), held, strict=True)
@@ -185,7 +187,7 @@ RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTR
 
 
 def _parts(state: Any) -> dict[str, str]:
-    """Return the parts of a state: what the PyTorch front and the rules call each, and what it is called here."""
+    """Return the parts of a state: their names in the PyTorch API and the rules, and their names here."""
     if type(state) not in RULES:
         raise StateError(
             f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
@@ -194,7 +196,7 @@ def _parts(state: Any) -> dict[str, str]:
 
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
-    """Return our state with these trees in it, each array of the shape, dtype and place that it is to have."""
+    """Return our state with these trees in it, each array with the required shape, dtype and place."""
     called, rule = {name: part for part, name in _parts(ours).items()}, _rule(ours)
     filled = {
         name: leaves.like(_fitted(leaves, name, getattr(ours, name), tree, is_signed(rule, called[name])))
@@ -242,7 +244,7 @@ def _real(tree: Any) -> Any:
 
 
 def _shaped(wanted: Any, given: Any) -> Any:
-    """Return single numbers with the dimensions that they have elsewhere."""
+    """Return single numbers with the dimensions that other APIs give them."""
 
     def shaped(like: Any, x: Any) -> Any:
         return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
@@ -292,7 +294,7 @@ def _shape_there(p: Any, axes: Any) -> Any:
 def _turned_as_stored(
     state: Any, columns: Mapping[str, Sequence[Any]], held: Sequence[Any], i: int, axes: Any
 ) -> dict[str, Any]:
-    """Return one parameter's state for PyTorch: as it is stored, or in numbers where its dimensions change places."""
+    """Return one parameter's state for PyTorch: as stored, or as numbers if its dimensions change places."""
     found: dict[str, Any] = {}
     for part, column in columns.items():
         x = column[i] if axes is None else _forms.numbers(column[i], is_signed(_rule(state), part))
@@ -307,7 +309,9 @@ def _turned_as_stored(
 
 
 def _read_torch(ours: Any, one: Mapping[str, Any], axes: Any) -> dict[str, Any]:
-    """Return one parameter's state of PyTorch under the rule's names: groups stay groups where dimensions stay."""
+    """Return one parameter's state of PyTorch under the rule's names; groups stay groups if dimensions keep their
+    places.
+    """
     found: dict[str, Any] = {}
     for part, x in one.items():
         if part == "step" or part.endswith(SCALE):
@@ -327,7 +331,7 @@ def _rule(ours: Any) -> Any:
 
 
 def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
-    """Return the parts with their dimensions in another order. Rows become columns where the two change places."""
+    """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
     if axes is None:
         return parts
     parts = {part: np.transpose(array, axes) for part, array in parts.items()}

@@ -1,4 +1,4 @@
-"""The errors. Every error states the value found, the values allowed, and the way out."""
+"""The errors. Each states the value found, the values allowed, and the way out."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ContradictionError(HyperparameterError):
 
 
 class ParameterError(LayerwiseError, ValueError):
-    """The array to be updated cannot be: wrong dtype, read-only, or not the shape it had before."""
+    """A parameter cannot be updated: wrong dtype, read-only, or not the shape it had before."""
 
 
 class GradientError(LayerwiseError, ValueError):
-    """The gradient is missing, belongs to nothing, or does not fit its parameter."""
+    """A gradient is missing, belongs to no parameter, or does not fit its parameter."""
 
 
 class StateError(LayerwiseError, ValueError):
@@ -40,7 +40,7 @@ class EngineError(LayerwiseError, RuntimeError):
 
 
 class SynchronizationError(LayerwiseError, RuntimeError):
-    """Processes that hold parts of one model do not agree about the step; none of them has taken it."""
+    """Processes that hold parts of one model disagree about the step; none of them has taken it."""
 
 
 class MissingPackageError(LayerwiseError, ImportError):
@@ -48,5 +48,5 @@ class MissingPackageError(LayerwiseError, ImportError):
 
 
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
-    """Return the one shape all messages have, so that every front says the same of the same mistake."""
+    """Return a message in the common form, so that every API says the same about the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"

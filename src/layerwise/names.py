@@ -57,12 +57,12 @@ def _twin(name: Name) -> Name | None:
 
 
 def matches(name: Name, pattern: Name) -> bool:
-    """Return whether a name is the pattern, or fits it; an integer fits what its digits fit."""
+    """Return True if a name is the pattern or fits it; an integer fits whatever its digits fit."""
     return name == pattern or (isinstance(pattern, str) and fnmatchcase(str(name), pattern))
 
 
 def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name], exact: bool = False) -> None:
-    """Raise if a pattern, or a name where it has to be `exact`, matches none of these, and is not `optional`."""
+    """Raise if a pattern, or an `exact` name, matches none of these and is not `optional`."""
     for pattern in patterns:
         found = pattern in names if exact else any(matches(name, pattern) for name in names)
         if isinstance(pattern, optional) or found:
@@ -82,7 +82,7 @@ def is_by_name(given: object) -> bool:
 class ByName:
     """The values of an option by name. A name without a value, or with None, has the default.
 
-    In a mapping a name itself goes before patterns such as "*.bias", and these in their order.
+    In a mapping an exact name takes precedence over patterns such as "*.bias"; patterns apply in their order.
     """
 
     argument: str

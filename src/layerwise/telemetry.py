@@ -1,4 +1,4 @@
-"""The measurements of a step, in the form in which people read them."""
+"""The measurements of a step, in readable form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
 
 
 def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Return whether a bound on the ratio or the update was reached, as 0 or 1, in the form of the measurements."""
+    """Return 1 if a bound on the ratio or the update was reached, else 0, in the form of the measurements."""
     ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
     found = np.zeros(ratio.shape, bool)
     if getattr(h, "clip_threshold", None) is not None:
@@ -45,14 +45,14 @@ def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
 
 
 def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Return whether the ratio is one of norms."""
+    """Return True if the ratio is one of norms."""
     if h.adapt is False or (h.adapt == "decayed" and weight_decay == 0):
         return False
     return (np.asarray(measured["weight_norm"]) != 0) & (np.asarray(measured["update_norm"]) != 0)
 
 
 def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:
-    """Return norms and root mean squares of n numbers. A rule measures only the one that it needs."""
+    """Return norms and root mean squares of n numbers; a rule measures only the one that it needs."""
     for what in ("weight", "update"):
         if f"{what}_norm" in found:
             found[f"{what}_rms"] = found[f"{what}_norm"] / root_n

@@ -21,7 +21,7 @@ _given: int | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Set the largest number of threads that the compiled engine takes. Results are the same for any number."""
+    """Set the maximum number of threads of the compiled engine. Results are the same for any number."""
     global _given
     _given = min(int(COUNT("n", n, WAY_OUT)), MOST)
     if (native := extension()) is not None:
@@ -29,12 +29,12 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return the largest number of threads that the compiled engine takes: 1 without that engine."""
+    """Return the maximum number of threads of the compiled engine: 1 without that engine."""
     return 1 if extension() is None else wanted_threads()
 
 
 def wanted_threads() -> int:
-    """Return the number that was set, or else the environment variable's, or else that of the available processors."""
+    """Return the number that was set, else the environment variable's, else the number of available processors."""
     if _given is not None:
         return _given
     value = os.environ.get(VARIABLE)
@@ -49,7 +49,7 @@ def wanted_threads() -> int:
 
 
 def available_processors() -> int:
-    """Return the processors this process may run on, or fewer where a quota holds it to the time of fewer."""
+    """Return the number of processors this process may run on, or fewer if a quota limits its time."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
@@ -59,7 +59,7 @@ def available_processors() -> int:
 
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
-    """Return how many processors' time the control groups of this process allow, or None for no limit."""
+    """Return the number of processors whose time the control groups allow to this process, or None for no limit."""
     found = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
     return min(found, default=None)
 
@@ -95,7 +95,7 @@ def _read(path: Path) -> str:
 
 
 def extension() -> ModuleType | None:
-    """Return the compiled extension, made to use as many threads as are wanted; None where it is not there."""
+    """Return the compiled extension, set to the wanted number of threads; None if it is missing."""
     try:
         from layerwise import _native
     except ImportError:

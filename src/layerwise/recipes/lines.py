@@ -167,7 +167,7 @@ def _distance(batch: int, curve: Curve) -> tuple[str, bool]:
 
 
 def _from_yours(q: Question) -> tuple[str, bool]:
-    """Return how far a rule is stretched and where that ends, and whether either is more than was published."""
+    """Return how far a rule is stretched and where that ends, and True if either is more than was published."""
     batch, yours = q.batch, q.anchor.batch
     if batch == yours:
         return "yours", False

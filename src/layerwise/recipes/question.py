@@ -85,7 +85,7 @@ class Question:
             )
 
     def has(self, setting: str) -> bool:
-        """Return whether the optimizer has such an option."""
+        """Return True if the optimizer has such an option."""
         return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
 
     @property
@@ -94,12 +94,12 @@ class Question:
 
     @property
     def curve(self) -> Curve | None:
-        """The published series to look at: the one named, or the first."""
+        """The published series to use: the one named, or the first."""
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
     def series(self) -> Curve:
-        """The same where there has to be one: without a reference."""
+        """The same, for a question without a reference, which needs a series."""
         assert self.curve is not None  # noqa: S101  _check_reference has seen to it
         return self.curve
 

@@ -1,4 +1,4 @@
-"""The questions and settings of an optimizer between its steps."""
+"""The methods of an optimizer between its steps: measurements, rates, and state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from layerwise.torch.tools import _schedule
 
 
 class Answering(Agreeing):
-    """A `torch.optim.Optimizer` that can be asked for what its steps measured, its rates and its state."""
+    """A `torch.optim.Optimizer` that reports the measurements of its steps, its rates and its state."""
 
     _begun_elsewhere: bool  # whether initial_lr is of a schedule that only the checkpoint had
     _skipped: int | Tensor
@@ -37,24 +37,24 @@ class Answering(Agreeing):
 
     @property
     def skipped(self) -> int | Tensor:
-        """The number of steps left out; on the device, if it is known only there."""
+        """The number of skipped steps; a tensor on the device if only the device knows it."""
         return self._skipped.clone() if isinstance(self._skipped, Tensor) else self._skipped
 
     def _count_skipped(self, skip: Tensor | None) -> None:
-        """Count a step that was left out, which is known on the device alone."""
+        """Count a skipped step that only the device knows of."""
         if skip is not None:
             # In place, so that a captured step counts on.
             self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
     def get_lr(self) -> Any:
-        """Return the learning rate, or a list of one for each group where they differ."""
+        """Return the learning rate, or a list with one for each group if they differ."""
         rates = [group["lr"] for group in self.param_groups]
         return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
 
     def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
-        """Set the learning rate of every group to this one.
+        """Set the learning rate of every group.
 
-        With `proportional` it is the first group's, and the others keep their proportions to it.
+        With `proportional` only the first group gets this rate, and the others keep their proportions to it.
         """
         if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
@@ -75,7 +75,7 @@ class Answering(Agreeing):
         self._begun_elsewhere = False
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
-        """Return whether the whole optimizer was given this very value, which is no option of the group."""
+        """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
         own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else self._groups.kinds.shared
         return key in own and own[key] is value and key not in self._groups.known(group)
 
@@ -84,7 +84,7 @@ class Answering(Agreeing):
         return [p for p, _ in self._members()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        """Forget the state of one parameter, given itself or by name, or of all; the next step starts it again."""
         found = [p for p, name in self._members() if which is None or p is which or name == which]
         if which is not None and not any(p in self.state for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
@@ -95,11 +95,11 @@ class Answering(Agreeing):
         self._forget_plans()
 
     def storage(self) -> dict[str, dict[str, Any]]:
-        """Return by name how each parameter and its state are stored, or will be from its first step on.
+        """Return by name the storage of each parameter and its state, as it is or will be from its first step on.
 
-        `weights` is the dtype, and after a plus how many bits are held beside it: "bfloat16+8". `state` has a dtype for
-        each of its fields, where "int8" is 8 bits in groups. `bytes` are those of weights and state, of the whole
-        tensor where it is sharded. `why` says of which field `state_dtype` is not followed, and for what reason.
+        `weights` is the dtype, and after a plus the number of extra bits for each weight: "bfloat16+8". `state` has a
+        dtype for each of its fields, where "int8" is 8 bits in groups. `bytes` counts weights and state, of the whole
+        tensor if it is sharded. `why` gives, for each field that does not follow `state_dtype`, the reason.
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
@@ -110,7 +110,7 @@ class Answering(Agreeing):
         return found
 
     def _warn_of_layouts(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Warn once of each parameter whose state cannot be stored as it is asked for because of how it lies."""
+        """Warn once of each parameter whose layout does not allow the requested storage of its state."""
         wants = [due.want for due in dues for _ in due.params]
         found = {
             (plan.name, key): stored
@@ -126,16 +126,16 @@ class Answering(Agreeing):
         self._warned.update(new)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return the measurements of each parameter's last step by name: numbers, or with blocks arrays of one a block.
+        """Return the measurements of each parameter's last step by name: numbers, or arrays with one number a block.
 
         They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the
-        device; the step did not. If processes that agree there have disagreed about a step, that is an error here too.
+        device; the step did not. If processes that agree on steps have disagreed about one, this raises too.
         """
         self._agreed.check_earlier(forget=False)
         return {name: measured for _, name, measured in self._measured()}
 
     def _measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
-        """Yield the same with each parameter, before its name."""
+        """Yield the same, with each parameter before its name."""
         latest = {p: measured for turn in self._turns.values() for p, measured in turn.stats()}
         found: list[str] = []
         for p, measured in latest.items():
@@ -145,6 +145,6 @@ class Answering(Agreeing):
 
 
 def _apart(name: str, others: Iterable[str]) -> str:
-    """Return a name that is not among others: two models' parameters may have the same one."""
+    """Return a name that is not among the others: two models' parameters may have the same name."""
     copies = sum(other == name or other.startswith(f"{name} (") for other in others)
     return f"{name} ({copies + 1})" if copies else name

@@ -1,4 +1,4 @@
-"""The common part of all optimizers as PyTorch has them."""
+"""The base of all optimizers in the PyTorch API."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
 
 
 class Optimizer(Answering):
-    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
+    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all, unless groups name their own."""
 
     _rule: Any
     _hyper: type[Hyper]
@@ -102,7 +102,7 @@ class Optimizer(Answering):
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; other options are as they were given to the optimizer."""
+        """Add parameters with their own settings; other options are those given to the optimizer."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
@@ -146,13 +146,13 @@ class Optimizer(Answering):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         super().zero_grad(set_to_none)
         for forget in self._when_zeroed:
             forget()
 
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
-        """Return the group's hyperparameters, if all it says is right."""
+        """Return the group's hyperparameters, or raise if one of its options is wrong."""
         self._groups.forget(len(self.param_groups))
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
@@ -184,7 +184,7 @@ class Optimizer(Answering):
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def _step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:
-        """Step these parameters together: all, or none if one of them cannot be, here or where its other parts are."""
+        """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
         if not dues and agreement is None:
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
@@ -224,10 +224,10 @@ class Optimizer(Answering):
             self._count_skipped(skip)
 
     def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Local]:
-        """Return what of parameters and gradients is here.
+        """Return the local parts of parameters and gradients.
 
-        Gradients whose memory does not hold their numbers are replaced if asked for, and where that is not left to an
-        engine: where gradients are computed with before, or some were replaced in the last step.
+        Gradients whose memory does not hold their numbers are replaced on request, and whenever no engine does so:
+        before computing with gradients, or if some were replaced in the last step.
         """
         params, grads = params_of(dues), grads_of(dues)
         here = cuts.local_parts(params, grads) if self._wrapped else (params, grads)
@@ -244,7 +244,7 @@ class Optimizer(Answering):
         return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
 
     def _stepped(self, turn: Turn, dues: Sequence[Due], here: Local, skip: Tensor | None, skips: Skips | None) -> Turn:
-        """Take the step, by another turn where an engine finds that this one no longer holds."""
+        """Take the step, with another turn if an engine finds that this one no longer holds."""
         given = skip, getattr(self, "grad_scale", None), skips
         try:
             turn.step(dues, here[1], *given)
@@ -257,7 +257,7 @@ class Optimizer(Answering):
         return turn
 
     def _kept_turn(self, key: bytes, dues: Sequence[Due], grads: list[Tensor]) -> tuple[Turn | None, Sequence[Plan]]:
-        """Return the turn that these parameters had before and its plans, if everything is as it was."""
+        """Return the turn that these parameters had before, and its plans, if nothing has changed."""
         turn = None if self._groups.differentiable else self._turns.get(key)
         if turn is None:
             return None, ()
@@ -288,7 +288,7 @@ class Optimizer(Answering):
         return plan
 
     def _plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
-        """Return the plan of the step that a parameter takes in a group, with these settings."""
+        """Return the plan of a parameter's step in a group with these settings."""
         return plan_of(self._groups.rule_of(group), p, h, name, self._by_name)
 
     def _prepare(
@@ -309,7 +309,7 @@ class Optimizer(Answering):
         return Turn(dues, here, plans, self.state, on_device, prepared_by, agreement)
 
     def _remember(self, key: bytes, turn: Turn) -> None:
-        """Keep the turn for the next time, and only so many of them."""
+        """Keep the turn for the next time, within the limit."""
         if capturing() and turn not in self._captured:
             self._captured.append(turn)
         self._turns.pop(key, None)
@@ -320,9 +320,9 @@ class Optimizer(Answering):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups, as torch.optim has them; of a function among the options its name alone.
+        """Return the state and the groups in torch.optim's form; of a function among the options only its name.
 
-        What is stored in integers is there as bytes, along one more dimension.
+        State stored in integers is saved as bytes, along one more dimension.
         """
         saved = super().state_dict()
         saved["state"] = {key: _bytes.saved(one) for key, one in saved["state"].items()}
@@ -331,12 +331,11 @@ class Optimizer(Answering):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a checkpoint, or raise StateError and stay as it was.
+        """Load a checkpoint, or raise StateError and change nothing.
 
-        Parameters go by name where both sides have names, and otherwise by their places.
-        State keeps the dtype it was saved with, unless state_dtype asks for another. Rates that schedulers move (lr,
-        weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and a
-        warning names those that differ.
+        Parameters are matched by name if both sides have names, and otherwise by position. State keeps the dtype it was
+        saved with, unless state_dtype sets another. Rates that schedulers move (lr, weight_decay, betas, momentum) come
+        from the checkpoint. Every other option stays as it was given here, and a warning names those that differ.
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)

@@ -1,4 +1,4 @@
-"""Stepping parameters during the backward pass, as soon as their gradients are there."""
+"""Steps during the backward pass, as soon as each gradient arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerwise.torch.tools._by_module import ByModule, dues_of, refuse, there
 
 
 class InBackward:
-    """The hooks that step an optimizer's parameters; `remove()` takes them off."""
+    """The hooks that step an optimizer's parameters; `remove()` removes them."""
 
     def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, Unit]) -> None:
         # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
@@ -67,7 +67,7 @@ class InBackward:
             self._by_module.forget()
 
     def _check_alone(self, optimizer: Optimizer) -> None:
-        """Raise where gradients may be those of this process alone, before others' are added to them."""
+        """Raise if gradients may belong to this process alone, before those of others are added."""
         if not cuts.in_group():
             return
         if not self._alone and cuts.several_processes():
@@ -95,14 +95,14 @@ class InBackward:
 def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
     """Step each parameter in the backward pass and free its gradient at once.
 
-    Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
-    `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
-    training loop, its learning rate schedulers and its checkpoints stay as they are.
+    So all gradients never exist at the same time. With gradient accumulation, the last of `every` backward passes takes
+    the step. `optimizer.step()` then finds only gradients that the last pass did not reach, so a training loop, its
+    learning rate schedulers and its checkpoints need no change.
 
-    The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
-    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
+    Modules of `fully_shard` are stepped one by one, when the gradients of the next one have been reduced, by all
+    processes or by none. Parameters outside of them are left to `optimizer.step()`.
 
-    DistributedDataParallel adds up gradients after the step would be taken, and is refused. Without `fully_shard` a
+    DistributedDataParallel adds up gradients after this step would be taken, and is refused. Without `fully_shard`, a
     process that is one of several is refused, unless it has a model to itself: `alone=True`.
     """
     if not isinstance(optimizer, Optimizer):
@@ -120,7 +120,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
 
 
 def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit]) -> None:
-    """Raise unless fully_shard says of some parameters when their gradients are complete."""
+    """Raise unless fully_shard tells for some parameters when their gradients are complete."""
     if not units:
         raise ContradictionError(
             "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
@@ -134,7 +134,7 @@ def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit])
 
 
 def _in_ddp(optimizer: Optimizer) -> bool:
-    """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
+    """Return True if a live DistributedDataParallel holds one of the parameters."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
     return any(id(p) in own for ddp in found for p in ddp.parameters())

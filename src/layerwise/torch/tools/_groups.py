@@ -53,7 +53,7 @@ def _shown(p: Tensor) -> str:
 
 
 def _has_no_ratio(group: Mapping[str, Any]) -> bool:
-    """Return whether the rule of a group takes no norm of its weights."""
+    """Return True if the rule of a group takes no norm of its weights."""
     return RULE in group and not {"adapt", "scale_parameter"} & {*ENTRIES[group[RULE]].hyper.__dataclass_fields__}
 
 
@@ -69,13 +69,13 @@ def param_groups(
 ) -> ParamGroups:
     """Return the model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
 
-    A parameter that several modules share is there once, under its first name, and matches if any of them does.
-    `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is
+    A parameter that several modules share appears once, under its first name, and matches if any of them does.
+    `options`, such as lr=0.01, are set in every group. A pattern that matches no parameter is an error, unless it is
     `layerwise.optional(pattern)`.
 
-    For `Mixed`, `rule` is the rule of all groups, and `others` another for the parameters that match `other_params`:
-    its name, or a mapping with its name and its options, such as {"rule": "adamw", "lr": 3e-4}. `options` and
-    `no_adapt` are then for the first rule alone.
+    For `Mixed`, `rule` is the rule of all groups, and `others` that of the parameters that match `other_params`: a
+    name, or a mapping with a name and options, such as {"rule": "adamw", "lr": 3e-4}. `options` and `no_adapt` then
+    apply only to the first rule.
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
@@ -108,7 +108,7 @@ def _group(
 
 
 def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
-    """Return by trainable parameter its names, each with the module that it is a parameter of."""
+    """Return the names of each trainable parameter, each with the module that has it."""
     places: dict[Tensor, list[tuple[str, nn.Module]]] = {}
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(prefix=prefix, recurse=False):

@@ -1,4 +1,4 @@
-"""Writing down what the steps of an optimizer measure, while it trains."""
+"""Records of the measurements of an optimizer's steps, while it trains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerwise.torch.tools._records import Record, Table, writing_to
 
 
 class Monitor:
-    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, takes them off."""
+    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, removes them."""
 
     def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
         # The optimizer holds the hooks and passes itself to them: a reference to it would close a circle around it.
@@ -31,7 +31,7 @@ class Monitor:
 
     @property
     def path(self) -> Path | None:
-        """The table that is written to, if it is one."""
+        """The path of the table, if the monitor writes one."""
         return self._write.path if isinstance(self._write, Table) else None
 
     def _loaded(self, optimizer: Any) -> None:
@@ -48,7 +48,7 @@ class Monitor:
         self._write(self._count, _record(optimizer))
 
     def remove(self) -> None:
-        """Write nothing any more."""
+        """Stop writing."""
         for hook in self._hooks:
             hook.remove()
 
@@ -60,11 +60,11 @@ class Monitor:
 
 
 def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
-    """Write trust ratios, norms, RMS of the update and the share of clipped layers at every so many steps.
+    """Write trust ratios, norms, RMS of the update and the share of clipped layers, at every n-th step.
 
-    `writer` is a TensorBoard SummaryWriter or what else has `add_scalar(tag, value, step)`, a Weights & Biases run or
-    what else has `log(dict)`, or the path of a CSV file. Steps are counted by the optimizer, and go on where a
-    checkpoint left off. Other steps cost a counter.
+    `writer` is a TensorBoard SummaryWriter or another object with `add_scalar(tag, value, step)`, a Weights & Biases
+    run or another object with `log(dict)`, or the path of a CSV file. The optimizer counts the steps, and a resumed run
+    continues its count. Other steps cost a counter.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
@@ -81,7 +81,7 @@ def _steps(optimizer: Optimizer) -> int:
 
 
 def _muted(optimizer: Optimizer) -> bool:
-    """Return whether the step is not a real one: torch.distributed.checkpoint steps with lr=0 to create the state."""
+    """Return True if the step is not a real one: torch.distributed.checkpoint steps with lr=0 to create the state."""
     return all(group["lr"] is not None and float(group["lr"]) == 0 for group in optimizer.param_groups)
 
 

@@ -1,4 +1,4 @@
-"""The gradient noise scale, from the gradients of the parts of a batch that training computes anyway.
+"""The gradient noise scale, from gradients of parts of a batch that training computes anyway.
 
 With n parts of b examples each, whose gradients g_i have the mean ḡ, G being the gradient of the whole distribution and
 Σ the covariance of one example's (McCandlish et al., arXiv 1812.06162, appendix A.1):
@@ -52,7 +52,7 @@ class Estimate(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The sums of one step: over the passes, and after the exchange over the processes as well."""
+    """The sums of one step: over the passes, and after the exchange also over the processes."""
 
     squares: float  # Σ|g_i|²
     big: float  # |Σg_i|²
@@ -61,12 +61,12 @@ class Seen(NamedTuple):
 
 
 class NoiseScale:
-    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model that is being trained.
+    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model in training.
 
-    The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
+    The batch must come in parts: micro-batches whose gradients accumulate, or one or more on each process of
     DistributedDataParallel or `fully_shard`. Wrap the model first. One step of `every` is measured. `group` are the
-    processes that train the model (by default all there are), of which `replicas` have batches of their own (by default
-    all; under tensor parallelism, as many as the data-parallel dimension has).
+    processes that train the model (by default all of them), of which `replicas` have their own batches (by default all;
+    under tensor parallelism, as many as the data-parallel dimension has).
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class NoiseScale:
     # ---- before a step
 
     def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
-        """Take in the gradients of one step: after its last backward pass, before anything else touches them.
+        """Record the gradients of one step: after its last backward pass, before anything else touches them.
 
-        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is what the mean loss of a
-        micro-batch was multiplied by: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. What
-        is not finite is left out and gives None, as a step does that is not measured. All processes have to call it.
+        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is the factor on the mean loss of
+        a micro-batch: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. A step that is not
+        finite is left out and gives None, like a step that is not measured. All processes must call it.
         """
         self._updates += 1
         if (self._updates - 1) % self._every:
@@ -147,7 +147,7 @@ class NoiseScale:
         return found
 
     def discard(self) -> None:
-        """Forget the gradients since the last update, if they are not to be stepped with."""
+        """Forget the gradients since the last update, for passes that belong to no step."""
         self._norms: list[Norm] = []
         self._passes: Counter[int] = Counter()
 
@@ -202,7 +202,7 @@ class NoiseScale:
 
     @property
     def value(self) -> float:
-        """The noise scale, in examples: inf where the gradient does not stand out from its noise."""
+        """The noise scale, in examples: inf if the gradient does not stand out from its noise."""
         signal, noise = self.signal, self.noise
         return math.inf if signal <= 0 else noise / signal
 
@@ -215,11 +215,11 @@ class NoiseScale:
         return dict(self._average)
 
     def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
-        """Go on from such averages."""
+        """Restore such averages."""
         self._average = _checked(state_dict)
 
     def remove(self) -> None:
-        """Take the hooks off; what was measured stays."""
+        """Remove the hooks; the measurements stay."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -233,7 +233,7 @@ class NoiseScale:
 
 
 def _noting(note: Callable[[], Callable[[str, int, Tensor], None] | None], name: str, number: int) -> Any:
-    """Return a parameter's hook, which holds nothing: a noise scale without other references measures nothing."""
+    """Return a parameter's hook, which holds no reference: without other references a noise scale measures nothing."""
 
     def hook(g: Tensor) -> None:
         if (there := note()) is not None:
@@ -264,7 +264,7 @@ def _replicas(replicas: Any, ranks: int) -> int:
 
 
 def _sharded(model: nn.Module) -> Iterator[nn.Module]:
-    """Return the modules that `fully_shard` was called on; there is none before it has been imported."""
+    """Return the modules that `fully_shard` was called on; none before it has been imported."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return (m for m in model.modules() if kind is not None and isinstance(m, kind))
 
