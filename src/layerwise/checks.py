@@ -46,7 +46,7 @@ class Check:
 
 
 def option(default: Any, check: Check, way_out: str, shown: bool = True, **known: Any) -> Any:
-    """Return a dataclass field that carries its check, the way out of an error, and what else is known of it."""
+    """Return a dataclass field with its check, the way out of an error, and other metadata."""
     return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out, **known})
 
 
@@ -83,7 +83,7 @@ def members(value: Any) -> tuple[Any, ...]:
 
 
 def as_float(value: Any) -> float:
-    """Return a finite number as float: of Python or an array of one, but neither bool nor text."""
+    """Return a finite number as float: a Python number or an array of one, but neither bool nor text."""
     value = plain(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise Refused
@@ -122,7 +122,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
 
 
 def integer(low: int, bits: int | None = None) -> Check:
-    """Return an integer from `low`, with so many `bits` where kernels take it."""
+    """Return an integer from `low`, with so many `bits` if kernels take it."""
 
     def convert(value: Any) -> int:
         n = as_int(value)
@@ -174,7 +174,7 @@ def schedule() -> Check:
 
 
 def _takes_a_step(function: Callable[..., Any]) -> bool:
-    """Return whether it can be called with a step, as far as its signature says."""
+    """Return True if it can be called with a step, as far as its signature tells."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some callables have none
@@ -187,7 +187,7 @@ def _takes_a_step(function: Callable[..., Any]) -> bool:
 
 
 def _dtype_name(value: Any) -> Any:
-    """Return the name of a dtype, which may be given as one of PyTorch, of NumPy or of JAX."""
+    """Return the name of a dtype of PyTorch, NumPy or JAX."""
     if isinstance(value, (str, int, float, type(None))):
         return value
     if type(value).__module__ == "torch":

@@ -69,7 +69,7 @@ def _explicit(how: Factored, shape: Dims) -> Factored | None:
 
 
 def dims(how: Any, shape: Dims, smallest: int = 0, block_dims: Dims = ()) -> Factored | None:
-    """Return the rows and the columns of a tensor, or None where it is taken whole.
+    """Return the rows and the columns of a tensor, or None if it is not factored.
 
     `block_dims` count blocks: each block is judged by its own shape, and the answer is in dimensions of `shape`.
     """

@@ -1,4 +1,4 @@
-"""Unknown keywords: what is meant by those that other libraries use, or that are misspelt."""
+"""Unknown keywords: their likely meaning, from other libraries' names or misspellings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def explained(function: F) -> F:
-    """Return the function, whose unknown keywords raise an error that says what may be meant."""
+    """Return the function with an error for unknown keywords that names what may be meant."""
     known = [name for name in inspect.signature(function).parameters if name != "self"]
     of = function.__qualname__.removesuffix(".__init__")
 
@@ -82,7 +82,7 @@ def explained(function: F) -> F:
 
 
 def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) -> None:
-    """Raise if there are unknown keywords."""
+    """Raise an error for unknown keywords."""
     for name in unknown:
         raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
 

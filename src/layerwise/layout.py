@@ -40,7 +40,7 @@ class Layout:
     pieces: tuple[Piece, ...]
 
     def state_shapes(self) -> tuple[Shape | None, ...]:
-        """Return the shapes of the state as it is stored, the pieces' together."""
+        """Return the shapes of the stored state, the pieces' together."""
         if self.pieces[0].part is None:
             return self.pieces[0].fields
         parts = [piece.part for piece in self.pieces if piece.part is not None]
@@ -61,7 +61,7 @@ def lay_out(
 ) -> Layout:
     """Return the tensor cut into pieces, each with the hyperparameters fitted to its shape.
 
-    Equal blocks are one piece, except along an axis for which they are wanted `one_by_one`.
+    Equal blocks are one piece, except along an axis whose blocks are wanted `one_by_one`.
     """
     parts: Sequence[Part | None] = [None]
     if blocks is not None:
@@ -83,7 +83,7 @@ def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: fl
 
 
 def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
-    """Return, for each of the rule's states, along which of the tensor's dimensions it extends."""
+    """Return, for each of the rule's states, the dimensions of the tensor that it extends along."""
     piece = layout.pieces[0]
     found: list[Kept | None] = []
     for kept in piece_dims(rule, piece):
@@ -104,6 +104,6 @@ def piece_dims(rule: Any, piece: Piece) -> tuple[Kept | None, ...]:
 
 
 def elementwise(rule: Any, layout: Layout, ndim: int) -> dict[str, bool]:
-    """Return, for each of the rule's states by name, whether it has a number for each element of the tensor."""
+    """Return, for each of the rule's states by name, True if it has a number for each element of the tensor."""
     kept = zip(rule.State._fields, kept_dims(rule, layout, ndim), strict=True)
     return {field: one is not None and all(one) and not is_of_layer(rule, field) for field, one in kept}

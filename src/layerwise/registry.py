@@ -1,6 +1,6 @@
-"""The optimizers that there are: every module of `rules` with a class of options, a `State` and a `step`.
+"""The list of optimizers: every module of `rules` with a class of options, a `State` and a `step`.
 
-Nothing else lists them: fronts, engines, tests and documentation ask here.
+This is the only list: fronts, engines, tests and documentation read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arrays that lie in the same memory: engines write several at once, so each must have its own."""
+"""Arrays that share memory: engines write several at once, so each must have its own."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Lying(NamedTuple):
         return bool((np.diff(offsets) < self.itemsize).any())
 
     def shares(self, other: Lying) -> bool:
-        """Return whether an element of one lies where an element of the other does."""
+        """Return True if an element of one lies where an element of the other does."""
         return np.shares_memory(self._as_array(), other._as_array())
 
     def _as_array(self) -> np.ndarray:
@@ -75,7 +75,7 @@ class _Interface:
 
 
 def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
-    """Return two arrays that share memory, if there are any."""
+    """Return two arrays that share memory, or None."""
     held = sorted(((lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape), key=lambda x: x[0])
     for one, other in _near(held):
         if one[2].shares(other[2]):

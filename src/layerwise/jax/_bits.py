@@ -1,4 +1,4 @@
-"""JAX's view of the bits of numbers: integers of 32 bits, because others exist only where they are switched on."""
+"""JAX's view of the bits of numbers: integers of 32 bits, because others exist only if they are switched on."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
 
 
 class Namespace:
-    """jax.numpy, except for a number to divide by: XLA would multiply by its reciprocal, which rounds otherwise."""
+    """jax.numpy, except for division by a number: XLA would multiply by its reciprocal, which rounds differently."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
@@ -68,14 +68,14 @@ class Namespace:
 
 
 def _integers(x: Any) -> Any:
-    """Return floating numbers, none of which is negative, cut to integers; integers in 32 bits."""
+    """Return nonnegative floating numbers cut to integers, in 32 bits."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return Words(x.astype(jnp.uint32))
     return x.astype(jnp.int32)
 
 
 def _as_floats(x: Any) -> Any:
-    """Return numbers in float32. XLA would take subnormal ones of bfloat16 for 0, so these are moved bit by bit."""
+    """Return numbers in float32. XLA would take subnormal bfloat16 numbers for 0, so these are moved bit by bit."""
     if isinstance(x, Words):
         return x.array.astype(jnp.float32)
     if x.dtype == jnp.bfloat16:
@@ -102,14 +102,14 @@ def _step(t: Any) -> tuple[Any, Any]:
 class Places:
     """The numbers of the elements of a part of a tensor, which begins along each dimension at some entry.
 
-    They are below 2^32; where a part begins may be known on the device alone.
+    They are below 2^32. The beginning of a part may be known only on the device.
     """
 
     def __init__(self, index: Index, starts: tuple[Any, ...]) -> None:
         self.index, self.starts = index, starts
 
     def numbers(self) -> Any:
-        """Return them as `Words`; nothing is stored of it where they are used at once."""
+        """Return them as `Words`; if they are used at once, nothing is stored."""
         found: Any = Words(jnp.full(self.index.shape, 0, jnp.uint32))
         for d, (stride, start) in enumerate(zip(self.index.strides, self.starts, strict=True)):
             along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, self.index.shape, d))
@@ -118,7 +118,7 @@ class Places:
 
 
 def rounded(x: Any, dtype: Any) -> Any:
-    """Return numbers of float32 in another dtype: in bfloat16 to nearest, also what XLA takes for 0."""
+    """Return float32 numbers in another dtype; in bfloat16 to nearest, including those that XLA takes for 0."""
     if isinstance(x, Words):
         return jax.lax.bitcast_convert_type(x.array, jnp.int32).astype(dtype)
     if dtype != jnp.bfloat16:

@@ -1,4 +1,4 @@
-"""Who answers the rules under JAX: one device or a mesh seen as one, and `shard_map`, where each device has a part."""
+"""The drivers under JAX: one device, or a mesh seen as one, and `shard_map`, where each device has a part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Axes = tuple[str, ...]
 
 
 class Cut(NamedTuple):
-    """Which axes of a mesh cut a tensor: each dimension, or None where only the whole is known of."""
+    """The mesh axes that cut each dimension of a tensor, or None if only the whole is known."""
 
     axes: Axes
     dims: tuple[Axes, ...] | None
@@ -40,7 +40,7 @@ WHOLE = Cut((), None)
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of a parameter, to be stepped: arrays as the rule sees their dimensions, in the dtypes as stored."""
+    """One piece of a parameter to step: arrays with the dimensions that the rule sees, in the dtypes as stored."""
 
     rule: Any
     h: Hyper
@@ -67,11 +67,11 @@ class Task:
         return dims_of(request, len(self.shape), self.block_dims)
 
     def is_traced(self) -> bool:
-        """Return whether the arrays are known only when the program runs."""
+        """Return True if the arrays are known only when the program runs."""
         return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
 
     def is_large(self) -> bool:
-        """Return whether to compute intermediate results again rather than keep them."""
+        """Return True if intermediate results are to be computed again rather than kept."""
         return prod(self.shape) >= LARGE and jax.default_backend() == "cpu" and self.is_traced()
 
 
@@ -83,8 +83,8 @@ def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
     """Drive the rules of all tasks to their end and yield what they return.
 
     Under jit an array is the whole array, however it is laid out over devices. Under shard_map each device has a part
-    of it, and the sums of all tensors are added up at once. Without either, one tensor is taken after the other, and
-    what is in memory besides is the work on one.
+    of it, and the sums of all tensors are added up at once. Without either, tensors are stepped one after the other,
+    and the extra memory is the work on one.
     """
     together = any(task.cut.axes or task.h.asks_of_model or task.is_traced() for task in tasks)
     for group in [tasks] if together else [[task] for task in tasks]:
@@ -107,7 +107,7 @@ def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
 
 
 def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Round) -> dict[Place, Any]:
-    """Sum what is here of the tensors."""
+    """Sum the local parts of the tensors."""
     sums: dict[Place, Any] = {}
     kept: dict[Any, list[Place]] = {}
     for i, own in requests.items():
@@ -140,7 +140,7 @@ def _terms_again(rule: Running, requests: Any, k: int) -> Any:
 
 
 def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:
-    """Add up the partial sums over the axes that cut what they run over."""
+    """Add up the partial sums over the axes that cut the summed dimensions."""
     by_axes: dict[Axes, dict[Place, Any]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(_axes(tasks[i], requests[i][k]), {})[i, k] = value
@@ -185,12 +185,12 @@ def varying(x: Any) -> Axes:
 
 
 def entries(task: Task, dims: Shape | None = None) -> int:
-    """How many entries the tensor has along these dimensions, or each of its blocks has, wherever they are."""
+    """Return the number of entries of the tensor, or of each of its blocks, along these dimensions."""
     if dims is None:
         dims = tuple(d for d in range(len(task.shape)) if d not in task.block_dims)
     return prod(task.shape[d] for d in dims) * prod(size(axis) for axis in set(task.cut.along(dims)))
 
 
 def size(axis: str) -> int:
-    """How many devices an axis of the mesh has."""
+    """Return the number of devices along a mesh axis."""
     return int(jax.lax.psum(1, axis))  # a Python number: of a constant it is known at once

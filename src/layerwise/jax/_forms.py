@@ -1,4 +1,4 @@
-"""Parts of a state in one storage format made of those in another."""
+"""Conversion of parts of a state from one storage format to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def inner(state: Any) -> Any:
 
 
 def held(state: Any, leaves: Leaves) -> list[Any]:
-    """Return what a state holds beside the weights of each parameter."""
+    """Return the companions of each parameter's weights in a state."""
     is_held = isinstance(state, MasterState)
     return of_state(leaves, "weights", state.weights) if is_held else [None] * len(leaves.arrays)
 
@@ -39,7 +39,7 @@ def in_groups(numbers: Any, like: Grouped, signed: bool) -> Grouped:
 
 
 def weights_as(p: Any, wanted: Any, held: Any) -> Any:
-    """Return what is held beside weights in the form that is wanted."""
+    """Return the companions of weights in the wanted form."""
     if wanted is None or held is None:
         return wanted
     held = jnp.asarray(held)
@@ -60,7 +60,7 @@ def shape(x: Any) -> Any:
 
 
 def in_form(given: Any, like: Any, signed: bool) -> Any:
-    """Return an array, or codes with their scales, as `like` is."""
+    """Return an array, or codes with their scales, in the form of `like`."""
     if not is_grouped(like):
         return placed(numbers(given, signed), like)
     given = given if is_grouped(given) else in_groups(given, like, signed)

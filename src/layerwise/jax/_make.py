@@ -1,4 +1,4 @@
-"""A transformation made of the arguments of a generated function."""
+"""A transformation made from the arguments of a generated function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one th
 def make(
     rule: ModuleType, h: type[Hyper], state: type[Any], given: dict[str, Any]
 ) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation that `given`, every argument by its name, asks for."""
+    """Return the transformation for `given`, every argument by its name."""
     checked = options(h, _optax.options(h, given), _optax.in_messages(h))
     want = _wanted(rule, checked.h, given)
     ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
@@ -51,7 +51,7 @@ def make(
 
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
-    """Return how weights and state are wanted to be stored."""
+    """Return the wanted storage of weights and state."""
     if is_traced(given["seed"]):
         way_out = "With inject_hyperparams, name it among static_args."
         raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
@@ -66,7 +66,7 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
 
 
 def _needs_specs(h: Any, blocks: Any, want: Wanted) -> str | None:
-    """Return what cannot be cut without knowing which dimension is cut."""
+    """Return the options that need to know which dimension is cut."""
     if getattr(h, "factored", False) is not False:
         return "factored statistics"
     if "int8" in want.state.values():

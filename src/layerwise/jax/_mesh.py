@@ -20,7 +20,7 @@ WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a t
 
 @dataclass(frozen=True)
 class Mesh:
-    """The axes along which parameters may be cut; none of them under jit. `specs` says which cuts which dimension."""
+    """The axes along which parameters may be cut; none under jit. `specs` gives the dimension that each cuts."""
 
     axes: Axes
     specs: Any
@@ -35,7 +35,7 @@ class Mesh:
         return [self._cut(*row) for row in zip(leaves.names, leaves.arrays, specs, strict=True)]
 
     def _varying(self, leaves: Leaves) -> list[Cut]:
-        """Return the cuts by the axes along which JAX knows parameters to differ, for want of specs."""
+        """Return the cuts by the axes along which JAX knows parameters to differ, without specs."""
         cuts = [Cut(tuple(axis for axis in self.axes if axis in varying(p)), None) for p in leaves.arrays]
         if leaves.arrays and not any(cut.axes for cut in cuts):
             raise ParameterError(
@@ -57,7 +57,7 @@ class Mesh:
 
 
 def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
-    """Return the mesh of these arguments, or raise; `needs_specs` names what cannot be done without specs."""
+    """Return the mesh of these arguments, or raise; `needs_specs` names the options that need specs."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
@@ -103,7 +103,7 @@ def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
 
 
 def with_axes(made: Any, p: Any, cut: Cut, every: bool = False) -> Any:
-    """Return a part of the state, known to JAX to differ along the axes that cut it, as its parameter is.
+    """Return a part of the state, marked for JAX as differing along the axes that cut it, like its parameter.
 
     These are the axes of dimensions that it extends along, or `every` one.
     """

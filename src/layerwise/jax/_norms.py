@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The sums that the first column holds to the dtype's precision, and what the other two need."""
+    """The range of sums that the first column holds to the dtype's precision, and the factors of the other two."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ class Root(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The sums of squares that are wanted of an array."""
+    """The requested sums of squares of an array."""
 
     dims: Shape  # what they run over; kept with size 1
     entries: int | None  # of a total that is complete: the number to divide it by before its root is taken
@@ -87,7 +87,7 @@ def measured(terms: Sequence[Any], wanted: Sequence[Wanted]) -> list[Columns | R
 
 @partial(jax.jit, static_argnums=1)
 def _of_alike(terms: Sequence[Any], wanted: Wanted) -> list[Columns | Root]:
-    """Return the same for arrays of one shape. Jitted, because a branch is slow to take eagerly."""
+    """Return the same for arrays of one shape. Jitted, because an eager branch is slow."""
     dims, entries = wanted
     if not branches():
         return [_finished(_in_one_pass(x, dims), entries) for x in terms]
@@ -101,12 +101,12 @@ def _of_alike(terms: Sequence[Any], wanted: Wanted) -> list[Columns | Root]:
 
 
 def branches() -> bool:
-    """Return whether a sum that is rarely needed may be left to a branch: not where it would add over devices."""
+    """Return True if a branch may compute a rarely needed sum: not if it would add over devices."""
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def completed(first: Any, terms: Callable[[], Any], wanted: Wanted) -> Columns | Root:
-    """Return all columns, or the root, given the first. `terms` makes the array where it has to be read again."""
+    """Return all columns, or the root, given the first. `terms` makes the array if it must be read again."""
     if not branches():
         return _finished(_in_one_pass(terms(), wanted.dims), wanted.entries)
     factor = limits(first.dtype).factor

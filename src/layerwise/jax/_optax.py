@@ -1,4 +1,4 @@
-"""Options made of optax's arguments, which have other names, and some of them another form."""
+"""Options made from optax's arguments, which have other names and sometimes another form."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from layerwise.rules.adafactor import EPS1, Adafactor
 
 
 def in_messages(h: type[Hyper]) -> dict[str, str]:
-    """Return by option its name in messages, where that is another."""
+    """Return each option's name in messages, if it differs."""
     return {**{option: ", ".join(both) for option, both in optax_pairs(h).items()}, **optax_names(h)}
 
 
 def options(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a rule, by their own names, that arguments amount to."""
+    """Return the options of a rule, by their own names, for these arguments."""
     found = {
         **given,
         **{option: given[argument] for option, argument in optax_names(h).items()},

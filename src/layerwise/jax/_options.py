@@ -35,11 +35,11 @@ class Options:
     arguments: Mapping[str, str]  # what an option is called here, where that is not its own name
 
     def fitted_to(self, dtype: Any) -> Hyper:
-        """The settings with what is traced in this dtype, which is the tensor's own."""
+        """Return the settings with traced numbers in this dtype, which is the tensor's own."""
         return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
 
     def rate(self, name: str, count: Any, dtype: Any) -> Any:
-        """lr or weight decay after `count` steps: a number, or an array of this dtype."""
+        """Return lr or weight decay after `count` steps: a number, or an array of this dtype."""
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
             value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
@@ -50,7 +50,7 @@ class Options:
         return _as(value, dtype)
 
     def beta2(self, t: Any, dtype: Any) -> Any:
-        """The decay of the second moment at step t, where a function or a number was given for it."""
+        """Return the decay of the second moment at step t, if a function or a number was given for it."""
         value = self.fitted_to(dtype).beta2_of(t, jnp.maximum)
         _check_one("beta2(count)", value)
         return _as(value, dtype)
@@ -68,7 +68,7 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
-    """Hyper made of what was given; a traced number is taken on trust, everything else is checked."""
+    """Return the Hyper of the given options; a traced number is trusted, everything else is checked."""
     traced: dict[str, Any] = {}
     checkable: dict[str, Any] = {}
     for spec in fields(cls):
@@ -85,7 +85,7 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
 
 
 def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
-    """The value with its traced numbers replaced, so that those beside them can be checked."""
+    """Return the value with its traced numbers replaced, so that the others can be checked."""
     if isinstance(value, (tuple, list)):
         # Of bounds one may be known, and the other must be in order with it.
         known = next((one for one in value if not (one is None or is_traced(one))), 1.0)

@@ -1,4 +1,4 @@
-"""Presets by the names that the functions here have."""
+"""Presets with the argument names of the functions here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerwise.registry import ENTRIES
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the function it belongs to: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
-    `overrides` are arguments in place of the preset's, or besides them.
+    `overrides` are arguments that replace the preset's or are added to them.
 
     >>> preset("timm.Lars", momentum=0.9)["momentum"]
     0.9
@@ -30,7 +30,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 
 
 def _called(options: dict[str, Any], h: type[Hyper]) -> dict[str, Any]:
-    """Return options under the names of the functions here."""
+    """Return options under the argument names of the functions here."""
     names, found = optax_names(h), dict(options)
     for option, both in optax_pairs(h).items():
         if option in found:
@@ -39,7 +39,7 @@ def _called(options: dict[str, Any], h: type[Hyper]) -> dict[str, Any]:
 
 
 def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
-    """Return the defaults of the other fronts, where the function here has another, which is optax's."""
+    """Return the defaults of the other fronts that differ from the function's, which are optax's."""
     here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
     special = {"learning_rate", *(one.name for one in OWN_FORM.get(h.__name__, ()))}
     theirs = _called({one.name: one.default for one in fields(h)}, h)

@@ -52,7 +52,7 @@ class First(Namespace):
 
 
 class Again(Namespace):
-    """The namespace of a run for a sum: the new state is there already."""
+    """The namespace of a run for a sum, which already has the new state."""
 
     def __init__(self, first: First, hide: _Hide) -> None:
         self._made, self._hide = iter(first.made), hide
@@ -67,7 +67,7 @@ class Again(Namespace):
 
 
 class Own(float):
-    """A number of one run: exact among numbers, and where it meets an array a constant that no other run shares."""
+    """A number of one run: exact among numbers, and a constant that no other run shares when it meets an array."""
 
     hidden: Callable[[Any], Any]
 
@@ -101,7 +101,7 @@ for _sign in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class _Hide:
-    """Puts what one run uses behind barriers that no other run has."""
+    """Barriers around what one run uses, which no other run has."""
 
     def __init__(self, task: Any, key: int) -> None:
         self._key, self._dtype = jnp.int32(key), jnp.finfo(task.dtype).dtype
@@ -133,7 +133,7 @@ class Running:
         self._keys = count(RUNS * task.number)
 
     def advance(self, answer: Any) -> Any:
-        """Return the next requests. Raise StopIteration with what the rule returns at its end."""
+        """Return the next requests. Raise StopIteration with the rule's result at its end."""
         if answer is not None:
             self._answers.append(answer)
         return next_requests(self._rule, answer)

@@ -1,4 +1,4 @@
-"""What an optimizer remembers between steps, and how it is made."""
+"""The state of an optimizer: its parts, and how to make and check them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
 def is_ours(x: Any) -> bool:
-    """Return whether this is a state of an optimizer here."""
+    """Return True for a state of an optimizer here."""
     return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
 
 
 def parts(state: Any) -> tuple[Any, ...]:
-    """The trees of a state, in the order of the rule's own parts."""
+    """Return the trees of a state, in the order of the rule's own parts."""
     return tuple(state[1:-1])
 
 
 def computing(dtype: Any) -> Any:
-    """The dtype of the arithmetic and of the state: at least single precision."""
+    """Return the dtype of the arithmetic and of the state: at least single precision."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
@@ -36,9 +36,9 @@ def real(dtype: Any) -> Any:
 
 
 def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None, signed: bool = True) -> Any:
-    """One part of a parameter's state before the first step, laid out over devices as the parameter is.
+    """Return one part of a parameter's state before the first step, laid out over devices like the parameter.
 
-    What is never negative is real, also where the parameter is complex.
+    A part that is never negative is real, even if the parameter is complex.
     """
     if shape is None:
         return None
@@ -53,7 +53,7 @@ def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None, signed: boo
 
 
 def _sharding(p: Any, part: str, shape: Shape) -> NamedSharding | None:
-    """The parameter's sharding, without what cuts dimensions that the state does not have at their length."""
+    """Return the parameter's sharding, without cuts of dimensions that the state lacks or has shorter."""
     sharding = p.sharding if isinstance(p, jax.Array) and not isinstance(p, jax.core.Tracer) else None
     if sharding is None:
         sharding = getattr(jax.typeof(p), "sharding", None) if isinstance(p, jax.core.Tracer) else None
@@ -80,14 +80,14 @@ def _divides(sharding: NamedSharding, cut: Any, n: int, of: int) -> bool:
 
 
 def counted(count: Any) -> Any:
-    """One more, up to the largest number of its dtype. A count below 0 is taken for 0."""
+    """Return one more, up to the largest number of its dtype. A count below 0 is taken for 0."""
     count = jnp.maximum(jnp.asarray(count), 0)
     most = jnp.iinfo(count.dtype).max
     return jnp.where(count < most, count + 1, count)
 
 
 def check_count(count: Any) -> None:
-    """Refuse what does not count steps."""
+    """Raise unless this counts steps."""
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
@@ -96,7 +96,7 @@ def check_count(count: Any) -> None:
 
 
 def _is_known(count: Any) -> bool:
-    """Return whether a look at the number waits for nothing: for no computation, and for no copy from a device."""
+    """Return True if reading the number waits for no computation and for no copy from a device."""
     if not isinstance(count, jax.Array):
         return True
     if isinstance(count, jax.core.Tracer):
@@ -106,7 +106,7 @@ def _is_known(count: Any) -> bool:
 
 
 def check_part(what: str, found: Any, shape: Shape | None) -> None:
-    """Refuse a part of the state that is not what init would make for this parameter."""
+    """Raise unless a part of the state is what init would make for this parameter."""
     if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
         raise StateError(f"{what} must be a floating array, but is {found!r}. {WAY_OUT}")
     if (None if found is None else tuple(jnp.shape(found))) != shape:
@@ -116,7 +116,7 @@ def check_part(what: str, found: Any, shape: Shape | None) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Find the states where pickles of earlier versions have them."""
+    """Return the states under the names that pickles of earlier versions use."""
     from layerwise.jax import optimizers
 
     if name.endswith("State") and name in optimizers.__all__:

@@ -1,4 +1,4 @@
-"""The measurements of a step, which the state keeps."""
+"""The measurements of a step, stored in the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerwise.telemetry import with_both
 
 
 def measured(stats: Sequence[Mapping[str, Any]], tasks: Sequence[Task], blocked: bool, dtype: Any) -> dict[str, Any]:
-    """Return the measurements of a tensor's pieces, joined: numbers, or with blocks arrays of one number a block."""
+    """Return the measurements of a tensor's pieces, joined: numbers, or arrays with one number a block."""
     each = [_of_piece(one, task, dtype) for one, task in zip(stats, tasks, strict=True)]
     joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
     return joined if blocked else {key: value[0] for key, value in joined.items()}
@@ -31,9 +31,9 @@ def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
-    """Return the measurements of the last step by parameter: arrays, of one number a block where there are blocks.
+    """Return the measurements of the last step by parameter: arrays, with one number a block if there are blocks.
 
-    `state` is a state of these optimizers, or holds one, as that of optax.chain does. They need stats=True.
+    `state` is a state of these optimizers, or contains one, like that of optax.chain. They need stats=True.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):

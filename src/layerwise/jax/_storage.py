@@ -1,9 +1,9 @@
-"""The storage of weights and state under JAX: which format each part has, reading, and writing.
+"""The storage of weights and state under JAX: the format of each part, reading, and writing.
 
-A transformation reads whole arrays and returns whole arrays, so formats are seen in its state's tree. Weights belong to
-the caller, who adds updates to them. So an update is the difference between the weights that are meant and those that
-there are. In float32 it is exact, unless a weight falls to less than 2^-15 of what it was; it is then off by no more
-than float32 rounds anyway.
+A transformation reads whole arrays and returns whole arrays, so formats show in its state's tree. Weights belong to the
+caller, who adds updates to them. So an update is the difference between the intended weights and the present ones. In
+float32 it is exact, unless a weight falls to less than 2^-15 of its value; it is then off by no more than float32
+rounds anyway.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def unread(x: Any, signed: bool, view: Callable[[Any], Any]) -> Any:
 
 
 def weights_of(p: Any, held: Any, view: Callable[[Any], Any]) -> Any:
-    """Return weights as precisely as they are held, as a rule's task takes them."""
+    """Return weights with all their stored precision, as a rule's task takes them."""
     if held is None:
         return view(p)
     return view(held) if jnp.issubdtype(held.dtype, jnp.floating) else Unread(p, held, True, view)
 
 
 class Storing(NamedTuple):
-    """What decides how one parameter is stored."""
+    """The settings that decide the storage of one parameter."""
 
     rule: Any
     name: str
@@ -81,13 +81,13 @@ class Storing(NamedTuple):
     alike: Mapping[str, bool]  # whether a field extends along all dimensions
 
     def rounds(self, held: Any) -> bool:
-        """Return whether the weights are rounded here, and not where updates are added to them."""
+        """Return True if the weights are rounded here, and not when updates are added to them."""
         return held is not None or (is_low(self.p) and self.want.rounding is not None)
 
     # ---- making
 
     def fresh(self, field: str, shape: Shape | None) -> Any:
-        """Return a part of the state as it is before the first step, laid out over devices as the parameter is."""
+        """Return a part of the state before the first step, laid out over devices like the parameter."""
         dtype = self.dtype_of(field)
         if dtype != "int8" or shape is None:
             return _mesh.with_axes(zeros(self.p, field, shape, dtype, is_signed(self.rule, field)), self.p, self.cut)
@@ -96,7 +96,7 @@ class Storing(NamedTuple):
         return Grouped(codes, _mesh.with_axes(scale, self.p, self.cut, every=True))
 
     def dtype_of(self, field: str) -> str | None:
-        """Return the dtype, by name, in which a field is to be stored; None is that of the arithmetic."""
+        """Return the name of the dtype that stores a field; None is that of the arithmetic."""
         own = computing(self.p.dtype).name
         alike = self.alike[field] and not jnp.iscomplexobj(self.p)
         found = chosen(Field(field, own, self.dtypes.get(field), alike, self._whole()), self.want, lambda: "").dtype
@@ -108,7 +108,7 @@ class Storing(NamedTuple):
         return _mesh.whole_shape(tuple(self.p.shape), self.cut)
 
     def _check_groups(self) -> None:
-        """Raise where a cut of the parameter would cut groups."""
+        """Raise if a cut of the parameter would cut groups."""
         here = tuple(self.p.shape)
         for d, axes in enumerate(self.cut.dims or ()):
             rows = d == 0 and len(here) > 1
@@ -121,7 +121,7 @@ class Storing(NamedTuple):
                 )
 
     def held(self) -> Any:
-        """Return what is held beside the weights before the first step, or None."""
+        """Return the companions of the weights before the first step, or None."""
         kind: Any = self.want.master if is_low(self.p) else False
         if kind is True:
             return jnp.asarray(self.p).astype(computing(self.p.dtype))
@@ -130,7 +130,7 @@ class Storing(NamedTuple):
     # ---- writing
 
     def written(self, field: str, old: Any, new: Any, t: Any) -> Any:
-        """Return a part of the state, stored as the old one is."""
+        """Return a part of the state, stored like the old one."""
         if isinstance(old, Grouped):
             form = Format(old.scale, None, is_signed(self.rule, field))
             codes, scale = stored(old.codes, form).encode(new, t)
@@ -142,7 +142,7 @@ class Storing(NamedTuple):
         return rounded(rounding(BITS, BITS.as_floats(new), self._random(field, t)), old.dtype)
 
     def moved(self, held: Any, move: Any, t: Any) -> tuple[Any, Any]:
-        """Return what is to be added to the weights, in float32, and what is held beside them afterwards."""
+        """Return the update of the weights, in float32, and their companions afterwards."""
         before = BITS.as_floats(self.p)
         full = weights_of(self.p, held, lambda x: x)
         full = full.read() if isinstance(full, Unread) else full
@@ -150,7 +150,7 @@ class Storing(NamedTuple):
         return after - before, beside
 
     def _rounded(self, x: Any, held: Any, t: Any) -> tuple[Any, Any]:
-        """Return weights of float32 as those that the parameter's dtype holds, and what they lack."""
+        """Return float32 weights as numbers that the parameter's dtype holds, and what they lack."""
         dtype = self.p.dtype
         if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
             return BITS.as_floats(rounded(x, dtype)), x
@@ -185,7 +185,7 @@ class Storing(NamedTuple):
 
 
 def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
-    """Return where what is here of a tensor begins, along each dimension."""
+    """Return the start of the local part of a tensor along each dimension."""
     starts: list[Any] = [0] * len(here)
     for d, axes in enumerate(cut.dims or ()):
         at: Any = None
@@ -197,7 +197,7 @@ def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
 
 
 def check_grouped(what: str, found: Grouped, shape: Shape | None, signed: bool) -> None:
-    """Refuse a part of the state in groups that is not what init would make."""
+    """Raise unless a part of the state in groups is what init would make."""
     codes, scale = found
     dtype = "int8" if signed else "uint8"
     if shape is None or len(shape) == 0 or tuple(jnp.shape(codes)) != shape or getattr(codes, "dtype", None) != dtype:
@@ -209,7 +209,7 @@ def check_grouped(what: str, found: Grouped, shape: Shape | None, signed: bool) 
 
 
 def check_held(name: str, p: Any, held: Any, kind: Any) -> None:
-    """Refuse what is held beside weights where `master_weights` has another form."""
+    """Raise if the companions of the weights do not have the form of `master_weights`."""
     wanted = None if not is_low(p) or not kind else "float32" if kind is True else f"int{REMAINDER_BITS[kind]}"
     found = None if held is None else getattr(held, "dtype", type(held))
     if found != wanted or (held is not None and tuple(jnp.shape(held)) != tuple(p.shape)):

@@ -33,7 +33,7 @@ from layerwise.storage.options import Wanted, is_signed
 
 
 class Mask(NamedTuple):
-    """What a front calls its mask, and what was given for it."""
+    """The name of a mask's argument, and its value."""
 
     argument: str
     given: Any
@@ -41,7 +41,7 @@ class Mask(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """How one parameter is stepped."""
+    """The plan of one parameter's step."""
 
     name: str
     p: Any
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """A rule, its options, and what is said of each parameter."""
+    """A rule, its options, and the settings of each parameter."""
 
     rule: Any
     state: type[Any]
@@ -84,13 +84,13 @@ class Transformation:
         return MasterState(state, leaves.like([plan.storing.held() for plan in plans])) if self.want.master else state
 
     def _is_kept(self, part: str) -> bool:
-        """Whether any parameter could have this part of the state: momentum only where it was asked for."""
+        """Return True if any parameter could have this part of the state: momentum only if it is on."""
         h = self.options.fitted_to(jnp.float32)
         shapes = self.rule.shapes(h.fit((), (), 1.0), ())
         return not is_signed(self.rule, part) or getattr(shapes, part) is not None
 
     def _no_stats(self, plan: Plan) -> dict[str, Any]:
-        """What a step will measure, before there was one."""
+        """Return the measurements before the first step."""
         shapes = jax.eval_shape(partial(self._measured_at_first, plan))
         return {key: jnp.zeros(one.shape, one.dtype) for key, one in shapes.items()}
 
@@ -138,14 +138,14 @@ class Transformation:
         return state.inner if self.want.master else state
 
     def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
-        """Return what is held beside the weights of each parameter."""
+        """Return the companions of each parameter's weights."""
         held = _trees.of_state(leaves, "weights", state.weights) if self.want.master else [None] * len(plans)
         for plan, one in zip(plans, held, strict=True):
             check_held(plan.name, plan.p, one, self.want.master)
         return held
 
     def _stored(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[list[Any]]:
-        """For each parameter the parts of its state."""
+        """Return the parts of each parameter's state."""
         called = self.state._fields[1:-1]
         columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _state.parts(state), strict=True)]
         for column, name, i in zip(columns, called, range(len(called)), strict=True):
@@ -194,7 +194,7 @@ class Transformation:
         return measured([one.stats for one in stepped], tasks, blocked, _state.real(tasks[0].dtype))
 
     def _fresh(self, plan: Plan) -> list[Any]:
-        """The state of one parameter before its first step."""
+        """Return the state of one parameter before its first step."""
         parts = zip(self.rule.State._fields, plan.parts, strict=True)
         return [plan.storing.fresh(part, shape) for part, shape in parts]
 
@@ -231,9 +231,9 @@ def _scalar(p: Any) -> Any:
 
 
 def _move(plan: Plan, g: Any, stepped: Sequence[Stepped], held: Any, t: Any) -> tuple[Any, Any]:
-    """Return what is to be added to the parameter, and what is held beside it.
+    """Return the update of the parameter, and the companion of its weights.
 
-    It has the dtype of the gradient and the parameter together; float32 where it leads to weights rounded here.
+    The update has the dtype of the gradient and the parameter together; float32 if it leads to weights rounded here.
     """
     sums = [sum(a * x for a, x in one.moves) for one in stepped]
     move = _joined(plan.layout, sums, plan.p.shape)
@@ -251,7 +251,7 @@ def _remembered(plan: Plan, before: Sequence[Any], stepped: Sequence[Stepped], t
 
 
 def _joined(layout: Layout, pieces: Sequence[Any], shape: Any) -> Any:
-    """The pieces of an array put together as it is stored."""
+    """Return the pieces of an array, joined as it is stored."""
     part = layout.pieces[0].part
     if part is not None and part.one is not None:
         return jnp.concatenate(pieces, axis=part.axis)

@@ -31,17 +31,17 @@ class Leaves(NamedTuple):
         return jax.tree.unflatten(self.tree, leaves)
 
     def of_all(self, leaves: Sequence[Any]) -> Any:
-        """Return the same with zeros in place of integers: what is to be added to everything given."""
+        """Return the same with zeros for integers: the update of every leaf."""
         each = iter(leaves)
         return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
 
     def moving(self, found: Sequence[Any]) -> list[Any]:
-        """Of what belongs to every leaf given, return that of the parameters."""
+        """Return the values of the parameters, out of values for every leaf."""
         return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
 
 def parameters(params: Any) -> Leaves:
-    """Return the parameters, each a floating or complex array with a name to speak of it by."""
+    """Return the parameters, each a floating or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
     for _, leaf in paths:
         if _is_narrowed(leaf):
@@ -55,7 +55,7 @@ def parameters(params: Any) -> Leaves:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array of JAX where it is a number, or a NumPy array that JAX would narrow."""
+    """Return a leaf as an array of JAX if it is a number, or a NumPy array that JAX would narrow."""
     if isinstance(leaf, (bool, int, float, complex)) or _is_narrowed(leaf):
         return jnp.asarray(leaf)
     return leaf
@@ -96,7 +96,7 @@ def _parameter(name: str, leaf: Any) -> Any:
 
 
 def gradients(leaves: Leaves, updates: Any) -> list[Any]:
-    """Return the gradient of each parameter; None where there is none."""
+    """Return the gradient of each parameter; None for none."""
     try:
         found = leaves.moving(leaves.given.flatten_up_to(updates))
     except ValueError as problem:
@@ -151,7 +151,7 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
 
 
 class _Value:
-    """A value that may be None or a tuple, and is not to be taken for a tree."""
+    """A value that may be None or a tuple and must not be taken for a tree."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""Stored arrays that a rule has yet to read."""
+"""Stored arrays that a rule reads later."""
 
 from __future__ import annotations
 

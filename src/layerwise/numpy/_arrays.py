@@ -105,7 +105,7 @@ class Arrays:
 
 
 def is_finite(grad: Array, weights: Array) -> bool:
-    """Return whether the gradient is finite in the dtype in which it will be used."""
+    """Return True if the gradient is finite in the dtype in which it will be used."""
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 

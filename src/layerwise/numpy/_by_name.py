@@ -1,4 +1,4 @@
-"""The settings that the NumPy front takes by name, and what each may be."""
+"""The settings that the NumPy front takes by name, and the values of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _check_option(h: type[Hyper], option: str, argument: str, value: Any) -> Any
 
 @dataclass(frozen=True)
 class Decay:
-    """The `decay` of a name: a factor on weight_decay, and for LAMB perhaps a place of its own."""
+    """The `decay` of a name: a factor on weight_decay, and for LAMB an optional place in the formula."""
 
     factor: float = 1.0
     place: str | None = None
@@ -44,7 +44,7 @@ def _check_decay(h: type[Hyper], argument: str, value: Any) -> Decay:
 
 
 def settings_by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
-    """Return the options given by name, each with its check: no lambdas, so that an optimizer can be pickled."""
+    """Return the options given by name, each with its check: without lambdas, so that an optimizer can be pickled."""
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, _check_lr_scale),
         "adapt": (None, partial(_check_option, h, "adapt")),

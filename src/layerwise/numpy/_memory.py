@@ -37,7 +37,7 @@ class Occupied:
             )
 
     def apart(self, grad: Array) -> Array:
-        """Return the gradient, or a copy of it where stepping some weights could change it underway."""
+        """Return the gradient, or a copy of it if stepping some weights could change it underway."""
         if not grad.size or not self._starts:
             return grad
         low, high = byte_bounds(grad)

@@ -1,4 +1,4 @@
-"""Named arrays, updated in place."""
+"""The base of all optimizers for named arrays, updated in place."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ ALWAYS_SHOWN = ("lr", "relative_step")
 
 
 class Optimizer(Settable):
-    """The common part of all optimizers here, each with a rule.
+    """The base of all optimizers of this API; each has one rule.
 
-    Every option is an attribute: it can be read, and set with effect from the next step.
+    Every option is an attribute that you can read, and set with effect from the next step.
     """
 
     _rule: Any
@@ -61,12 +61,12 @@ class Optimizer(Settable):
 
     @property
     def steps(self) -> int:
-        """The number of steps taken: that of the name with the most steps. Schedules follow it."""
+        """The number of steps taken by the name with the most steps. Schedules follow it."""
         return self._furthest
 
     @property
     def skipped(self) -> int:
-        """The number of steps left out because of nan or inf."""
+        """The number of steps skipped because of nan or inf."""
         return self._skipped
 
     def step(self, name: Name, weights: Array, grad: Any) -> None:
@@ -81,9 +81,9 @@ class Optimizer(Settable):
         self._seen.setdefault(name, weights.shape)
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
+        """Update named arrays in place: all of them, or none if an argument of one is wrong.
 
-        Names without a gradient, or with None, are left alone together with their state.
+        Names without a gradient, or with None, keep their weights and their state.
         """
         check_mappings(weights, grads)
         entries = self._entries(weights, grads)
@@ -100,7 +100,7 @@ class Optimizer(Settable):
         return {name: self._entry(name, *one) for name, one in due.items()}
 
     def _note(self, weights: Mapping[Any, Any]) -> None:
-        """Remember the names that were given, and that all patterns match one."""
+        """Remember the names that were given, and check that all patterns match one."""
         self._matched = True
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
@@ -128,7 +128,7 @@ class Optimizer(Settable):
         self._skipped += not step_together({self: entries}, skips, engine, whole, self._layouts, most)
 
     def _begun(self, entries: Entries, whole: bool) -> Begun:
-        """Return what a step of these names is to do; nothing is changed yet."""
+        """Return the work of a step of these names; nothing is changed yet."""
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
         storing = {name: self._storing(name, plans[name], p) for name, (p, _) in entries.items()}
         slots, converted = self._in_form(storing)
@@ -140,7 +140,7 @@ class Optimizer(Settable):
         return Begun(entries, pieces, jobs, nows, slots, converted, (counts, furthest, plans))
 
     def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
-        """Take over what a step has done."""
+        """Store the results of a step."""
         counts, furthest, plans = begun.outcome
         for name, slot in begun.slots.items():
             slot.step = counts[name]
@@ -150,9 +150,9 @@ class Optimizer(Settable):
         self._furthest = furthest
 
     def _counted(self, slots: Mapping[Name, Slot], whole: bool) -> tuple[dict[Name, int], int]:
-        """Return the step that each name takes, and the furthest that any has taken then.
+        """Return the step that each name takes, and the highest count among all names then.
 
-        With `shared_count` all names of a call to step_all take the same, and with step() a new one begins when a name
+        With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
         comes that has taken the last.
         """
         if not self._options.flags["shared_count"]:
@@ -200,7 +200,7 @@ class Optimizer(Settable):
         return Storing(name, self._rule, plan, p, self._options.storage, self._options.state_dtypes)
 
     def _in_form(self, storing: Mapping[Name, Storing]) -> tuple[dict[Name, Slot], dict[Name, Array]]:
-        """Return the slots as they are wanted to be stored, and the weights that become others by it."""
+        """Return the slots in their wanted storage, and the weights that change with it."""
         slots: dict[Name, Slot] = {}
         converted: dict[Name, Array] = {}
         for name, one in storing.items():
@@ -221,7 +221,7 @@ class Optimizer(Settable):
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
 
-        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
+        They are checked together, so `set_options(momentum=0.9, nesterov=True)` works even if one alone would not.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
         changed = self._options.changed(options, check_engine)
@@ -243,14 +243,14 @@ class Optimizer(Settable):
 
     @property
     def num_parameters(self) -> int:
-        """The number of names seen: all that were given to step_all, or that have a state."""
+        """The number of names seen: those given to step_all, or with a state."""
         return len(self.parameters)
 
     def stats(self) -> dict[Name, dict[str, Any]]:
-        """Return the measurements of each name's last step: numbers, or with blocks arrays of one number a block.
+        """Return the measurements of each name's last step: numbers, or arrays with one number a block.
 
         `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
-        square, and `trust_ratio` their ratio as it was used. Quantities that a step need not measure are missing.
+        square, and `trust_ratio` their ratio as used. Quantities that a step need not measure are missing.
         """
         return {
             name: summary(slot.measured, slot.layout.pieces)
@@ -259,7 +259,7 @@ class Optimizer(Settable):
         }
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: they begin again when seen again."""
+        """Forget the state of one name, or of all: the next step starts it again."""
         if name is None:
             self._slots.clear()
             self._seen.clear()
@@ -271,7 +271,7 @@ class Optimizer(Settable):
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return everything needed to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:
@@ -282,15 +282,15 @@ class Optimizer(Settable):
         return {**kept, "seed": self._options.storage.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state, or raise StateError and stay as it was.
+        """Load a saved state, or raise StateError and change nothing.
 
         State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
-        restored; a schedule stays what it is here.
+        restored; a schedule stays as it is here.
         """
         self._take(self._loaded(state))
 
     def _loaded(self, state: Any) -> tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]:
-        """Return a saved state, if it can be taken over: its header, its slots and its settings."""
+        """Return a saved state, if it fits: its header, its slots and its settings."""
         saved = _saved.parse(self._hyper.optimizer, state)
         entries = saved.entries.items()
         slots = {name: _saved.slot(name, one, self._shapes_of(name, one), self._rule) for name, one in entries}

@@ -42,7 +42,7 @@ class Options:
 
     @classmethod
     def of(cls, hyper: type[Hyper], given: Mapping[str, Any], check_engine: Callable[[Any], Any]) -> Options:
-        """Check what was given: every option by its name."""
+        """Check the arguments: every option by its name."""
         own = {spec.name for spec in fields(hyper)}
         by_name = {name: given[name] for name in INSTEAD if is_by_name(given.get(name))}
         if "decay" not in own and given["decay"] is not None and "decay" not in by_name:
@@ -105,7 +105,7 @@ class Options:
 
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
-    """Return the slot of one name as changed options need it, or raise if the present state does not allow it."""
+    """Return the slot of one name for changed options, or raise if the present state does not allow them."""
     state, made, beside = slot.state, [], dict(slot.beside)
     wide = any(s is not None and s.dtype == np.float64 for s in state)
     default, rule = np.dtype(np.float64 if wide else np.float32), ENTRIES[type(options.h).optimizer].rule
@@ -137,7 +137,7 @@ class Settable:
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
 
-        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
+        They are checked together, so `set_options(momentum=0.9, nesterov=True)` works even if one alone would not.
         """
         raise NotImplementedError
 
@@ -168,17 +168,17 @@ class Settable:
         return sorted({*object.__dir__(self), *self._names()})
 
     def _is_extended(self) -> bool:
-        """Return whether this is of a class that a user derived from ours, which may have attributes of its own."""
+        """Return True for a class that a user derived from ours, which may have its own attributes."""
         return "_hyper" not in vars(type(self))
 
     def _is_users(self, name: str) -> bool:
-        """Return whether a user's class declares this attribute."""
+        """Return True if a user's class declares this attribute."""
         mro = type(self).__mro__
         own = mro[: next(i for i, one in enumerate(mro) if "_hyper" in vars(one))]
         return any(name in vars(one) or name in vars(one).get("__annotations__", {}) for one in own)
 
     def _is_near(self, name: str) -> bool:
-        """Return whether the name is another library's name of an option, or a misspelt one."""
+        """Return True if the name is another library's name of an option, or a misspelt one."""
         return "Is `" in meant(name, self._names(), cutoff=0.85)
 
     def _hint(self, name: str) -> str:

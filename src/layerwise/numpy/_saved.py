@@ -53,7 +53,7 @@ def dump(
 
 
 def parse(optimizer: str, state: Any) -> Saved:
-    """Take a state dict apart, holding what concerns the whole to its form."""
+    """Take a state dict apart, and check the form of the entries about the whole."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
         raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
@@ -124,7 +124,7 @@ SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
 
 
 def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved settings that an optimizer with these settings takes over."""
+    """Return the saved settings that an optimizer with these settings restores."""
     common = {name: value for name, value in saved.settings.items() if name in here}
     if "lr" not in common:
         return {name: value for name, value in common.items() if name != "relative_step"}

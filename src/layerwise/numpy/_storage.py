@@ -1,4 +1,4 @@
-"""The storage of one name's weights and state: which format each has, making it, and converting it."""
+"""The storage of one name's weights and state: its formats, making it, and converting it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def code_dtype(rule: Any, field: str) -> np.dtype[Any]:
 
 
 class Storing(NamedTuple):
-    """What decides how one name is stored."""
+    """The settings that decide the storage of one name."""
 
     name: Name
     rule: Any
@@ -71,7 +71,7 @@ class Storing(NamedTuple):
     # ---- making and converting
 
     def fresh(self) -> Slot:
-        """Return the slot of a name that begins."""
+        """Return the slot of a new name."""
         fields, beside = [], {}
         for field, shape in zip(self.rule.State._fields, self.plan.layout.state_shapes(), strict=True):
             array = None if shape is None else np.zeros(shape, self.dtype_of(field, warn=True))
@@ -81,7 +81,7 @@ class Storing(NamedTuple):
         return self.in_form(Slot(self.p.shape, self.rule.State(*fields), beside=beside))[0]
 
     def in_form(self, slot: Slot) -> tuple[Slot, Array | None]:
-        """Return a slot whose arrays are stored as is wanted, and the weights where these become others."""
+        """Return a slot whose arrays are stored as wanted, and the weights if they change."""
         state, beside = slot.state, dict(slot.beside)
         for field, array in state._asdict().items():
             if array is not None and (field in self.want.state or (is_group(array) and self._cut_by_blocks())):
@@ -106,7 +106,7 @@ class Storing(NamedTuple):
         return converted
 
     def _convert_weights(self, beside: dict[str, Array]) -> Array | None:
-        """Put what is held beside the weights in the form that is wanted, and return the weights where they change."""
+        """Convert the companions of the weights to the wanted form, and return the weights if they change."""
         kind: Any = self.want.master if self.p.dtype.name in LOW else False
         rest = beside.get(REMAINDER)
         if (MASTER in beside) == (kind is True) and (None if rest is None else rest.dtype) == REMAINDERS.get(kind):
@@ -127,7 +127,7 @@ class Storing(NamedTuple):
     # ---- for engines
 
     def storage_of(self, slot: Slot, piece: Piece) -> Storage | None:
-        """Return how the arrays of one job are stored; None where all are plain and rounded to nearest."""
+        """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
         fields = [self._format(field, x, slot, piece) for field, x in slot.state._asdict().items()]
         formats = (self._format_of_weights(slot, piece), *fields)
         if all(one is None for one in formats):
@@ -155,7 +155,7 @@ class Storing(NamedTuple):
 
 
 def full_weights(p: Array, beside: Mapping[str, Array]) -> Array:
-    """Return weights as precisely as they are held: their masters, or with their remainder, or themselves."""
+    """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
     if MASTER in beside:
         master: Array = beside[MASTER].copy()
         return master

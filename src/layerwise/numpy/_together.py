@@ -1,4 +1,4 @@
-"""A step of named arrays, which one optimizer takes or several together."""
+"""A step of named arrays, by one optimizer or several together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Together = tuple[tuple[Name, ...], tuple[bool, ...]]  # names that are stepped t
 
 @dataclass
 class Begun:
-    """What a step of one optimizer is to do."""
+    """The work of one optimizer's step."""
 
     entries: Entries
     pieces: list[tuple[Name, Piece]]
@@ -44,7 +44,7 @@ class Begun:
 
 
 class Stepper(Protocol):
-    """An optimizer, as far as steps are concerned."""
+    """An optimizer, as far as steps need it."""
 
     def _begun(self, entries: Entries, whole: bool) -> Begun: ...
     def _took(self, begun: Begun, measured: Iterator[Any]) -> None: ...
@@ -58,9 +58,9 @@ def step_together(
     layouts: dict[Together, Any],
     most: int,
 ) -> bool:
-    """Step the names of each of these optimizers: all, or none if one cannot be. Keep so many layouts at most.
+    """Step the names of each of these optimizers: all, or none if one cannot be stepped. Keep so many layouts at most.
 
-    Return False where the step was left out because of nan or inf.
+    Return False if the step was skipped because of nan or inf.
     """
     entries = {name: one for each in due.values() for name, one in each.items()}
     memory = Occupied({name: p for name, (p, _) in entries.items()})
@@ -83,7 +83,7 @@ def step_together(
 def _carried_out(
     begun: list[Begun], grads: Mapping[Name, Array], engine: str | None, layouts: dict[Together, Any]
 ) -> Iterator[Any]:
-    """Carry out steps, and return what was measured of each job."""
+    """Carry out steps, and return the measurements of each job."""
     jobs = [job for one in begun for job in one.jobs]
     together = tuple(name for one in begun for name in one.entries), tuple(job.storage is None for job in jobs)
     prepared = prepare(choose(engine, ENGINES), jobs, layouts.pop(together, None))

@@ -34,17 +34,17 @@ OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to 
 
 
 class Mixed:
-    """Optimizers by name: each steps the names that match its pattern, and all of them step at once.
+    """Optimizers by name: each steps the names that match its pattern, and all step together.
 
-    A name itself goes before patterns such as "*.bias", and these in their order. Members keep their own options, which
-    can be read and set as always: `opt["*"].lr = 0.1`. docs/mixed.md has examples.
+    An exact name takes precedence over patterns such as "*.bias"; patterns apply in their order. Members keep their own
+    options, which you can read and set as always: `opt["*"].lr = 0.1`. docs/mixed.md has examples.
 
     Args:
         optimizers: A mapping from names or patterns to optimizers of layerwise.numpy.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this, whichever optimizer
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this, whichever optimizer
             steps them; None is off.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
-        engine: Engine to use: "rule" declines kernels, and None takes the fastest.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        engine: Engine to use: "rule" avoids kernels, and None picks the fastest.
     """
 
     # Options are the optimizers': with these alone, `opt.lr = 0.1` is an error, and no attribute that nothing reads.
@@ -70,7 +70,7 @@ class Mixed:
 
     @property
     def max_grad_norm(self) -> float | None:
-        """The bound of the norm of all gradients, or None. It can be set, with effect from the next step."""
+        """The bound of the global norm of all gradients, or None. You can set it, with effect from the next step."""
         return self._limit
 
     @max_grad_norm.setter
@@ -88,18 +88,18 @@ class Mixed:
 
     @property
     def steps(self) -> int:
-        """The number of steps taken: that of the name with the most steps."""
+        """The number of steps taken by the name with the most steps."""
         return max(one.steps for one in self._members.values())
 
     @property
     def skipped(self) -> int:
-        """The number of steps left out because of nan or inf."""
+        """The number of steps skipped because of nan or inf."""
         return self._skipped
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
+        """Update named arrays in place: all of them, or none if an argument of one is wrong.
 
-        Names without a gradient, or with None, are left alone together with their state.
+        Names without a gradient, or with None, keep their weights and their state.
         """
         check_mappings(weights, grads)
         new = [name for name in weights if name not in self._routes]
@@ -155,17 +155,17 @@ class Mixed:
         return len(self.parameters)
 
     def stats(self) -> dict[Name, dict[str, Any]]:
-        """Return the measurements of each name's last step, as each optimizer has them."""
+        """Return the measurements of each name's last step, as its optimizer reports them."""
         return {name: found for one in self._members.values() for name, found in one.stats().items()}
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: they begin again when seen again."""
+        """Forget the state of one name, or of all: the next step starts it again."""
         members = self._members.values() if name is None else [self._members[self._pattern_of(name)]]
         for one in members:
             one.clear_state(name)
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return everything needed to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         saved = {"optimizer": np.array("Mixed"), "members": np.array(len(self._members))}
         saved["skipped"] = np.array(self._skipped)
         for i, one in enumerate(self._members.values()):
@@ -173,9 +173,9 @@ class Mixed:
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state, or raise StateError and stay as it was.
+        """Load a saved state, or raise StateError and change nothing.
 
-        Every name has to belong to an optimizer with the rule that it had.
+        Every name must belong to an optimizer with the rule that it had.
         """
         parts, skipped = _apart(state, len(self._members))
         loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]
@@ -242,7 +242,7 @@ def _kind(optimizer: Optimizer) -> str:
 
 
 def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the saved state of each member, and how many steps were left out."""
+    """Return the saved state of each member, and the number of skipped steps."""
     if not isinstance(state, Mapping) or str(state.get("optimizer")) != "Mixed":
         found = state.get("optimizer", "nothing known") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"the state is of {found}, not of Mixed. {SAVED}")

@@ -43,7 +43,7 @@ class ModelSum(NamedTuple):
 class Squares(NamedTuple):
     """The sum of the squares of `terms` over the whole tensor, or the whole of each block, to be read by `length`.
 
-    It may be in another form than `terms`: squares of numbers that their dtype holds need not fit it.
+    Its form may differ from that of `terms`: squares of numbers that a dtype holds need not fit it.
     """
 
     terms: Array
@@ -56,7 +56,7 @@ class MeanSquare(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """State that is final before the step is. It is answered with that state, wherever it is kept from now on.
+    """State that is final before the step is. The answer is that state, in the place that stores it from now on.
 
     An engine that steps in place stores it at once, and the state that it replaces takes no more memory.
     """
@@ -65,7 +65,7 @@ class Keep(NamedTuple):
 
 
 class Now(NamedTuple):
-    """The numbers that change from step to step: of Python, or floating arrays of the tensor's own dtype."""
+    """The numbers that change from step to step: Python numbers, or floating arrays of the tensor's own dtype."""
 
     t: Scalar  # this tensor's own step, counted from 1
     lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it

@@ -77,7 +77,7 @@ Second = tuple[Array, Array, Array]  # R, C and V; None for those that there are
 def divided(
     xp: Any, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
 ) -> Asking[tuple[Second, Array, Scalar, Any]]:
-    """Return R, C and V with g² averaged in, u = g / √V, mean(u²), and the answers to other requests."""
+    """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
     R, C, V = moment
     if not factored:
         (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(g), k.eps)))
@@ -94,13 +94,13 @@ def divided(
 
 
 def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
-    """Return the requests for what `renewed` takes."""
+    """Return the requests that `renewed` needs."""
     per_row = xp.sum(x, axis=cols, keepdims=True)
     return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows, once=cols)
 
 
 def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
-    """Return R and C with what was answered averaged in, and √V."""
+    """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
     # mean(x + eps) is mean(x) + eps, and so x + eps itself need not be made.
     R = mix(xp, k.b, R, k.a, plus(x_rows, k.eps))

@@ -67,7 +67,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 
 
 def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
-    """Return what is to be divided, and the momentum if there is one."""
+    """Return the array to divide, and the momentum if the rule has one."""
     if m is None:
         return g, None
     (m,) = final(xp, mix(xp, k.b, m, k.a, g))
@@ -77,9 +77,9 @@ def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array
 def divided(
     xp: Any, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
-    """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is to be measured.
+    """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is `measured`.
 
-    Without dimensions x is a single line. The measurement goes with a round that there is, but crosses every cut.
+    Without dimensions x is a single row. The measurement needs no round of its own, but crosses every cut.
     """
     if not along:
         (xx,) = yield (MeanSquare(x),)
@@ -91,7 +91,7 @@ def divided(
 
 
 def stats_of(xp: Any, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> dict[str, Array]:
-    """Return what was measured, and how much longer lr times it the step is, where no line is below eps."""
+    """Return the measurements, and the factor between the step and lr times it if no row is below eps."""
     return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
 
 

@@ -32,22 +32,22 @@ def is_complex(x: Array) -> bool:
 
 
 def is_zero(x: Scalar) -> bool:
-    """Return whether it is known now to be 0, so that a whole pass over the tensor can be left out."""
+    """Return True if it is known now to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
 
 
 def is_one(x: Scalar) -> bool:
-    """Return whether it is known now to be 1, so that nothing need be multiplied with it."""
+    """Return True if it is known now to be 1, so that multiplying by it can be left out."""
     return is_number(x) and x == 1
 
 
 def is_infinite(x: Scalar) -> bool:
-    """Return whether it is known now to be infinite, so that it bounds nothing."""
+    """Return True if it is known now to be infinite, so that it bounds nothing."""
     return is_number(x) and abs(x) == inf
 
 
 def is_on(x: Scalar | None) -> bool:
-    """Return whether it is not known now to be off; None and 0 are."""
+    """Return True unless it is known now to be off; None and 0 are."""
     return not (x is None or is_zero(x))
 
 
@@ -56,7 +56,7 @@ def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
 
 
 def one_like(xp: Any, x: Scalar) -> Scalar:
-    """Return 1, as an array where x is one: a choice between two numbers would take a dtype of its own."""
+    """Return 1, as an array if x is one: a choice between two numbers would take a dtype of its own."""
     return 1.0 if is_number(x) else xp.ones_like(x)
 
 
@@ -77,13 +77,13 @@ def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
 
 
 def bounds_of(bounds: tuple[float | None, float | None] | None) -> tuple[Scalar, Scalar]:
-    """Return both bounds as numbers, infinite where there is none."""
+    """Return both bounds as numbers, infinite for None."""
     low, high = bounds or (None, None)
     return -inf if low is None else low, inf if high is None else high
 
 
 def moved(xp: Any, p: Array, moves: Moves) -> Array:
-    """Return p after these moves. p is used up."""
+    """Return p after these moves. p may be overwritten."""
     for a, x in moves:
         p = move(xp, p, a, x)
     return p
@@ -95,14 +95,14 @@ def square(x: Array) -> Array:
 
 
 def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
-    """Return 1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t goes by expm1."""
+    """Return 1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t uses expm1."""
     if is_number(t) or not is_number(b) or b == 0:
         return 1 - b**t
     return -xp.expm1(t * log(b))
 
 
 def mix(xp: Any, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
-    """Return b·x + a·y, where a is 1 − b or 1. x is used up: a namespace that says so in `mix` may write over it."""
+    """Return b·x + a·y, where a is 1 − b or 1. x is used up: a namespace with its own `mix` may overwrite it."""
     if is_one(a):
         return add(xp, y, b, x)
     return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + a * y
@@ -117,17 +117,17 @@ def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
 
 
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
-    """Return the state as the step leaves it. A namespace that computes a rule more than once returns its own."""
+    """Return the state as the step leaves it. A namespace that runs a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state
 
 
 def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
-    """Return x + a·y, in one pass where the namespace has one."""
+    """Return x + a·y, in one pass if the namespace has one."""
     return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
 
 
 def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
-    """Return x + a·y. x is used up: a namespace that says so in `move` may write over it."""
+    """Return x + a·y. x is used up: a namespace with its own `move` may overwrite it."""
     return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
 
 
@@ -140,7 +140,7 @@ def root(xp: Any, x: Scalar) -> Scalar:
 
 
 def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
-    """Return the root of an answer to a request for squares, in the dtype of `like` where it is an array."""
+    """Return the root of an answer to a request for squares, in the dtype of `like` if it is an array."""
     if is_number(squares):
         return sqrt(squares)
     norm = xp.length(squares) if hasattr(xp, "length") else root(xp, squares)
@@ -149,11 +149,11 @@ def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
 
 
 def ready(xp: Any, g: Array, h: Any, now: Now) -> Array:
-    """Return the gradient as it is to be used: unscaled, turned round, clipped by value.
+    """Return the prepared gradient: unscaled, negated, clipped by value.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high)
 
-    A namespace of engines that prepare gradients themselves has a `ready` of its own, and a `clipped` like that below.
+    A namespace of engines that prepare gradients themselves has its own `ready` and `clipped`.
     """
     if hasattr(xp, "ready"):
         return xp.ready(g)
@@ -169,7 +169,7 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
 
     g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
 
-    A rule without these options calls it all the same: its gradients may count in a norm that clips others.
+    A rule without these options must call it too: its gradients may count in a norm that clips others.
     """
     if hasattr(xp, "clipped"):
         return (yield from xp.clipped(g))
@@ -184,16 +184,16 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
 
 
 def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
-    """Return the norm of a tensor that is to be kept: the first that it had. 0 stands for none."""
+    """Return the norm that a tensor keeps: the first that it had. 0 stands for none."""
     return choose(xp, known == 0, one_like(xp, known) * norm, known)
 
 
 def kept_norm(
     xp: Any, how: Any, R: Scalar | None, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar
 ) -> tuple[Scalar | None, Scalar, Scalar]:
-    """Return R, and the numbers of p ← p + more·p − size·r, which gives p − size·r the norm that is kept.
+    """Return R, and the numbers of p ← p + more·p − size·r, which gives p − size·r the kept norm.
 
-    That is R where it is the first (`how`), and else the norm of p.
+    That is R if the first norm is kept (`how`), and otherwise the norm of p.
     """
     R = first_norm(xp, R, norm) if how == "first" else None
     more = stretch(xp, norm if R is None else R, norm, length, dot, size)
@@ -224,7 +224,7 @@ LEAST_SHARE = 1e-3  # of the elements, as which fewer count
 def cautious(xp: Any, u: Array, g: Array) -> Asking[tuple[Array, Scalar]]:
     """Return u where its sign is the gradient's, and 0 elsewhere, divided by the share of such elements; and the share.
 
-    By signs, because u·g of small numbers may be 0. What is not a number stays so.
+    This compares signs, because u·g of small numbers may be 0. A nan stays nan.
     """
     agrees = xp.where(((u > 0) & (g > 0)) | ((u < 0) & (g < 0)), xp.ones_like(u), 0 * u)
     (share,) = yield (Mean(agrees),)
@@ -238,7 +238,7 @@ def clip_of(xp: Any, rms: Scalar, threshold: Scalar) -> Scalar:
 
 
 def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
-    """Return the numbers of a trust ratio, which do nothing where an option is off or the rule has no such option."""
+    """Return the numbers of a trust ratio, which have no effect if an option is off or missing."""
     low, high = bounds_of(h.trust_clip)
     most = getattr(h, "max_weight_norm", None)
     adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(h.adapt)
@@ -248,18 +248,18 @@ def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
 
 
 def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
-    """Return the norm as a ratio takes it: no smaller than `low`."""
+    """Return the norm as a ratio takes it: at least `low`."""
     return norm if is_zero(low) else at_least(xp, norm, low)
 
 
 def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
-    """Return the ratio where it is defined, another where a norm is 0, and 1 where it is turned off."""
+    """Return the ratio if it is defined, another if a norm is 0, and 1 if it is turned off."""
     ratio = choose(xp, defined, ratio, k.undefined)
     return choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)
 
 
 def trust_ratio(xp: Any, w: Scalar, x: Scalar, k: Trust) -> Scalar:
-    """Return w/x within the requested bounds; neither norm is below min_norm any more."""
+    """Return w/x within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, k.max_norm)
     # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
     d = choose(xp, x == 0, 1.0, x)

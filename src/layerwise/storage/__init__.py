@@ -1,10 +1,10 @@
-"""How numbers are stored: plain, rounded at random, split in two, or in 8 bits.
+"""Storage formats: plain numbers, rounded at random, split in two, or in 8 bits.
 
-A rule computes in float32 or float64 and knows none of it. A storage format is how a stored array is read into that
-arithmetic and written back. It stands here for arrays of any library, in csrc/kernels/formats.hpp for the compiled
-engine, and in engines/gpu/kernels/formats.py for the GPU engine.
+A rule computes in float32 or float64 and does not depend on them. A storage format defines how a stored array is read
+into that arithmetic and written back. It stands here for arrays of any library, in csrc/kernels/formats.hpp for the
+compiled engine, and in engines/gpu/kernels/formats.py for the GPU engine.
 
-What a step computes with is never what it has stored: rounding is what the next step finds.
+A step computes with unrounded numbers: only the next step reads what rounding left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHTS = ""  # the field of the weights, in keys of random bits
 
 
 class Format(NamedTuple):
-    """What there is to know of one stored array besides its dtype."""
+    """The format of one stored array, besides its dtype."""
 
     beside: Any = None  # the remainder of split weights, or the scales of groups of 8 bits
     key: Key | None = None  # of the random bits by which it is rounded; None is to nearest
@@ -28,7 +28,7 @@ class Format(NamedTuple):
 
 @dataclass(frozen=True)
 class Storage:
-    """How the arrays of a job are stored: the weights, then each field of the state; None is plain, to nearest."""
+    """The formats of a job's arrays: the weights, then each field of the state; None is plain, to nearest."""
 
     formats: tuple[Format | None, ...]
     index: Index  # of the elements of the job in the whole tensor
@@ -36,5 +36,5 @@ class Storage:
 
     @property
     def beside(self) -> list[Any]:
-        """What is stored beside the arrays, in their order."""
+        """The arrays stored beside the others, in their order."""
         return [one.beside for one in self.formats if one is not None and one.beside is not None]

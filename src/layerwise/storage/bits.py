@@ -22,7 +22,7 @@ FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
 
 
 class Key(NamedTuple):
-    """What the random bits of one stored array are made of, besides step and index."""
+    """The source of the random bits of one stored array, besides step and index."""
 
     first: int
     second: int
@@ -35,7 +35,7 @@ def key_of(seed: int, name: str, field: str) -> Key:
 
 
 def _word(x: Any) -> Any:
-    """Return the lower 32 bits: of Python's integers and of arrays of int64. Arrays of uint32 have no others."""
+    """Return the lower 32 bits of Python's integers and of int64 arrays; arrays of uint32 have no others."""
     return x & WORD
 
 

@@ -1,4 +1,4 @@
-"""The forms of one tensor's state: the dtype of each field, the shape of its scales, and how blocks see them."""
+"""The forms of one tensor's state: the dtype of each field, the shape of its scales, and their blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {gro
 
 
 class Field(NamedTuple):
-    """What is known of a field of a tensor's state before it is stored."""
+    """A field of a tensor's state, before it is stored."""
 
     name: str
     own: str  # the dtype of the arithmetic
@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The dtype, by name, in which a field is stored, and why that is not the one asked for."""
+    """The name of the dtype that stores a field, and the reason if it is not the requested one."""
 
     dtype: str
     why: str = ""
@@ -33,7 +33,7 @@ class Chosen(NamedTuple):
 
 
 def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Chosen:
-    """Return in which dtype a field is to be stored."""
+    """Return the dtype that stores a field."""
     asked = want.state.get(field.name, field.settled or field.own)
     if asked in (field.settled, field.own):
         return Chosen(asked)
@@ -48,24 +48,24 @@ def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Ch
 
 
 def scales_of(shape: Shape) -> Shape:
-    """Return the shape of the scales of a tensor in groups: of a vector one row, else as many as it has."""
+    """Return the shape of the scales of a tensor in groups: one row for a vector, otherwise as many rows as it has."""
     if len(shape) == 1:
         return (groups.count(shape[0]),)
     return shape[0], groups.count(prod(shape[1:]))
 
 
 def blocks_cut_groups(shape: Shape, parts: Iterable[Part | None]) -> bool:
-    """Return whether pieces of a tensor may end within a group."""
+    """Return True if pieces of a tensor may end within a group."""
     return any(part is not None and part.one is not None and (part.axis > 0 or len(shape) == 1) for part in parts)
 
 
 def blocks_cut_rows(ndim: int, part: Part | None) -> bool:
-    """Return whether a piece has its part of the rows, and so of their scales."""
+    """Return True if a piece has its part of the rows, and so of their scales."""
     return part is not None and not part.drop and part.axis == 0 and ndim > 1
 
 
 def row_dims(ndim: int, part: Part | None) -> int:
-    """Return how many leading dimensions of a piece count rows."""
+    """Return the number of leading dimensions of a piece that count rows."""
     if ndim == 1:
         return 0
     return 2 if part is not None and not (part.one or part.drop or part.axis) else 1

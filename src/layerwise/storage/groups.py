@@ -22,7 +22,7 @@ LEAST = 4096  # elements of a tensor: of smaller ones the state stays float32
 
 
 def count(length: int) -> int:
-    """Return how many groups a row of this length has."""
+    """Return the number of groups in a row of this length."""
     return -(-length // GROUP)
 
 

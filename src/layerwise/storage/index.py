@@ -12,10 +12,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Index:
-    """A part of a tensor, each element of which is a number: that of its place in the whole.
+    """The places in the whole tensor of the elements of a part, as numbers.
 
-    It is sliced and reshaped as the part itself is. `scattered` has, for a dimension along which the part is not in a
-    row, the numbers of its entries; the stride is 0 there.
+    It is sliced and reshaped like the part itself. For a dimension along which the part is not contiguous, `scattered`
+    has the numbers of its entries; the stride is 0 there.
     """
 
     shape: Shape

@@ -1,4 +1,4 @@
-"""The options of storage, the same in every front: how weights and state are wanted to be stored."""
+"""The options of storage, the same in every front: the wanted storage of weights and state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of stat
 
 
 class Wanted(NamedTuple):
-    """How weights and state are wanted to be stored."""
+    """The wanted storage of weights and state."""
 
     master: bool | str = False
     rounding: str | None = None
@@ -31,14 +31,14 @@ class Wanted(NamedTuple):
         return dict(zip(OPTIONS, self, strict=True))
 
     def draws_weights(self, kept: int = 0) -> bool:
-        """Return whether 16-bit weights are rounded at random, beside which so many bits are kept."""
+        """Return True if 16-bit weights are rounded at random, with so many bits kept beside them."""
         return self.rounding == "stochastic" and kept != REMAINDER_BITS["split"]
 
     def draws_state(self, field: str, dtype: str, settled: str | None = None) -> bool:
-        """Return whether a field that is stored in 16 bits is rounded at random.
+        """Return True if a field stored in 16 bits is rounded at random.
 
-        By default bfloat16 is, also where a checkpoint brought it: near 1, as decay rates are, rounding to nearest
-        would leave an average where it is. What another option alone stores in bfloat16 (`settled`) goes to nearest.
+        By default bfloat16 is, even if a checkpoint brought it: with decay rates near 1, rounding to nearest would
+        never move an average. A field that only another option stores in bfloat16 (`settled`) is rounded to nearest.
         """
         by_default = self.rounding is None and dtype == "bfloat16" and (settled is None or field in self.state)
         return self.rounding == "stochastic" or by_default
@@ -62,7 +62,7 @@ SEED = checks.integer(0, bits=63)
 
 
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
-    """Return what is wanted, or raise if it is what there is not."""
+    """Return the wanted storage, or raise if it does not exist."""
     master, rounding, state, seed = (given[name] for name in OPTIONS)
     if master is False and rounding is None and state is None and seed == 0:
         return PLAIN
@@ -73,7 +73,7 @@ def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
 
 
 def _by_field(rule: Any, asked: Any) -> dict[str, str]:
-    """Return the dtypes that are asked for by field."""
+    """Return the requested dtypes by field."""
     fields = rule.State._fields
     if not isinstance(asked, Mapping):
         return {} if asked is None else dict.fromkeys(fields, asked)
@@ -89,7 +89,7 @@ def _by_field(rule: Any, asked: Any) -> dict[str, str]:
 
 
 def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None:
-    """Raise where a storage format contradicts the dtype that another option gives to a field."""
+    """Raise if a storage format contradicts the dtype that another option gives to a field."""
     for field, dtype in h.state_dtypes().items():
         if want.state.get(field, dtype) != dtype:
             allowed = f"{dtype!r} for {field!r}, as {argument} has it"
@@ -102,15 +102,15 @@ def _says(rule: Any, field: str, what: str) -> bool:
 
 
 def is_signed(rule: Any, field: str) -> bool:
-    """Return whether a field of a rule's state may be negative."""
+    """Return True if a field of a rule's state may be negative."""
     return not _says(rule, field, "never negative")
 
 
 def is_statistic(rule: Any, field: str) -> bool:
-    """Return whether a field has a number for each row or column, and not for each element."""
+    """Return True if a field has a number for each row or column, and not for each element."""
     return _says(rule, field, "of rows or columns")
 
 
 def is_of_layer(rule: Any, field: str) -> bool:
-    """Return whether a field is one number of the tensor, or of each of its blocks."""
+    """Return True if a field is one number of the tensor, or of each of its blocks."""
     return _says(rule, field, "of a layer")

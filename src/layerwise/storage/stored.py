@@ -13,7 +13,7 @@ from layerwise.storage.index import Index
 
 
 class Bits(Protocol):
-    """A library's view of the bits of numbers, and what else formats need of it."""
+    """A library's view of the bits of numbers, and its other functions that formats need."""
 
     xp: Any
     word: Any  # the lower 32 bits of integers
@@ -48,7 +48,7 @@ class Stored:
         return bool(self.b.kind(self.array) == "codes")
 
     def at(self, place: tuple[slice, ...]) -> Stored:
-        """Return a slice, which along the first dimension has whole groups."""
+        """Return a slice that has whole groups along the first dimension."""
         beside = self.format.beside
         if self.coded:
             cut = place[0]
@@ -103,7 +103,7 @@ class Stored:
 
 
 def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
-    """Return an array with its format, or as it is where it is plain; `which` counts the weights, then the state."""
+    """Return an array with its format, or unchanged if it is plain; `which` counts the weights, then the state."""
     one = None if storage is None or array is None else storage.formats[which]
     if one is None or storage is None:
         return array
@@ -111,7 +111,7 @@ def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
 
 
 def has_format(stored: Any) -> bool:
-    """Return whether this is an array in a format, or a tuple of such."""
+    """Return True for an array in a format, or a tuple of such."""
     return isinstance(stored[0] if isinstance(stored, tuple) else stored, Stored)
 
 
@@ -121,11 +121,11 @@ def numbers(stored: Any) -> Any:
 
 
 def is_grouped(storage: Storage | None) -> bool:
-    """Return whether a part of the state is in groups, which are not cut."""
+    """Return True if a part of the state is in groups, which are not cut."""
     return storage is not None and any(one is not None and one.beside is not None for one in storage.formats[1:])
 
 
 def formats_of(b: Bits, storage: Storage | None) -> Hashable:
-    """Return what has to be the same of the formats of arrays that are stepped as one."""
+    """Return the key that formats of arrays must share to be stepped as one."""
     each = () if storage is None else storage.formats
     return tuple(one and (one.key is None, one.signed, one.beside is not None and b.kind(one.beside)) for one in each)

@@ -15,9 +15,9 @@ F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
 
 
 def round_bf16(b: Any, x: Any, random: Any) -> Any:
-    """Return a float32 that bfloat16 holds: a neighbour of x, whose mean is x. `random` are 32 bits for each.
+    """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
-    Beyond the largest finite number, and of what is not finite, it is what rounding to nearest gives.
+    Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest.
     """
     u = b.bits(x)
     inside = (u & MAGNITUDE) <= BF16_MOST
@@ -35,7 +35,7 @@ def round_f16(b: Any, x: Any, random: Any) -> Any:
 
 
 def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return a float32 that bfloat16 holds, and as a signed integer of `kept` bits what it lacks.
+    """Return a float32 that bfloat16 holds, and the rest of x as a signed integer of `kept` bits.
 
     With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
     is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
@@ -58,7 +58,7 @@ def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
 
 
 def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return the same for float16: p, and how many parts of its last place x lies beside it, 2^kept of them in one."""
+    """Return the same for float16: p, and the distance of x from it in parts of p's last place, 2^kept parts to one."""
     u = b.bits(x)
     sign, size = u & SIGN, u & MAGNITUDE
     unit = _unit_f16(b, size)
@@ -79,7 +79,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
     """Return the float32 of which these are the parts.
 
-    What lies below a power of two is counted in the places that numbers have there, half of those above.
+    A remainder below a power of two is counted in the places of the numbers there, half of those above.
     """
     u = b.bits(p)
     size, unit = u & MAGNITUDE, _unit_f16(b, u & MAGNITUDE)
