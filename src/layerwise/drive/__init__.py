@@ -1,4 +1,4 @@
-"""Drivers answer a rule's requests: `local` where tensors are whole, `in_rounds` where others hold parts of them."""
+"""Drivers answer a rule's requests: `local` for whole tensors, `in_rounds` if other ranks hold parts of them."""
 
 from layerwise.drive.parts import Bucket, Others, TensorRequest, in_rounds
 from layerwise.drive.requests import (

@@ -31,14 +31,14 @@ PLAIN, OF_SQUARES, WIDE = Window(-4, 8), Window(-8, 15), Window(-27, 52)
 
 
 class Exact(NamedTuple):
-    """What is needed to make a number of digits: their window, and the number's dtype."""
+    """The window of the digits of a number, and the number's dtype."""
 
     window: Window
     dtype: Any
 
 
 def carried(xp: Any, digits: Array) -> Array:
-    """Return digits of the same value, each at most 2^39 in size, and by what came from below it; the last is as is."""
+    """Return digits of the same value, each at most 2^39 in size plus its carry from below; the last is unchanged."""
     up = xp.round(digits[:-1] / UNIT)
     return xp.concat([digits[:1] - up[:1] * UNIT, digits[1:-1] - up[1:] * UNIT + up[:-1], digits[-1:] + up[-1:]], 0)
 
@@ -63,7 +63,7 @@ def sum_of_rows(xp: Any, rows: Array) -> Array:
 
 
 def total_of(xp: Any, digits: Array, exact: Exact) -> Array:
-    """Return the number that the digits make, in its dtype: a function of their value, however that came about."""
+    """Return the number that the digits make, in its dtype: it depends only on their value."""
     negative = _canonical(xp, digits)[-1] < 0
     found = _canonical(xp, xp.where(negative, -digits, digits))
     scaled = [_scaled(digit, exact.window.low + k) for k, digit in enumerate(found)]
@@ -74,7 +74,7 @@ def total_of(xp: Any, digits: Array, exact: Exact) -> Array:
 
 
 def _canonical(xp: Any, digits: Array) -> list[Array]:
-    """Return the digits of a value of which there is one form: from 0 to 2^40 − 1, and the last as it comes out."""
+    """Return the one canonical form of a value's digits: from 0 to 2^40 − 1, the last unbounded."""
     found, up = [], 0.0
     for digit in digits[:-1]:
         digit = digit + up

@@ -1,4 +1,4 @@
-"""The driver in rounds: others hold parts of the tensors, and all partial sums of a round are completed at once."""
+"""The driver in rounds: other ranks hold parts of the tensors, and each round completes all partial sums at once."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ class Others(Protocol):
     """All processes that step the same model and hold other parts of it."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
-        """Take note before a step's first sums of what carries it out, and so how its rounds follow one another.
+        """Note, before the first sums of a step, the engine and the order of its rounds.
 
-        That has to be the same for all, and so do the tensors of the jobs in each bucket, where there are any.
+        Both must be the same on all ranks, and so must the tensors of the jobs in each bucket, if there are buckets.
         """
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
-        """Return totals over all of the model, given the partial sums here, one after the other in float64.
+        """Return totals over all of the model, given the local partial sums, one after the other in float64.
 
-        The given array may be used up. Raise where the step is not to be taken. All come here, or to `send`, at least
-        once before they write anything, if only with no requests.
+        The given array may be overwritten. Raise if the step must not be taken. All ranks come here, or to `send`, at
+        least once before they write anything, even with no requests.
         """
 
     def send(self, requests: Sequence[TensorRequest], sums: Array) -> Callable[[], Array]:
-        """Send partial sums on their way, and return what waits for their totals.
+        """Send partial sums, and return a generator that waits for their totals.
 
-        Several may be on their way at a time, which all ranks send in the same order and wait for in that order. Those
-        that cannot be waited for later have arrived when this returns.
+        Several may be on their way at a time; all ranks send and await them in the same order. Those that cannot be
+        awaited later have arrived when this returns.
         """
         totals = self.add_up(requests, sums)
         return lambda: totals
 
 
 class Bucket(NamedTuple):
-    """Rules that are driven side by side, and the elements whose new state waits until they write."""
+    """Rules driven side by side, and the number of elements whose new state waits until they write."""
 
     runs: Sequence[Run]
     size: int
@@ -77,11 +77,11 @@ class _Sent(NamedTuple):
 
 
 def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> list[Any]:
-    """Drive rules side by side, bucket after bucket, and return what they return, each of one whole slice.
+    """Drive rules side by side, bucket after bucket, and return their results, each of one whole slice.
 
-    All requests of a round are answered at once. Every rule requests nothing, `()`, before it writes anything, and is
-    answered when no rule of its bucket has a request left. While sums of a bucket are on their way, the next ones
-    are measured as long as all that wait have at most `room` elements.
+    A round answers all requests at once. Every rule requests nothing, `()`, before it writes anything, and gets its
+    answer when no rule of its bucket has a request left. While the sums of a bucket are on their way, the next buckets
+    are measured, as long as all that wait have at most `room` elements.
     """
     stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
     others.announce(stepper, [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
@@ -110,14 +110,14 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
 
 
 def _sent(xp: Any, number: int, bucket: Bucket, waiting: dict[Dims, tuple[PartialSum, ...]], others: Others) -> _Sent:
-    """Send what the rules of a bucket request. One without requests takes its turn, since it must not write before."""
+    """Send the requests of a bucket's rules. One without requests takes its turn, since it must not write before."""
     partials = {jobs: sums for jobs, sums in waiting.items() if sums}
     runs = {run.jobs: run for run in bucket.runs}
     return _Sent(number, waiting, _on_their_way(xp, runs, partials, others) if partials else dict)
 
 
 def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
-    """Return the model's sum for each of these rules, which are left waiting for it."""
+    """Return the model's sum for each of these rules, which stay waiting for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
         answers = _on_their_way(xp, runs, partials, others)()
@@ -126,7 +126,7 @@ def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
 
 
 def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]:
-    """Take a rule to its next requests, and sum what is here of them."""
+    """Take a rule to its next requests, and sum their local terms."""
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
         dims = tuple(range(len(run.shape) - 1))
@@ -148,7 +148,7 @@ def _result(run: Run) -> Any:
 def _on_their_way(
     xp: Any, runs: Runs, partials: Mapping[Dims, Sequence[PartialSum]], others: Others
 ) -> Callable[[], dict[Dims, Answer]]:
-    """Send these partial sums, of whose totals the others hold parts, and return what waits for the answers."""
+    """Send partial sums whose totals other ranks complete, and return a generator that waits for the answers."""
     places, rows = [], []
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):

@@ -1,4 +1,4 @@
-"""A rule's requests, the partial sums of them that a slice has, and the answer that is made of a total."""
+"""A rule's requests, a slice's partial sums of them, and the answer made from a total."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PartialSum(NamedTuple):
 
 
 def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
-    """Take a rule to its next requests. State it wants kept is left with it."""
+    """Take a rule to its next requests. State that it hands over by `Keep` stays with it."""
     requests = rule.send(answer)
     while isinstance(requests, Keep):
         requests = rule.send(requests.state)
@@ -62,7 +62,7 @@ def once_of(request: Request) -> Dims:
 
 
 def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
-    """Sum the terms of a request that are here over these dimensions."""
+    """Sum the local terms of a request over these dimensions."""
     if isinstance(request, PLAIN):
         return _summed(xp, request.terms, dims)
     squares = sum_of_squares(xp, request.terms, dims)
@@ -85,7 +85,7 @@ def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
 
 
 def sum_in_digits(xp: Any, request: Request, dims: Dims) -> PartialSum:
-    """Sum the terms of a request that are here exactly, in a library's digits."""
+    """Sum the local terms of a request exactly, in a library's digits."""
     model = isinstance(request, ModelSum)
     digits, exact = xp.digits(request.terms, dims, not isinstance(request, PLAIN), model)
     total = xp.reshape(digits, (exact.window.digits, -1)) if model else digits
@@ -93,7 +93,7 @@ def sum_in_digits(xp: Any, request: Request, dims: Dims) -> PartialSum:
 
 
 def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
-    """Sum the squares of the terms over these dimensions, in the library's own way where it has one."""
+    """Sum the squares of the terms over these dimensions, in the library's own way if it has one."""
     return xp.squares(terms, dims) if hasattr(xp, "squares") else _summed(xp, square(terms), dims)
 
 
@@ -103,7 +103,7 @@ def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
 
 
 def _number(xp: Any, x: Array) -> Scalar:
-    """Return one number as a plain one where the library has it at hand: arithmetic on it is then cheap."""
+    """Return one number as a plain one if the library has it at hand: arithmetic on it is then cheap."""
     return xp.as_number(x) if hasattr(xp, "as_number") else x
 
 
@@ -113,12 +113,12 @@ def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:
 
 
 def answer_of(xp: Any, run: Run, partial: PartialSum, total: Array) -> Array:
-    """Return the answer to a request whose total over all slices this is."""
+    """Return the answer to a request, given its total over all slices."""
     if partial.exact is not None:
         total = xp.total(total, partial.exact)
     return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
 
 
 def beside(xp: Any, x: Array, like: Array) -> Array:
-    """Return `x` on the device of `like`, where a library has several."""
+    """Return `x` on the device of `like`, if the library has several."""
     return xp.beside(x, like) if hasattr(xp, "beside") else x

@@ -1,4 +1,4 @@
-"""The local driver: the whole of each tensor is here, in one piece or in slices."""
+"""The local driver: each tensor is whole, in one piece or in slices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Done(NamedTuple):
 
 
 def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
-    """Drive the rules to their end, one tensor after the other, and yield its slices' results as soon as it is done.
+    """Drive the rules to their end, one tensor after the other, and yield each tensor's results as soon as it is done.
 
-    Only a sum over the whole model makes tensors wait for one another, and they wait holding a prepared gradient
-    and nothing more; so what is in memory besides is the work on one tensor.
+    Only a sum over the whole model makes tensors wait for one another, and while they wait they hold only a prepared
+    gradient. So the extra memory is the work on one tensor.
     """
     parts = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
     model_sum = _model_sum(xp, [part for each in parts.values() for part in each])
@@ -71,7 +71,7 @@ def _answers(xp: Any, run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> lis
 
 
 def _answers_to_one(xp: Any, run: Run, partials: Sequence[PartialSum]) -> list[Array]:
-    """Return the answers to one request: made of the total of all slices, where it runs along the cut dimension."""
+    """Return the answers to one request: from the total of all slices, if it runs along the cut dimension."""
     totals = [partial.sum for partial in partials]
     if run.cut in partials[0].dims:
         totals = [added(xp, totals, partials[0].exact)] * len(totals)

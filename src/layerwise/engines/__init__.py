@@ -1,4 +1,4 @@
-"""Engines carry out steps. A front lists those there are in a table; `choose` says which of them may step a tensor."""
+"""The interface of engines, which carry out steps. A front lists them in a table; `choose` picks from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from layerwise.storage import Storage
 
 
 class PartOf(NamedTuple):
-    """The cut of a job that may be one of several with parts of a tensor: their number is another on each rank."""
+    """The cut of a job that may be one of several with parts of a tensor; their number differs between ranks."""
 
     tensor: str
     piece: int
@@ -37,13 +37,13 @@ class Job(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """In place of `Now.t`: where the steps before this one are counted, on the device. The engine adds the one."""
+    """A count on the device of the steps before this one, in place of `Now.t`. The engine adds one."""
 
     step: Array
 
 
 class Given(NamedTuple):
-    """A job's share of what differs from step to step."""
+    """A job's share of the inputs that change from step to step."""
 
     g: Array
     now: Now
@@ -54,15 +54,15 @@ Stats = Mapping[str, Array]
 
 
 class Changed(Exception):
-    """Raised by a step, with nothing touched, where an array is no longer what it was when the step was prepared."""
+    """Raised by a step, with nothing touched, if an array has changed since the step was prepared."""
 
 
 class Prepared(Protocol):
-    """Jobs that are stepped together, with all that can be planned ahead.
+    """Jobs that are stepped together, with everything planned ahead.
 
-    Every step looks at its arrays first. It raises `Changed`, with nothing touched, where a weight or a state has
-    another address, dtype, shape or stride than when it was prepared, where its memory no longer holds its numbers, and
-    where a gradient is one that this cannot step with. The front then checks everything and prepares again, once.
+    Every step looks at its arrays first. It raises `Changed`, with nothing touched, if a weight or a state has another
+    address, dtype, shape or stride than when it was prepared, if its memory no longer holds its numbers, or if this
+    cannot step with a gradient. The front then checks everything and prepares again, once.
     """
 
     counts: bool
@@ -73,23 +73,24 @@ class Prepared(Protocol):
     def layouts(self) -> Any:
         """The plan without any array, for the next `prepare` of jobs like these.
 
-        None where this is not to be replaced for other numbers, as where a CUDA graph may replay it.
+        None if it must not be replaced for other numbers, because a CUDA graph may replay it.
         """
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` where `step` would. Only steps of several engines need it: `step` looks by itself."""
+        """Raise `Changed` if `step` would. Only steps of several engines need it: `step` looks by itself."""
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
     ) -> None:
-        """Carry out the jobs, writing parameters and state in place; given is what differs from step to step.
+        """Carry out the jobs, writing parameters and state in place; `given` has the inputs that change from step to
+        step.
 
-        Where `skip` is true, on the device, everything is left as it is. Where there are `others` with parts of these
-        tensors, they complete the sums, and nothing is written before the last of them is known.
+        If `skip` is true, on the device, nothing changes. If `others` hold parts of these tensors, they complete the
+        sums, and nothing is written before the last of them is known.
         """
 
     def stats(self) -> list[Stats]:
-        """Return what was measured on the way of the last step, for each job."""
+        """Return the measurements of the last step, for each job."""
 
 
 class Engine(Protocol):
@@ -98,25 +99,25 @@ class Engine(Protocol):
         """The engine's name in sentences."""
 
     def declines(self, job: Job, given: Given | None = None) -> str:
-        """Return why the engine does not take a job, or an empty string.
+        """Return the reason why the engine does not take a job, or an empty string.
 
-        Before the first step nothing is known but the job; what it is `given` may be a reason as well.
+        Before the first step only the job is known; later, the inputs `given` to it may be a reason as well.
         """
 
     def group(self, job: Job) -> Hashable:
-        """Return what has to be the same of jobs that are prepared together, such as the device."""
+        """Return the key that jobs prepared together must share, such as the device."""
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
-        """Plan the step of these jobs, which the engine does not decline, for as long as they stay what they are.
+        """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.
 
-        `layouts` are those of an earlier plan for jobs like these, which have other arrays now, or other numbers in
-        their hyperparameters. What still holds of them is not planned again.
+        `layouts` are those of an earlier plan for jobs like these, with other arrays or other numbers in their
+        hyperparameters. Parts that still hold are not planned again.
         """
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row of a front's table: an engine, or the reason why there is none."""
+    """A row of a front's table: an engine, or the reason for its absence."""
 
     name: str
     engine: Engine | None
@@ -125,7 +126,7 @@ class Candidate:
 
 
 def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]:
-    """Return the engines that may step, in order of preference: the one asked for, or all there are."""
+    """Return the engines that may step, in order of preference: the one asked for, or all of them."""
     rows = [row for row in table if wanted is None or (isinstance(wanted, str) and wanted == row.name)]
     if not rows:
         names = ", ".join(f'"{row.name}"' for row in table)
@@ -134,7 +135,7 @@ def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]
 
 
 def insisting(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
-    """Return the engines of these rows, none of which leaves a job to one outside of them."""
+    """Return the engines of these rows, which leave no job to one outside of them."""
     found = tuple(engine for row in rows if (engine := row.insisting or row.engine) is not None)
     if not found:
         raise EngineError(

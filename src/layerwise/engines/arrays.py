@@ -14,11 +14,11 @@ class Arrays(Protocol):
 
     @property
     def xp(self) -> Any:
-        """The namespace with the library's functions, which may write over what a rule has used up."""
+        """The namespace with the library's functions, which may overwrite arrays that a rule no longer needs."""
 
     @property
     def pure(self) -> Any:
-        """The same, where what is stored may still be wanted."""
+        """The same, for stored arrays that may still be needed."""
 
     @property
     def bits(self) -> Bits:
@@ -28,7 +28,7 @@ class Arrays(Protocol):
         """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
 
     def copy(self, array: Array) -> Array:
-        """Return a copy, which may be written over."""
+        """Return a copy, which may be overwritten."""
 
     def write(self, stored: Array, new: Array) -> None:
         """Round `new` into `stored`."""

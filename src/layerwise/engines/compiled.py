@@ -52,7 +52,7 @@ def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candida
 
 
 def heed_environment() -> None:
-    """Take as many threads and the instruction set as the environment says."""
+    """Set the number of threads and the instruction set from the environment."""
     _native.set_num_threads(wanted_threads())
     asked = os.environ.get(VARIABLE)
     if asked and not _native.use_instruction_set(asked):
@@ -81,7 +81,7 @@ def know_torch(torch: Any) -> None:
 
 
 def _addresses(torch: Any) -> tuple[int, ...]:
-    """Return where PyTorch's own functions lie; zeros where it has no such functions, or they are not found."""
+    """Return the addresses of PyTorch's own functions; zeros if it lacks them, or they are not found."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / TORCH_LIBRARY.get(sys.platform, "none")))
         return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in TORCH_FUNCTIONS)
@@ -98,7 +98,7 @@ def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]
 
 
 def in_memory(tensors: list[Any]) -> bool:
-    """Return whether all of PyTorch's tensors are known to hold what their memory does."""
+    """Return True if all of PyTorch's tensors are known to have their numbers in their memory."""
     return _native is not None and bool(_native.in_memory(tensors))
 
 
@@ -109,7 +109,7 @@ def counts(steps: list[Any]) -> list[int] | None:
 
 
 def count(steps: list[Any]) -> bool:
-    """Add one to each of them, and return whether that could be done."""
+    """Add one to each of them, and return True if that was possible."""
     return _native is not None and bool(_native.count(steps))
 
 
@@ -163,7 +163,7 @@ class Layouts:
         self.batches: list[Any] = []  # the last used at the start
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
-        """Return the same for these jobs, as far as their hyperparameters differ in numbers alone."""
+        """Return the same for these jobs, if their hyperparameters differ only in numbers."""
         hs = [job.h for job in jobs]
         if len(hs) != len(self.hs):
             return Layouts(hs)
@@ -173,7 +173,7 @@ class Layouts:
         return self
 
     def used(self, batch: Any) -> None:
-        """Remember which was used last."""
+        """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
             self.batches = [batch, *(one for one in self.batches if one is not batch)][:LAYOUTS]
 
@@ -182,7 +182,7 @@ class Layouts:
 
 
 class CompiledEngine:
-    """Hands jobs to the extension. `written` is given parameters that were changed behind their library's back."""
+    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library."""
 
     name = "the compiled engine"
 
@@ -190,7 +190,7 @@ class CompiledEngine:
         self.written = written
 
     def declines(self, job: Job, given: Given | None = None) -> str:
-        """Return why the extension does not take a job, or an empty string."""
+        """Return the reason why the extension does not take a job, or an empty string."""
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
         if why := missing(job):
@@ -220,7 +220,7 @@ class CompiledEngine:
 
 
 class PreparedCompiled:
-    """Jobs, and the batches they were laid out as, the first of which is made by the first step."""
+    """Jobs, and the batches laid out for them; the first step makes the first batch."""
 
     counts = False
 
@@ -240,13 +240,13 @@ class PreparedCompiled:
         return self._layouts
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
-        """Raise `Changed` where `step` would."""
+        """Raise `Changed` if `step` would."""
         given = self._jobs, list(grads), list(nows), self._places
         if not (skip is None and self._known and any(batch.takes(*given) for batch in self._layouts.batches)):
             self._lay_out(*given[1:3], skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
-        """Carry out the jobs in one call, or in rounds where there are others."""
+        """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
         given = list(grads), list(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
@@ -256,13 +256,13 @@ class PreparedCompiled:
                 raise Changed
 
     def stats(self) -> list[Stats]:
-        """Return what was measured on the way of the last step, for each job."""
+        """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
         return [Measured(self._batch, i, _stats(job)) for i, job in enumerate(self._jobs)]
 
     def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
-        """Make a batch of the jobs, or find that they, or gradients, are no longer what the extension takes."""
+        """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self._layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Any], nows: list[Now], skip: Any, make: Callable[..., Any]) -> Any:
@@ -304,15 +304,15 @@ def _out_of_reach(name: str, array: Any) -> str:
 
 
 def numbers_of_step(h: Any, now: Now) -> tuple[float, ...] | None:
-    """Return the step's own number, and those that kernels take of its settings."""
+    """Return the step's own number, and the numbers of its settings that kernels take."""
     found = numbers(h, now)
     return None if found is None else (now.t, *found)
 
 
 def form_of(job: Job) -> tuple[Any, ...]:
-    """Return what decides how a job is laid out.
+    """Return the key of a job's layout.
 
-    That is its program, how its gradient is clipped, its rows and columns, and how its arrays are stored.
+    It consists of its program, the clipping of its gradient, its rows and columns, and its storage.
     """
     rows, cols = getattr(job.h, "factored", None) or ((), ())
     storage = None if job.storage is None else _formats(job.storage, job.state)
@@ -320,7 +320,7 @@ def form_of(job: Job) -> tuple[Any, ...]:
 
 
 def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
-    """Return the formats of p and of the parts of the state that there are, as the extension takes them."""
+    """Return the formats of p and of the existing parts of the state, as the extension takes them."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]
     arrays += [_format(one, GROUPED) for one, array in zip(fields, state, strict=True) if array is not None]

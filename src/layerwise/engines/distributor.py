@@ -1,4 +1,4 @@
-"""The distributor: which engine of a table steps which tensor."""
+"""The distributor, which assigns tensors to the engines of a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SEVERAL = "tensors that have to be stepped together are of several devices"
 def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Distributed:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
-    Each job goes to the first engine that does not decline it. Where tensors wait for one another, because of a sum
-    over all of them or because others hold parts of them, the first engine that takes all steps all.
+    Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
+    all of them or because other ranks hold parts of them, the first engine that takes all steps all.
     """
     return Distributed(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
 
@@ -38,12 +38,12 @@ class Layouts:
         self.by_share = by_share or {}
 
     def all_by_first(self, jobs: int) -> bool:
-        """Return whether the first engine of the table had all of so many jobs."""
+        """Return True if the first engine of the table had all of so many jobs."""
         return [*self.by_share] == [(0, tuple(range(jobs)))]
 
 
 class Distributed:
-    """Jobs with the shares that engines have of them."""
+    """Jobs, and the engines' shares of them."""
 
     def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
@@ -58,12 +58,12 @@ class Distributed:
 
     @property
     def layouts(self) -> Any:
-        """The shares' layouts, or None where one is not to be replaced."""
+        """The shares' layouts, or None if one must not be replaced."""
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
         return None if any(layouts is None for layouts in found.values()) else Layouts(found)
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` where a share would."""
+        """Raise `Changed` if a share would."""
         for share in self._shares(self._coupled):
             share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
 
@@ -105,7 +105,7 @@ class Distributed:
             share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
 
     def stats(self) -> list[Stats]:
-        """Return what was measured on the way of the last step, for each job."""
+        """Return the measurements of the last step, for each job."""
         if len(self._last) == 1:
             return self._last[0].prepared.stats()
         found: list[Stats] = [{}] * len(self._jobs)
@@ -129,7 +129,7 @@ class Distributed:
         return self._shared(self._taken_together(each) if together else self._taken(each))
 
     def _taken(self, given: Sequence[Given | None]) -> list[int]:
-        """Return which engine takes each job."""
+        """Return the engine of each job."""
         found = []
         for i, one in enumerate(given):
             reasons: list[str] = []
@@ -143,7 +143,7 @@ class Distributed:
         return found
 
     def _taken_together(self, given: Sequence[Given | None]) -> list[int]:
-        """Return the same where one engine has to take all of them."""
+        """Return the same if one engine must take all of them."""
         reasons: list[str] = []
         for engine in self._engines:
             why = next((why for i, one in enumerate(given) if (why := self._declined(engine, i, one))), "")
@@ -160,7 +160,7 @@ class Distributed:
         return why
 
     def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
-        """Ask the engines again that declined a job for the gradient or the numbers of an earlier step."""
+        """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
         if any(not engine.declines(self._jobs[i], Given(grads[i], nows[i], skip)) for i, engine in self._undecided):
             self._known, self._undecided, self._new = {}, [], True
 

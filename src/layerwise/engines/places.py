@@ -19,7 +19,7 @@ def arrays_of(jobs: Sequence[Job]) -> list[Any]:
 
 
 def places_of(jobs: Sequence[Job]) -> Any:
-    """Return the quickest account that can be kept of where the arrays of jobs lie, and how."""
+    """Return the quickest possible record of the addresses and layouts of the arrays of jobs."""
     arrays = arrays_of(jobs)
     try:
         return Marks(arrays) if _native is None else _native.Places(arrays)
@@ -28,14 +28,14 @@ def places_of(jobs: Sequence[Job]) -> Any:
 
 
 class Watched:
-    """The arrays of jobs, and where they were when these were prepared."""
+    """The arrays of jobs, and their places when these were prepared."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._arrays, self._places = arrays_of(jobs), places_of(jobs)
         self._gradients: Any = None  # an account of the first ones
 
     def check(self, grads: Sequence[Any]) -> None:
-        """Raise `Changed` where an array has changed, or a gradient is of another kind than the first one was."""
+        """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
         grads = list(grads)
         if self._gradients is None:
             self._gradients = next(one for one in (self._places, Marks([])) if one.like(grads))
@@ -44,18 +44,18 @@ class Watched:
 
 
 class Marks:
-    """The same account of arrays of any library, asked for one by one."""
+    """The same record for arrays of any library, which are asked one by one."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         self._arrays = [_mark(array) for array in arrays]
         self._grads: list[Hashable] | None = None
 
     def same(self, arrays: Sequence[Any]) -> bool:
-        """Return whether all of them lie where and how they lay."""
+        """Return True if the place and layout of all of them are unchanged."""
         return self._arrays == [_mark(array) for array in arrays]
 
     def like(self, grads: Sequence[Any]) -> bool:
-        """Return whether gradients are of the kinds that the first ones were of."""
+        """Return True if gradients are of the same kinds as the first ones."""
         found = [_kind(g) for g in grads]
         self._grads = self._grads or found
         return self._grads == found

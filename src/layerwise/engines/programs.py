@@ -1,4 +1,4 @@
-"""Programs: the structures of rules for which there are printed kernels, and the numbers that kernels take.
+"""Programs: the structures of rules that have printed kernels, and the numbers that kernels take.
 
 `engines/printed.py` lists them; `make generate` writes it beside the kernels.
 """
@@ -22,7 +22,7 @@ PLAIN = {int, float, type(None)}
 
 
 class Program(NamedTuple):
-    """What kernels do for one structure of a rule."""
+    """The kernels of one structure of a rule."""
 
     name: str
     place: int  # in the order of all programs
@@ -31,9 +31,9 @@ class Program(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """A rule for which kernels were printed.
+    """A rule with printed kernels.
 
-    Programs are found by which parts of the state there are, followed by the forms of `options`.
+    Programs are found by the existing parts of the state, followed by the forms of `options`.
     """
 
     known: frozenset[str]  # the options that the rule had
@@ -43,12 +43,12 @@ class Printed(NamedTuple):
 
 
 def form_of(value: Any) -> Any:
-    """Return an option's value as far as it decides which kernels there are."""
+    """Return an option's value as far as it selects kernels."""
     return value if value is None or isinstance(value, (bool, str)) else ANY
 
 
 def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
-    """Return which parts of a state there are."""
+    """Return the parts of a state that exist."""
     return tuple(x is not None for x in state)
 
 
@@ -60,7 +60,7 @@ def names_of(k: Any) -> list[str]:
 
 
 def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
-    """Return the rule whose options these are, or are derived from, and what was printed for it."""
+    """Return the rule of these options, or of their base class, and its printed programs."""
     if h not in _found:
         rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in _rules())
         module = next(rules, None)
@@ -78,7 +78,7 @@ def _rules() -> Mapping[str, Printed]:
 
 
 def missing(job: Any) -> str:
-    """Return why there are no printed kernels for a job, or an empty string."""
+    """Return the reason why a job has no printed kernels, or an empty string."""
     found = printed_for(type(job.h))
     if found is None:
         return f"there are no kernels for {type(job.h).__name__}"
@@ -95,7 +95,7 @@ def missing(job: Any) -> str:
 
 
 def program_for(job: Any) -> Program:
-    """Return the program of a job, for which none is missing."""
+    """Return the program of a job that has one."""
     found = printed_for(type(job.h))
     if found is None:
         raise LookupError(missing(job))
@@ -107,7 +107,7 @@ def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
 
 
 def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
-    """Return the numbers of a step: of the gradient, then the rule's. None where `now` holds what is no number yet."""
+    """Return the numbers of a step: of the gradient, then the rule's. None if `now` is not all numbers yet."""
     if not {*map(type, now)} <= PLAIN:
         known = [x if x is None else _known(x) for x in now]
         if known.count(None) > sum(x is None for x in now):
@@ -117,7 +117,7 @@ def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
 
 
 def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
-    """Return the same for a `now` that may be of arrays, and then is of the namespace's; None without kernels."""
+    """Return the same for a `now` that may have arrays, and then arrays of the namespace; None without kernels."""
     found = printed_for(type(h))
     if found is None:
         return None
@@ -133,7 +133,9 @@ def of_gradient(h: Any, now: Now) -> tuple[float, ...]:
 
 
 def clips(h: Any) -> tuple[bool, bool]:
-    """Return whether a step needs the gradient's own norm, and that of all, in which unclipped gradients may count."""
+    """Return True for the gradient's own norm, and for that of all, if the step needs it; unclipped gradients may
+    count.
+    """
     own, model = _bounds_of_norms(h)
     return is_on(own), is_on(model)
 
@@ -149,7 +151,7 @@ def _flat(k: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _known(x: Any) -> float | None:
-    """Return the number that an array in this machine's memory holds; None where others may want its derivative."""
+    """Return the number of an array in this machine's memory; None if autograd may need its derivative."""
     if is_number(x):
         return float(x)
     if getattr(x, "requires_grad", False) or getattr(getattr(x, "device", None), "type", "cpu") != "cpu":

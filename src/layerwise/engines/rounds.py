@@ -1,4 +1,4 @@
-"""The compiled engine where others hold parts of the tensors: it stops at every request for them to add theirs."""
+"""The compiled engine in rounds: it stops at every request, so that other ranks add their sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rounds:
         self._requests: list[list[TensorRequest]] = []  # of each round
 
     def step(self, grads: list[Any], nows: list[Now], places: Any, others: Others) -> bool:
-        """Carry out the jobs, unless they are not like those this was made for, or lie elsewhere than in `places`."""
+        """Carry out the jobs, unless they differ from those this was made for, or lie elsewhere than in `places`."""
         if not self.batch.begin(self._jobs, grads, nows, places):
             return False
         try:

@@ -67,7 +67,7 @@ class Task(NamedTuple):
 
 
 class PreparedRules:
-    """Jobs in the order in which they are driven: those that can be stacked side by side."""
+    """Jobs in driving order, with those side by side that can be stacked."""
 
     counts = False
     layouts = ()
@@ -79,7 +79,7 @@ class PreparedRules:
         self._measured: list[tuple[tuple[int, ...], Stats]] = []
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` where an array is no longer what it was."""
+        """Raise `Changed` if an array has changed."""
         self._watched.check(grads)
 
     def step(
@@ -140,7 +140,7 @@ def _entry(x: Array, k: int) -> Array:
 
 
 def _size(job: Job) -> int:
-    """Return the elements of a job, or of a shard of it: the same number on all ranks, so that all do the same."""
+    """Return the number of elements of a job, or of a shard of it: the same on all ranks, so that all do the same."""
     return -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
 
 
@@ -178,8 +178,8 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
 def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
     """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them.
 
-    Where there are several, each has at most half of the elements, so that the next one is measured while sums of one
-    are on their way.
+    Several buckets have at most half of the elements each, so that the next one is measured while the sums of one are
+    on their way.
     """
     bucket: list[int] = []
     sizes = _sizes(jobs)
@@ -201,7 +201,7 @@ def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats
 
 
 def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
-    """Return a dimension, and the slices along it in which a tensor is taken: of one in groups, whole groups."""
+    """Return a dimension, and the slices along it that a tensor is taken in; groups stay whole."""
     shape = tuple(job.p.shape)
     wanted = -(-prod(shape) // slice_size) if slice_size else 1
     if wanted <= 1:
@@ -226,7 +226,7 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
 
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
-    """Drive the rule on one slice, and write every result to its place as soon as it is known."""
+    """Drive the rule on one slice, and write each result to its place as soon as it is known."""
     p, g, *state = _stacked(engine, task) if task.stacked else _sliced(engine, task, dim, cut)
     # Statistics that other slices read as well are not this rule's to use up.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
@@ -251,13 +251,13 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
 
 
 def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
-    """Return the state where it is stored, now that it is put there; what is not stored as numbers, as it was."""
+    """Return the state in the place that now stores it; state that is not stored as numbers, unchanged."""
     _put(engine, task, stored, state)
     return type(state)(*(new if has_format(old) else old for old, new in zip(stored, state, strict=True)))
 
 
 def _others(places: Iterable[Any], results: Iterable[Array], written: Sequence[int]) -> tuple[list[Any], list[Array]]:
-    """Return the places whose results are still to be written, and those."""
+    """Return the results that are still to be written, and their places."""
     left = [(place, new) for place, new in zip(places, results, strict=True) if id(new) not in written]
     return [place for place, _ in left], [new for _, new in left]
 
@@ -275,7 +275,7 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
 
 
 def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
-    """Return numbers in the dtype of the arithmetic: of one array, or of one of each job that is stacked."""
+    """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
     arrays = engine.arrays
     found = arrays.stack(tuple(map(numbers, stored))) if task.stacked else numbers(stored)
     return arrays.read(found, task.jobs[0].p)
@@ -308,7 +308,7 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
 
 
 def _encode(engine: RuleEngine, task: Task, stored: Stored, new: Array) -> None:
-    """Write numbers, and what stands beside them, in their format."""
+    """Write numbers, and their companions, in their format."""
     for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True):
         if x is not None:
             engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))

@@ -1,4 +1,4 @@
-"""The GPU engine: Triton kernels, cut where the rules yield, that take all tensors of a step in one launch a phase."""
+"""The GPU engine: Triton kernels, cut at the rules' yields; each launch takes all tensors through one phase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLDEST = "3.5"  # older versions cannot make kernels with constants from functio
 
 
 def candidate(rule: Engine) -> Candidate:
-    """Return the row of a front's table. `rule` is compared with the kernels, and steps where they differ from it."""
+    """Return the row of a front's table. The kernels are compared with `rule`, which steps if they differ."""
     reason = why_not()
     if reason:
         return Candidate(NAME, None, reason)
@@ -55,7 +55,7 @@ def _numbers(found: str) -> tuple[int, ...]:
 class OnDemand:
     """The engine, loaded for the first job on a GPU, because importing Triton takes long.
 
-    `rule` is what its kernels are compared with before they step anything, and `otherwise` steps where they fail.
+    `rule` is compared with the kernels before they step anything, and `otherwise` steps if they fail.
     """
 
     name = "the GPU engine"

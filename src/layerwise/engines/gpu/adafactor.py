@@ -1,4 +1,4 @@
-"""Second moments by rows and columns on the GPU: these layers are measured by their planes, and so applied."""
+"""Second moments by rows and columns on the GPU: these layers are measured and applied by their planes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OF_MOMENTUM = 2  # the bit of the second state
 
 
 class WithPlanes(Passes):
-    """Passes of which some jobs have planes. They take two rounds: statistics and Σp², then Σu².
+    """Passes with planes for some jobs. They take two rounds: statistics and Σp², then Σu².
 
-    The rest of their programs is printed: u stands in the place of the term that the program has for it.
+    The rest of their programs is printed: u stands in the place of the program's term for it.
     """
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
@@ -141,7 +141,7 @@ class WithPlanes(Passes):
 
 
 def tell_planes(tables: Tables, factored: Factored) -> None:
-    """Write where the planes of jobs are that are applied element by element."""
+    """Write the places of the planes of jobs that are applied element by element."""
     size, first = factored.planes.element_size() * at.PLANE.value, factored.planes.data_ptr()
     for j, laid in factored.by_job.items():
         if tables.storage is not None:
@@ -151,5 +151,5 @@ def tell_planes(tables: Tables, factored: Factored) -> None:
 
 
 def _of_update(program: Program) -> int:
-    """Return which of the program's totals is Σu². One before it is Σp²."""
+    """Return the place of Σu² among the program's totals. One before it is Σp²."""
     return program.cached[0]

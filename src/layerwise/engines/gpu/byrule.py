@@ -13,7 +13,7 @@ from layerwise.rules.asks import Now
 
 
 class ByRule:
-    """A prepared rule that is given step counts as tensors, and counts the steps as the kernels would have."""
+    """A prepared rule that takes step counts as tensors, and counts steps as the kernels would have."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared

@@ -141,7 +141,7 @@ class Call:
         return {name: STORED[dtype] for name, dtype in named}
 
     def places(self, job: int, total: int) -> np.ndarray:
-        """Return where a total of a job's layers lies among the sums."""
+        """Return the places of a total of a job's layers among the sums."""
         own = self.tables.layers.of(job)
         return total * self.tables.layers.n + np.arange(own.start, own.stop)
 
@@ -154,14 +154,14 @@ class Call:
         return self.tensor_request(job, request, self.tables.layers.count(job))
 
     def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
-        """Have others add to the sums at these places, which are in the order of the requests."""
+        """Let other ranks add to the sums at these places, which are in the order of the requests."""
         totals = others.add_up(requests, torch.cat([sums[places] for sums, places in partial_sums]))
         each = totals.split([len(places) for _, places in partial_sums])
         for (sums, places), completed in zip(partial_sums, each, strict=True):
             sums[places] = completed
 
     def _exchange_all(self, others: Others, request: Any, sums: Tensor) -> None:
-        """Have others add to these sums, each row of which is one request for all jobs."""
+        """Let other ranks add to these sums, each row of which is one request for all jobs."""
         made, key = self.tables.requests, (type(request), len(sums))
         if key not in made:
             made[key] = [self.each_layer(j, request) for _ in sums for j in range(len(self.tables.jobs))]
@@ -169,7 +169,7 @@ class Call:
         sums.copy_(others.add_up(requests, sums.flatten()).view_as(sums))
 
     def clip(self) -> None:
-        """Compute what gradients are divided by where their norms are bounded."""
+        """Compute the divisors of gradients whose norms are bounded."""
         tables = self.tables
         if not tables.bounded:
             return

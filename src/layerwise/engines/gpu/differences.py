@@ -1,4 +1,4 @@
-"""The difference between what kernels and the rule have made of the same jobs."""
+"""The differences between the kernels' and the rule's results for the same jobs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def difference(own: Job, other: Job, before: Sequence[Tensor]) -> str:
 
 
 def _is_nearly(part: Part, y: Tensor) -> bool:
-    """Return whether integers are right: codes but for one, and remainders as far as weights are."""
+    """Return True if integers are right: codes up to one, and remainders as far as weights are."""
     if part.format is not None:
         return bool(((part.x.int() - y.int()).abs() <= 1).all())
     one = 1 << 8 * part.x.element_size()

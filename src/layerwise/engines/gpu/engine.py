@@ -25,10 +25,10 @@ DEVICES = ("cuda", *(("cpu",) if INTERPRETED else ()))  # what is tested; ROCm c
 
 
 class GpuEngine:
-    """Hands jobs of one device to Triton's kernels.
+    """The engine that hands jobs of one device to Triton's kernels.
 
-    With a `proof`, kernels show on each device that they do what the rule does before they step anything there. Where
-    they do not, `otherwise` steps, and without it that is an error.
+    With a `proof`, kernels show on each device that they agree with the rule before they step anything there. If they
+    fail, `otherwise` steps, and without it that is an error.
     """
 
     name = "the GPU engine"

@@ -1,4 +1,4 @@
-"""The tables of planes, and the memory for the numbers that one kernel leaves to another."""
+"""The tables of planes, and the memory for numbers that one kernel passes to another."""
 
 from __future__ import annotations
 

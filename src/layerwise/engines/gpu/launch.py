@@ -1,4 +1,4 @@
-"""Launches by compiled kernels that are kept: to find one again takes Triton longer than to launch it."""
+"""Launches of compiled kernels that are kept: Triton takes longer to find one again than to launch it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ RUN = triton.JITFunction.run
 
 
 class Kernels:
-    """Kernels with what was compiled of them for some constants and alignments.
+    """Kernels with their compiled versions for some constants and alignments.
 
-    `kernels[kernel, programs](…)` launches as `kernel[(programs,)](…)` does. That returns what it has compiled, and
+    `kernels[kernel, programs](…)` launches like `kernel[(programs,)](…)`. That returns its compiled kernel, and
     `compiled[grid](…)` launches it again, with all arguments in the order of the signature, as in Triton's tutorials.
     Arguments of one kernel always have the same dtypes.
     """

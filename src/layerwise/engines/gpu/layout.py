@@ -1,4 +1,4 @@
-"""Tables of where the layers of a list of jobs lie: each layer is one stretch of its tensor's memory."""
+"""Tables of the places of layers: each layer is one stretch of its tensor's memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def full_shape(job: Job) -> tuple[int, ...]:
 
 
 def misplaced(job: Job, states: Sequence[Tensor | None]) -> str:
-    """Return why the layers of a job are not stretches of memory, or an empty string."""
+    """Return the reason why the layers of a job are not stretches of memory, or an empty string."""
     p = job.p
     if not is_dense(p):
         return f"strides of {p.stride()} for {tuple(p.shape)} do not fill one stretch of memory"
@@ -50,7 +50,7 @@ def misplaced(job: Job, states: Sequence[Tensor | None]) -> str:
 
 
 def is_dense(x: Tensor) -> bool:
-    """Return whether the elements fill a stretch of memory, in any order of dimensions."""
+    """Return True if the elements fill a stretch of memory, in any order of dimensions."""
     step = 1
     for stride, n in sorted((stride, n) for stride, n in zip(x.stride(), x.shape, strict=True) if n != 1):
         if stride != step and x.numel():
@@ -60,14 +60,14 @@ def is_dense(x: Tensor) -> bool:
 
 
 def lies_like(x: Tensor, p: Tensor) -> bool:
-    """Return whether two tensors of one shape have the same strides, wherever strides matter."""
+    """Return True if two tensors of one shape have the same strides, wherever strides matter."""
     if x.stride() == p.stride() or not p.numel():
         return True
     return all(s == t for s, t, n in zip(x.stride(), p.stride(), p.shape, strict=True) if n != 1)
 
 
 def in_order(job: Job, *groups: Sequence[int]) -> bool:
-    """Return whether the dimensions of these groups follow one another in the tensor; all ranks see the same."""
+    """Return True if the dimensions of these groups follow one another in the tensor; all ranks see the same."""
     sizes = full_shape(job)
     dims = [d for group in groups for d in group if sizes[d] != 1]
     return dims == sorted(dims)
@@ -101,13 +101,13 @@ class Kind:
 
 
 def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
-    """Return whether all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
+    """Return True if all layers begin at multiples of sixteen bytes, so that vectors can be moved."""
     layers, size = counts(job)
     return all(a.data_ptr() % 16 == 0 and (layers < 2 or size * a.element_size() % 16 == 0) for a in arrays)
 
 
 def counts(job: Job) -> tuple[int, int]:
-    """Return how many layers a job has, and how many elements each of them."""
+    """Return the number of layers of a job, and the number of elements of each."""
     shape = job.p.shape
     return prod(shape[d] for d in job.block_dims), prod(shape[d] for d in but(job, job.block_dims))
 
@@ -119,7 +119,7 @@ def entries(job: Job) -> int:
 
 
 def _note_layer_states(rows: np.ndarray, job: Job) -> None:
-    """Write where the numbers of the layers' state lie, and their dtypes, in the rows of a job's layers."""
+    """Write the places and dtypes of the layers' state numbers in the rows of a job's layers."""
     for i, state in enumerate(layer_states_of(job)):
         blocks = np.indices([job.p.shape[d] for d in job.block_dims]).reshape(len(job.block_dims), len(rows))
         elements = sum(
@@ -149,7 +149,9 @@ class Layers:
         chunk: int,
         device: torch.device,
     ) -> None:
-        """`walked` are how many layers each job has, and how many elements kernels walk through in each."""
+        """Lay out the layers; `walked` has the number of layers of each job, and of the elements that kernels walk in
+        each.
+        """
         numbers, sizes = np.array(walked, np.int64).T
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         rows = np.zeros((self.n, at.LAYER.value), np.int64)

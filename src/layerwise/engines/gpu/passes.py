@@ -20,7 +20,7 @@ AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that 
 
 
 class Spans(NamedTuple):
-    """The layers of one program, and where their partial sums lie."""
+    """The layers of one program, and the places of their partial sums."""
 
     program: Program
     table: Tensor
@@ -39,7 +39,7 @@ class Passes:
     """The launches of a step, made for one set of tables."""
 
     def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
-        """`arrays` are the operands of each job."""
+        """Make the launches; `arrays` are the operands of each job."""
         self.tables = tables
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.jobs = [j for j in range(len(tables.jobs)) if not self.is_apart(j)]
@@ -49,7 +49,7 @@ class Passes:
         self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
 
     def is_apart(self, job: int) -> bool:
-        """Return whether other kernels measure and apply this job."""
+        """Return True if other kernels measure and apply this job."""
         return False
 
     def spans_of(self, jobs: Sequence[int], starts: np.ndarray, partials: Tensor) -> list[Spans]:
@@ -96,14 +96,14 @@ class Passes:
             )  # fmt: skip
 
     def _answer(self, call: Call, number: int) -> None:
-        """Make the rule's answers from the partial sums here and those of others."""
+        """Make the rule's answers from the local partial sums and those of other ranks."""
         self.answer(call, number, add=True, ask=call.others is None)
         if call.others is not None:
             self.complete(call, number, call.others)
             self.answer(call, number, add=False, ask=True)
 
     def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
-        """Add up this round's partial sums here, or make answers of the totals, or both."""
+        """Add up this round's local partial sums, or make answers from the totals, or both."""
         for spans in self.spans:
             if number < len(spans.program.rounds):
                 first = spans.program.first(number)
@@ -123,7 +123,7 @@ class Passes:
         )  # fmt: skip
 
     def totals(self, number: int) -> list[Total]:
-        """Return what a round adds up, which all ranks see alike."""
+        """Return the sums of a round, which all ranks see alike."""
         found = []
         for j in self.jobs:
             program = self.tables.programs[j]
@@ -132,7 +132,7 @@ class Passes:
         return found
 
     def complete(self, call: Call, number: int, others: Others) -> None:
-        """Have others add to the sums of a round."""
+        """Let other ranks add to the sums of a round."""
         requests, places = self.asked(call, number)
         call.exchange(others, requests, (self.tables.sums.view(-1), places))
 
@@ -155,7 +155,7 @@ class Passes:
             self.apply_each(call, group, FACTORED=False, CLAMP=False, KEEPS=keeps, WRITES=writes)
 
     def apply_each(self, call: Call, group: Group, *, KEEPS: bool = False, **flags: Any) -> None:
-        """Launch `apply` on the elements of a group, one after the other as they lie in memory."""
+        """Launch `apply` on the elements of a group, in the order of memory."""
         program = group.kind.traits.program
         call.each(
             passes.apply, [group], self.tables.answers, VALUES=program.values, KEEP=program.keep,
@@ -165,7 +165,7 @@ class Passes:
 
 
 def is_late(group: Group, call: Call) -> bool:
-    """Return whether nothing is stored before `apply`: others may refuse, or what is kept would be rounded."""
+    """Return True if nothing is stored before `apply`: other ranks may refuse, or kept state would be rounded."""
     kept, states = group.kind.traits.program.keep_writes, group.kind.dtypes[2:]
     rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
     return rounded or call.others is not None

@@ -1,4 +1,4 @@
-"""Layers with a factored V as stacks of matrices in one stretch of memory, and the tiles that they are cut into."""
+"""Layers with a factored V as stacks of matrices in one stretch of memory, and their tiles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=tuple[int, ...])
 
 
 class Traits(NamedTuple):
-    """What the kernels of a job are compiled for besides dtypes and layout."""
+    """The constants of a job's kernels, besides dtypes and layout."""
 
     program: Program
     factored: bool
@@ -56,7 +56,7 @@ def plane_of(job: Job) -> Plane:
 
 
 def not_planes(job: Job) -> str:
-    """Return why a job's layers are not stacks of matrices that kernels walk through, or an empty string."""
+    """Return the reason why a job's layers are not stacks of matrices that kernels can walk, or an empty string."""
     (rows, cols), shape = job.h.factored, tuple(job.p.shape)
     if not (job.p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims, rows, cols), rows, cols)):
         return f"{shape} does not lie in memory as matrices, rows {rows} and columns {cols}, in this order"
@@ -67,7 +67,7 @@ def not_planes(job: Job) -> str:
 
 
 def _across(plane: Plane) -> int:
-    """Return how many elements of a tile follow one another in memory."""
+    """Return the number of elements of a tile that follow one another in memory."""
     return plane.matrices if plane.rows == plane.columns == 1 else plane.columns
 
 
@@ -78,7 +78,7 @@ class Tiling(NamedTuple):
     vector: int  # elements that can be moved at once
 
     def tiles(self, plane: Plane, depth: int) -> tuple[int, int, int]:
-        """Return how many programs take all matrices, all rows and all columns, each `depth` tiles of rows."""
+        """Return the numbers of programs for all matrices, all rows and all columns, each `depth` tiles of rows."""
         m, r, c = self.tile
         matrices, rows, columns = (max(1, -(-n // side)) for n, side in zip(plane, (m, r * depth, c), strict=True))
         return matrices, rows, columns
@@ -95,7 +95,7 @@ def tiling_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
 
 
 def share_of(plane: Plane, statistics: int, sizes: Sizes) -> tuple[int, int]:
-    """Return of how many matrices, and how many statistics of each, a program takes."""
+    """Return the number of matrices, and of statistics of each, that a program takes."""
     if plane.rows == plane.columns == 1:
         return sizes.entries, 1
     return fitting(
@@ -104,5 +104,5 @@ def share_of(plane: Plane, statistics: int, sizes: Sizes) -> tuple[int, int]:
 
 
 def fitting(lengths: Sequence[int], *shapes: T) -> T:
-    """Return the shape of which the least lies past the ends."""
+    """Return the shape with the least overhang past the ends."""
     return min(shapes, key=lambda shape: prod(-(-n // side) * side for n, side in zip(lengths, shape, strict=True)))

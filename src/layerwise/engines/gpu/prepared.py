@@ -81,7 +81,7 @@ class PreparedOnGpu:
         self._recorded: list[Any] = []  # what CUDA graphs replay
 
     def check(self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None) -> None:
-        """Raise `Changed` where an array is no longer what it was."""
+        """Raise `Changed` if an array has changed."""
         self._watched.check(grads)
 
     def step(
@@ -118,14 +118,14 @@ class PreparedOnGpu:
         return True
 
     def _first(self, laid: LaidOut, call: Call, grads: Sequence[Tensor]) -> bool:
-        """Return whether kernels that are needed for the first time may be used."""
+        """Return True if kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
         insists = self._otherwise is None
         return self._proof is None or self._proof.passed(self._jobs, grads, call, insists)
 
     def _mark(self, laid: LaidOut, call: Call) -> None:
-        """Keep what the step has used alive for as long as the device may need it."""
+        """Keep the step's memory alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
@@ -134,7 +134,7 @@ class PreparedOnGpu:
             laid.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
-        """Return the gradients, copied where the kernels cannot read them as they lie."""
+        """Return the gradients, copied if the kernels cannot read them in place."""
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 

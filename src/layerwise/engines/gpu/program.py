@@ -1,4 +1,4 @@
-"""Programs: what the GPU engine's kernels call for one structure of a rule, and how they are found."""
+"""Programs: the functions that the GPU engine's kernels call for one structure of a rule, and their lookup."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATES = 4  # of the tensor's shape, for which kernels have operands; other stat
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """The printed device functions of a program, and what they take and make."""
+    """The printed device functions of a program, with their inputs and outputs."""
 
     states: tuple[str, ...]
     layer_states: tuple[str, ...]  # those that are one number of the layer
@@ -44,7 +44,7 @@ class Program:
         return len(sum(self.rounds[:number], ()))
 
     def keeps_by(self, number: int) -> bool:
-        """Return whether `keep` has been made by the time of this round's sums."""
+        """Return True if `keep` has been made by the time of this round's sums."""
         return self.keeps is not None and number >= self.keeps
 
 

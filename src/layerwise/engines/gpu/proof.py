@@ -1,4 +1,4 @@
-"""The proof: before kernels step anything of a model on a device, small tensors show that they do what the rule does.
+"""The proof: before kernels step a model on a device, they step small tensors and are compared with the rule.
 
 The compiler, the driver or the device may differ from those that the kernels were tested with, and wrong weights look
 like any others. So when kernels of some kind are first needed on a device, they and the rule step small tensors like
@@ -55,7 +55,7 @@ class Family(NamedTuple):
 
 
 class Proof:
-    """The results of all proofs in this process, by device. `rule` is the engine that kernels are compared with."""
+    """The results of all proofs in this process, by device. Kernels are compared with the engine `rule`."""
 
     def __init__(self, rule: Engine) -> None:
         self._rule = rule
@@ -64,7 +64,7 @@ class Proof:
         self._lock = RLock()
 
     def passed(self, jobs: Sequence[Job], grads: Sequence[Tensor], call: Call, insists: bool) -> bool:
-        """Return whether kernels may step these jobs; raise an error where no other engine may."""
+        """Return True if kernels may step these jobs; raise an error if no other engine may."""
         if not wanted():
             return True
         device = jobs[0].p.device
@@ -95,7 +95,7 @@ class Proof:
         return None, "", False
 
     def _tried(self, kind: Kind, call: Call) -> str:
-        """Return what is wrong with kernels of this kind, or an empty string."""
+        """Return the failure of kernels of this kind, or an empty string."""
         try:
             return compared(self._rule, kind, call)
         except torch.cuda.OutOfMemoryError:
@@ -114,7 +114,7 @@ class Kind(NamedTuple):
 
 
 def wanted() -> bool:
-    """Return whether the environment leaves the proof on."""
+    """Return True if the environment leaves the proof on."""
     value = os.environ.get(PROOF_VARIABLE) or "1"
     if value not in ("0", "1"):
         raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", value, "0 uses the GPU engine's kernels without a proof."))
@@ -122,7 +122,7 @@ def wanted() -> bool:
 
 
 def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator[Kind]:
-    """Yield jobs by what their kernels are compiled for; every rank counts all jobs, also those it has no part of."""
+    """Yield jobs by their kernels' constants; every rank counts all jobs, even those it has no part of."""
     found: dict[Hashable, list[tuple[Job, Tensor]]] = {}
     for job, g in zip(jobs, grads, strict=True):
         if job.p.numel() or call.others is not None:
@@ -136,14 +136,14 @@ def _kinds(jobs: Sequence[Job], grads: Sequence[Tensor], call: Call) -> Iterator
 
 
 def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
-    """Return what the kernels of a job are compiled for."""
+    """Return the constants of a job's kernels."""
     arrays, traits = operands(job, g, states_of(job)), traits_of(job)
     kind = kind_of(job, arrays, traits)
     return kind if not traits.factored else (kind, tiling_of(job, arrays, call.tables.sizes))
 
 
 def compared(rule: Engine, kind: Kind, call: Call) -> str:
-    """Return how the kernels and the rule differ on small tensors of this kind, or an empty string."""
+    """Return the difference between the kernels and the rule on small tensors of this kind, or an empty string."""
     trial = Trial(rule, kind, call)
     for t in range(1, STEPS + 1):
         if differing := trial.step(t):
@@ -171,7 +171,7 @@ class Trial:
         self._others = None if call.others is None else Alone()
 
     def step(self, t: int) -> str:
-        """Return what differs after a step of both; the next step begins with the kernels' results."""
+        """Return the differences after a step of both; the next step begins with the kernels' results."""
         before = [[x.clone() for x in stored(job)] for job in self._ours]
         for g in self._grads:
             _filled(g, t)
@@ -185,7 +185,7 @@ class Trial:
         return "they count another step" if any(int(count) != t for count in self._counts) else ""
 
     def skipped(self) -> str:
-        """Return what is wrong with a skipped step, or an empty string."""
+        """Return the failure of a skipped step, or an empty string."""
         self._by_kernels(STEPS + 1, torch.ones((), dtype=torch.bool, device=self._grads[0].device))
         same = all(torch.equal(x, y) for x, y in self._pairs()) and all(int(n) == STEPS for n in self._counts)
         return "" if same else "they write in a step that is to be skipped"
@@ -203,7 +203,7 @@ class Trial:
 
 
 def _pace(rule: Engine, job: Job, g: Tensor) -> float:
-    """Return a learning rate with which a step moves weights by about a quarter of their size: see how far 1 does."""
+    """Return a learning rate with which a step moves weights by about a quarter of their size, from a trial with 1."""
     state = type(job.state)(*(None if s is None else _wide(s) for s in job.state))
     p, wide = _wide(job.p), job._replace(p=_wide(job.p), state=state, storage=None)
     rule.prepare([wide]).step([_wide(g)], [Now(1, 1.0, 0.0, beta2=job.h.beta2_of(1))])
@@ -216,7 +216,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 class Alone(Others):
-    """Others without any parts."""
+    """Other ranks, without any parts."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         pass

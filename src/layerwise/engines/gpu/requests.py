@@ -15,7 +15,7 @@ from layerwise.rules.asks import Mean
 
 
 class Statistics:
-    """The statistics whose sums others complete, and where they lie. They are sent in the order of the tensor."""
+    """The statistics whose sums other ranks complete, and their places. They are sent in the order of the tensor."""
 
     def __init__(self, call: Call, factored: Factored) -> None:
         jobs, self._device = call.tables.jobs, factored.store.device

@@ -1,4 +1,4 @@
-"""The step parameters: where gradients lie, and the coefficients, copied to the device where anything has changed."""
+"""The step parameters: addresses of gradients, and coefficients, copied to the device when they change."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SPARES = 4  # recordings that may follow one another
 
 
 def capturing(device: torch.device) -> bool:
-    """Return whether launches are being recorded for a CUDA graph."""
+    """Return True if launches are being recorded for a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Alike(NamedTuple):
-    """Jobs of the same settings, whose `nows` differ in what lies on the device alone."""
+    """Jobs with the same settings, whose `nows` differ only in arrays on the device."""
 
     h: Any
     jobs: tuple[int, ...]
@@ -85,7 +85,7 @@ class StepParams:
     # ---- coefficients
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
-        """Compute the coefficients once for each of the settings and `nows`: groups are few, and tensors many."""
+        """Compute the coefficients once for each combination of settings and `nows`: groups are few, tensors many."""
         before, known = self._written.copy(), self._unsent
         self._unsent = True  # also where this fails half way
         unknown: list[int] = []
@@ -120,7 +120,7 @@ class StepParams:
         self._written[jobs, first : first + len(found)] = np.array(found, np.float64).view(np.int64)
 
     def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[Alike]:
-        """Return jobs together that differ in arrays alone."""
+        """Return jobs together that differ only in arrays."""
         same: dict[Hashable, list[int]] = {}
         for j in jobs:
             t, lr, weight_decay, g_scale, beta2 = nows[j]
@@ -156,7 +156,7 @@ class StepParams:
         return wide.to(self.device, torch.float64).reshape(())
 
     def _put(self, alike: Alike, found: Sequence[Any]) -> None:
-        """Write what the device has computed to the table."""
+        """Write the device's results to the table."""
         arrays = {i: x for i, x in enumerate(found) if not is_number(x)}
         if arrays:
             each = [x.to(torch.float64).expand(len(alike.jobs)) for x in arrays.values()]

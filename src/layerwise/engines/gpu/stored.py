@@ -26,7 +26,7 @@ LONGEST = 1 << 30  # row that ends within a group
 
 
 class Stored(NamedTuple):
-    """An array of a job in its format, and the number that it has among the operands with formats."""
+    """An array of a job in its format, and its number among the operands with formats."""
 
     number: int
     array: Tensor
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
 
     @property
     def form(self) -> int:
-        """The bits of its form, but for how it is walked through."""
+        """The bits of its form, except for the walk."""
         if self.is_coded:
             return int(at.CODES.value)
         rest = self.format.beside
@@ -60,7 +60,7 @@ def arrays_of(job: Job) -> Iterator[Stored]:
 
 
 def formats_of(job: Job) -> int:
-    """Return the forms of a job's operands as kernels are compiled for them: 0 where all are plain."""
+    """Return the forms of a job's operands for the kernels: 0 if all are plain."""
     found = at.PADS.value if _pads(job) else 0
     for one in arrays_of(job):
         walks = at.WALKS.value if one.form & at.RANDOM.value and not _in_a_row(_walk(job)) else 0
@@ -69,13 +69,13 @@ def formats_of(job: Job) -> int:
 
 
 def kind_of(job: Job, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
-    """Return what the kernels of a job are compiled for; `arrays` are its operands."""
+    """Return the constants of a job's kernels; `arrays` are its operands."""
     together = aligned(job, [*arrays, *remainders(job)]) and not _pads(job)
     return Kind(tuple(a.dtype for a in arrays), together, traits, formats_of(job))
 
 
 def draws(job: Job) -> bool:
-    """Return whether numbers of a job are rounded at random, which needs the step."""
+    """Return True if numbers of a job are rounded at random, which needs the step."""
     return job.storage is not None and any(one is not None and one.key is not None for one in job.storage.formats)
 
 
@@ -84,7 +84,7 @@ def is_grouped(job: Job) -> bool:
 
 
 def remainders(job: Job) -> list[Tensor]:
-    """Return what is stored beside a job's arrays, element by element."""
+    """Return the companions of a job's arrays, element by element."""
     return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
 
 
@@ -92,7 +92,7 @@ def remainders(job: Job) -> list[Tensor]:
 
 
 def unstorable(job: Job) -> str:
-    """Return why kernels cannot take a job as it is stored, or an empty string."""
+    """Return the reason why kernels cannot take a job with its storage, or an empty string."""
     given = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
     known = list(arrays_of(job))
     if len(given) != len(known):
@@ -116,7 +116,7 @@ def _is_known(one: Stored) -> bool:
 
 
 def _ungrouped(job: Job) -> str:
-    """Return why the groups of a job are not whole where programs begin, or an empty string."""
+    """Return the reason why the groups of a job are not whole at the start of programs, or an empty string."""
     (_, length), (layers, size) = rows_of(job), counts(job)
     inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
     if not inside or (length > LONGEST and _pads(job)):
@@ -128,13 +128,13 @@ def _ungrouped(job: Job) -> str:
 
 
 def rows_of(job: Job) -> tuple[int, int]:
-    """Return how many rows with groups of their own a job has, and how long each is."""
+    """Return the number of a job's rows with their own groups, and the length of each."""
     shape, dims = job.p.shape, 1 if job.storage is None else job.storage.row_dims
     return prod(shape[:dims]), prod(shape[dims:])
 
 
 def _pads(job: Job) -> bool:
-    """Return whether rows end within groups, so that elements of groups do not follow one another in memory."""
+    """Return True if rows end within groups, so that elements of groups do not follow one another in memory."""
     if not is_grouped(job):
         return False
     rows, length = rows_of(job)
@@ -142,7 +142,7 @@ def _pads(job: Job) -> bool:
 
 
 def walked(job: Job) -> tuple[int, int]:
-    """Return how many layers a job has, and how many elements kernels walk through in each, counting padding."""
+    """Return the number of a job's layers, and of the elements that kernels walk in each, counting padding."""
     layers, size = counts(job)
     if _pads(job):
         _, length = rows_of(job)
@@ -179,7 +179,7 @@ def _in_a_row(walk: Sequence[tuple[int, int]] | None) -> bool:
 
 
 def table_of(jobs: Sequence[Job], device: torch.device) -> Tensor:
-    """Return what formats need, a row for each job."""
+    """Return the table of the formats, a row for each job."""
     rows = np.zeros((len(jobs), at.JOB_STORAGE.value), np.int64)
     for row, job in zip(rows, jobs, strict=True):
         if job.storage is not None:

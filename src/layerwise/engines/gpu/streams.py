@@ -14,7 +14,7 @@ OURS = "layerwise.engines.gpu."
 
 
 def stream_of(device: torch.device) -> Any:
-    """Return the stream for the device's launches; None where there are no streams."""
+    """Return the stream for the device's launches; None on devices without streams."""
     return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 

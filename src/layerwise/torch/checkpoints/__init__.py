@@ -1,1 +1,1 @@
-"""States that are loaded: by name, from older versions, and from other packages."""
+"""The loading of states: by name, from older versions, and from other packages."""

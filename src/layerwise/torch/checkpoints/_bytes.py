@@ -1,4 +1,4 @@
-"""State that is stored in integers, as checkpoints have it: as bytes, along a dimension of their own.
+"""Checkpoints of state stored in integers: as bytes, along an extra dimension.
 
 Collectives know no integers of 16 bits, and a program that copies checkpoints into tensors of floats by their names
 would make numbers of codes. That dimension keeps it from both.
@@ -19,7 +19,7 @@ BYTES = (torch.int8, torch.uint8)
 
 
 def saved(state: Any) -> Any:
-    """Return a parameter's state as it is saved, in the same memory."""
+    """Return a parameter's state in its saved form, in the same memory."""
     return {key: _saved(x) for key, x in state.items()} if isinstance(state, Mapping) else state
 
 
@@ -47,5 +47,5 @@ def _restored(x: Any, shape: torch.Size) -> Any:
 
 
 def _without_last(x: Any) -> Any:
-    """Return a DTensor of one dimension less, to be like."""
+    """Return a DTensor with one dimension less, as a model of placements."""
     return x.select(-1, 0) if type(x) is not Tensor else x

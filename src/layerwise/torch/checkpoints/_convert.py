@@ -16,7 +16,7 @@ Group = Mapping[str, Any]
 
 
 class Source(NamedTuple):
-    """One optimizer that others are converted from."""
+    """One optimizer whose checkpoints can be converted."""
 
     state: Callable[[State, Group], State]
     options: Callable[[Group], dict[str, Any]]  # those that say how far a run has come, or what its state means
@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 def _adam_like(state: State, group: Group) -> State:
-    """apex and timm count steps in the group, not in the state."""
+    """Return the state: apex and timm count steps in the group, not in the state."""
     if "max_exp_avg_sq" in state:
         raise StateError("the checkpoint is of amsgrad, whose maximum LAMB does not have. It cannot be converted.")
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
@@ -49,7 +49,7 @@ def _torch_adafactor(state: State, group: Group) -> State:
 
 
 def _transformers_adafactor(state: State, group: Group) -> State:
-    """Row means lack the last dimension there, and column means the last but one; RMS is measured by the step."""
+    """Return the state: row means lack the last dimension there, column means the last but one; steps measure RMS."""
     kept: State = {"step": state["step"], **{k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}}
     if "exp_avg_sq" not in state:
         kept["exp_avg_sq_row"] = state["exp_avg_sq_row"].unsqueeze(-1)
@@ -96,11 +96,11 @@ SOURCES = {
 
 
 def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
-    """Return what `source` saved with state_dict() as a state_dict that our optimizer of its kind loads.
+    """Return the state_dict() of an optimizer `source` as a state_dict that our optimizer of its kind loads.
 
-    Options are ours to give when the optimizer is made, by a preset for instance; of the groups only what schedulers
-    move is kept, and what the state's meaning depends on. The optimizer that loads it puts LARS's momentum in the form
-    in which it keeps it; `lr_in_momentum` says in which form the result has it, as the source unless given.
+    Pass options when you make our optimizer, by a preset for instance. Of the groups only rates that schedulers move
+    are kept, and options that the state's meaning depends on. The optimizer that loads the result converts LARS's
+    momentum to its own form; `lr_in_momentum` sets the form in the result, by default that of the source.
     """
     if source not in SOURCES:
         raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")
@@ -130,7 +130,7 @@ def _converted(state_dict: Mapping[str, Any], source: Source) -> dict[str, Any]:
 
 
 def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with lr in the momentum: lr times it, as far as lr was constant."""
+    """Return the same with lr in the momentum: multiplied by lr, which is exact if lr was constant."""
     for group in made["param_groups"]:
         group["lr_in_momentum"] = True
         for one in (made["state"][key] for key in group["params"] if key in made["state"]):

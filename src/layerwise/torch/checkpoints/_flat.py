@@ -51,10 +51,10 @@ def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes what it holds.
+    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes its parts.
 
-    It is one of `full_state_dict`, or of an optimizer that has the tensors whole. Tensors go by name where it has
-    names. What does not fit raises StateError, and changes nothing.
+    It comes from `full_state_dict`, or from an optimizer that has the tensors whole. Tensors are matched by name if it
+    has names. A state_dict that does not fit raises StateError, and changes nothing.
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
@@ -64,7 +64,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
 
 @contextmanager
 def _with_buffers(optimizer: Optimizer) -> Iterator[None]:
-    """Have the groups hold their buffers, which DeepSpeed puts in one by one, to be stepped."""
+    """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped."""
     kept = [group["params"] for group in optimizer.param_groups]
     for group, own in zip(optimizer.param_groups, optimizer._buffers, strict=False):
         group["params"] = list(own)
@@ -125,7 +125,7 @@ def _on_host(x: Any) -> Tensor:
 
 
 def _places(plan: FlatPlan, key: str, rank: int) -> tuple[Places, int]:
-    """Return where a rank's boxes have their parts of a state, and how many numbers it has."""
+    """Return the places of a rank's boxes' parts of a state, and the number of its numbers."""
     held, lengths = holding(plan.rule, plan.members, plan.flat, rank, plan.elementwise)
     found = []
     for one in held:
@@ -156,7 +156,7 @@ def _shapes(plan: FlatPlan, key: str) -> dict[str, tuple[int, ...]]:
 
 
 def _local(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: str, wholes: Mapping[str, Any]) -> State:
-    """Return a parameter's state, given those of the tensors of which it has parts."""
+    """Return a parameter's state, given those of the tensors that it has parts of."""
     plan = _plan_of(optimizer, group, p, name)
     if plan is None:
         [found] = wholes.values()

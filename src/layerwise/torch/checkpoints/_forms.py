@@ -1,4 +1,4 @@
-"""Names of parameters without what wrappers add to them."""
+"""Names of parameters without the additions of wrappers."""
 
 from __future__ import annotations
 

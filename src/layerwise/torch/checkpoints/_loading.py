@@ -26,7 +26,7 @@ CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the 
 
 
 class Taken(NamedTuple):
-    """The checkpoint as an optimizer takes it over: options and parameters' keys of each group, and states by key."""
+    """The checkpoint in loadable form: options and parameters' keys of each group, and states by key."""
 
     groups: list[dict[str, Any]]
     keys: list[list[Any]]
@@ -35,7 +35,7 @@ class Taken(NamedTuple):
 
 
 def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
-    """Load a checkpoint, judged after the caller's hooks have had it, and put right what torch's loading changes."""
+    """Load a checkpoint, checked after the caller's hooks have had it, and correct what torch's loading changes."""
     taken: list[Taken] = []
 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
 
 
 def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
-    """Return the checkpoint in the form to take over, or raise if the optimizer cannot go on from it."""
+    """Return the checkpoint in loadable form, or raise if the optimizer cannot continue from it."""
     _check_form(loaded)
     ours = optimizer.param_groups
     _origin.check(optimizer._groups.kinds.may_write(), loaded["param_groups"])
@@ -107,7 +107,9 @@ def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our group with the checkpoint's values of what schedulers move, and of what is no option of ours."""
+    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
+    ours.
+    """
     not_taken = {*optimizer._groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
     others = {name: x for name, x in saved.items() if name not in not_taken}
     own = {name: x for name, x in group.items() if name != "params"}
@@ -115,7 +117,7 @@ def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any])
 
 
 def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved group with rates of its own: as tensors where a captured step needs them."""
+    """Return the saved group with its own rates: as tensors if a captured step needs them."""
     saved = _with_role(group, saved)
     rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
     device = group["params"][0].device if group["capturable"] and group["params"] else None
@@ -123,7 +125,7 @@ def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any
 
 
 def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the saved group with what its lr is; checkpoints that leave that open have None for a relative step."""
+    """Return the saved group with the role of its lr; if that is open, None means a relative step."""
     if "lr" not in saved or "relative_step" not in group:
         return saved
     relative = saved["lr"] is None
@@ -163,7 +165,7 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
 
 
 def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any], h: Any) -> None:
-    """Put LARS's momentum in the form in which this optimizer keeps it: with lr in it, or without."""
+    """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
     buffer, within = state.get("momentum_buffer"), getattr(h, CONVERTED, False)
     if buffer is not None and saved.get(CONVERTED, within) != within:
         scale = "momentum_buffer" + SCALE
@@ -174,11 +176,11 @@ def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any]
 
 
 def _own(optimizer: Any, taken: Taken) -> None:
-    """Give the optimizer tensors of its own, in the dtype they were saved in.
+    """Give the optimizer its own tensors, in the dtype they were saved in.
 
-    torch casts them to the parameter's dtype, which would round float32 moments of bfloat16 parameters, and keeps those
-    of the checkpoint where there is nothing to cast: the next step would write to them, and to both of two states that
-    were saved as one.
+    torch casts them to the parameter's dtype, which would round float32 moments of bfloat16 parameters. If it need not
+    cast, it keeps the checkpoint's tensors: the next step would write to them, and to both of two states that were
+    saved as one.
     """
     params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for key, p in zip(chain.from_iterable(taken.keys), params, strict=True):

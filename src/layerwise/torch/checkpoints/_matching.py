@@ -1,4 +1,4 @@
-"""Parameters of a checkpoint and of an optimizer: which are the same, and which rates each group takes over."""
+"""The matching of a checkpoint's parameters and groups with an optimizer's, and the rates that each group restores."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST_SHOWN = 5
 
 
 def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved: Sequence[Group]) -> list[list[Any]]:
-    """Return for each of our groups the (saved group, key) of its parameters; `names` are ours, if there are any.
+    """Return for each of our groups the (saved group, key) of its parameters; `names` are ours, or None.
 
-    Names decide where both sides have them. Without, parameters go by their places.
+    Names decide if both sides have them. Otherwise parameters are matched by position.
     """
     places = [(group, key) for group in saved for key in group["params"]]
     _check_keys([key for _, key in places])
@@ -136,7 +136,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
-    """Return the saved group that ours goes on from, with the rates on which all of its parameters' groups agree."""
+    """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree."""
     sources = _distinct(group for group, _ in members)
     for other in sources[1:]:
         for name in (*MOVED, "initial_lr"):
@@ -150,7 +150,7 @@ def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
 
 
 def regrouped(found: Sequence[Sequence[tuple[Group, Any]]]) -> bool:
-    """Return whether the checkpoint's groups are cut otherwise than ours."""
+    """Return True if the checkpoint divides parameters into other groups than ours."""
     cut = [id(group) for members in found for group in _distinct(one for one, _ in members)]
     return len(set(cut)) != len(cut) or any(len(_distinct(one for one, _ in members)) > 1 for members in found)
 
@@ -160,7 +160,7 @@ def _distinct(groups: Iterator[Group]) -> list[Group]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two options are equal, of whatever kind a checkpoint has them."""
+    """Return True if two options are equal, of whatever kind a checkpoint has them."""
     a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
     try:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

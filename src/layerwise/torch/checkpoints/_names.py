@@ -1,4 +1,4 @@
-"""Names of an optimizer's parameters, which stay theirs when somebody changes the list of a group."""
+"""The names of an optimizer's parameters, which survive changes to the list of a group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from layerwise.errors import ParameterError
 
 
 class Named(torch.optim.Optimizer):
-    """An optimizer whose parameters keep their names, also where its groups are changed by hand."""
+    """An optimizer whose parameters keep their names, even if its groups are changed by hand."""
 
     _names: Names
 
@@ -32,7 +32,9 @@ class Named(torch.optim.Optimizer):
             self._named(i)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return groups and state, with parameters as numbers; state of what is in no group any more is left out."""
+        """Return groups and state, with parameters as numbers, without the state of parameters that are in no group any
+        more.
+        """
         self._put_names_in_step()
         members = {id(p) for group in self.param_groups for p in group["params"]}
         others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
@@ -68,7 +70,7 @@ class Names:
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:
-    """Return whether the names are the known ones of these parameters, or new ones that the caller gave to all."""
+    """Return True if the names are the known ones of these parameters, or new ones that the caller gave to all."""
     if len(known) != len(names):
         return False
     renamed = not {name for name in known if name is not None} <= set(names)

@@ -30,7 +30,7 @@ MARKS: dict[str, tuple[set[str], tuple[str, ...]]] = {
 
 
 def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raise if a checkpoint was written by none of these optimizers, so that its names mean something else."""
+    """Raise if none of these optimizers wrote a checkpoint, so that its names mean something else."""
     options = list(ours)
     names = [h.optimizer for h in options]
     for group in groups:

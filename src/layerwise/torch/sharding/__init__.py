@@ -1,1 +1,1 @@
-"""Tensors that lie on several ranks: how they are cut, what ranks agree on, and sums over ranks."""
+"""Tensors on several ranks: their cuts, the agreement of ranks, and sums over ranks."""

@@ -54,7 +54,7 @@ class Agreeing(Named):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Let the others know of an error in a hook or a closure as of one in the step; PyTorch wraps steps by this."""
+        """Report an error in a hook or a closure to other ranks like one in the step; PyTorch wraps steps by this."""
         hooked = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(hooked)
@@ -76,7 +76,7 @@ class Agreeing(Named):
         return self._skip_nonfinite or getattr(self, "found_inf", None) is not None
 
     def _skips(self, agreement: Agreement, dues: Sequence[Due], here: Sequence[Tensor], now: Any) -> Skips:
-        """Return what this process reports on skipping: where steps may be captured, as the device will know it."""
+        """Return this process's report on skipping; for steps that may be captured, on the device."""
         devices = {g.device for g in here}
         # Others than the optimizer's own agreement are not looked at in its next step.
         own = agreement is self._agreed and len(devices) == 1
@@ -86,7 +86,7 @@ class Agreeing(Named):
         return Skips(bool(now) if leave is None else leave, self._skip_nonfinite, scaler)
 
     def _to_skip(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> Any:
-        """Return whether this process skips the step; of a flat buffer, what lies between stretches does not count."""
+        """Return True if this process skips the step; the gaps of a flat buffer do not count."""
         looked_at = list(stretched(params, grads)) if self._might_skip() else ()
         return _tensors.to_skip(looked_at, getattr(self, "found_inf", None), self._skip_nonfinite)
 
@@ -94,7 +94,7 @@ class Agreeing(Named):
         return [one for p, name in self._members() for one in tensors_of(p, name)]
 
     def _places_of_flats(self) -> dict[str, Any]:
-        """Return for a copy where it has flat buffers: it does not know what they hold."""
+        """Return the places of flat buffers, for a copy that does not know their contents."""
         each = ((g, i, p) for g, group in enumerate(self.param_groups) for i, p in enumerate(group["params"]))
         return {"_flats": [(g, i) for g, i, p in each if flat_of(p) is not None]}
 
@@ -106,7 +106,7 @@ class Agreeing(Named):
         return [each for i in range(len(self.param_groups)) for each in self._named(i)]
 
     def _check_model(self, due: int) -> None:
-        """Raise if parameters without gradients are no longer the model's; looked at where their number is another."""
+        """Raise if parameters without gradients are no longer the model's; checked when their number changes."""
         idle = self.num_parameters - due
         if due and idle == self._idle:
             return
@@ -115,7 +115,7 @@ class Agreeing(Named):
         self._searched = _replaced.check(self._members(), search) or self._searched
 
     def _are_members(self, params: Sequence[Tensor]) -> bool:
-        """Return whether these were in the groups when the cuts of all parameters were determined."""
+        """Return True if these were in the groups when the cuts of all parameters were determined."""
         return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
 
     def _cuts(self) -> list[cuts.Cut | Flat | None]:
@@ -138,7 +138,7 @@ class Agreeing(Named):
         return found
 
     def _agreement(self) -> Agreement | None:
-        """Return the agreement with the processes that hold other parts of the parameters, if there are any."""
+        """Return the agreement with the processes that hold other parts of the parameters, or None."""
         if self._described != changes():
             self._axes, self._described = None, changes()
             self._turns.clear()

@@ -142,9 +142,9 @@ class Agreement:
             return []
 
     def to_leave(self, device: torch.device, skip: Tensor | bool | None) -> Tensor | None:
-        """Return where the device learns whether all leave out the step, or None where the host has to wait for that.
+        """Return the place where the device learns that all skip the step, or None if the host must wait for that.
 
-        It waits for processes with other tensors of the model, which may have nothing on a device.
+        The host waits for processes with other tensors of the model, which may have nothing on a device.
         """
         if device.type in _on_device.HOST or self._model is not None:
             return None
@@ -153,7 +153,7 @@ class Agreement:
         return _on_device.to_leave(device, skip)
 
     def check_earlier(self, forget: bool = True) -> None:
-        """Raise if processes disagreed about an earlier step, of which the device alone has learned."""
+        """Raise if processes disagreed about an earlier step, which only the device has learned."""
         if self._verdicts is not None and self._verdicts.disagreed():
             if forget:
                 self._verdicts.forget()
@@ -266,7 +266,7 @@ class Agreement:
 
 
 def agreement_about(cuts: Sequence[Cut | Flat | None], left: str) -> Agreement | None:
-    """Return an agreement on steps of parameters with these cuts, or None where nothing is cut.
+    """Return an agreement on steps of parameters with these cuts, or None if nothing is cut.
 
     It is with the processes that hold other parts of these very parameters: others may have none and take no part.
     """
@@ -310,7 +310,7 @@ def _prints(report: Report) -> list[float]:
 
 
 def _difference(axis: Axis, words: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return in words the first difference between processes of an axis, and whether only some have a model_group."""
+    """Return in words the first difference between processes of an axis, and True if only some have a model_group."""
     reports: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(reports, words, group=axis.group)
     return _in_words(axis, reports), len({one["model_group"] for one in reports}) > 1

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def is_dtensor(x: Any) -> bool:
-    """Return whether `x` is a DTensor; there is none before its module has been imported."""
+    """Return True for a DTensor; none exists before its module has been imported."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(x, module.DTensor)
 
@@ -37,7 +37,9 @@ def local(x: Tensor) -> Tensor:
 
 
 def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
-    """Return a local part as `value` is: a tensor, or a DTensor with its placements and dimensions `added` last."""
+    """Return a local part in the form of `value`: a tensor, or a DTensor with its placements and dimensions `added`
+    last.
+    """
     if not is_dtensor(value):
         return here
     from torch.distributed.tensor import DTensor
@@ -61,7 +63,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cut:
-    """A tensor's parts: over which processes, and along which of its dimensions."""
+    """The division of a tensor: the processes, and the dimensions along which each holds a part."""
 
     mesh: Any
     placements: tuple[Any, ...]
@@ -131,7 +133,7 @@ def _moved_to_first(placement: Any) -> Any:
 
 
 def cut_of(name: str, p: Tensor) -> Cut | Flat | None:
-    """Return the cut of a parameter, or what it holds if it is a flat buffer; None if it is whole."""
+    """Return the cut of a parameter, or the contents of a flat buffer; None if it is whole."""
     if not is_dtensor(p):
         return checked_flat_of(name, p)
     spec: Any = p
@@ -159,7 +161,7 @@ def _axis(mesh: Any, i: int) -> Axis:
 
 
 def check_alike(name: str, p: Tensor, g: Tensor) -> None:
-    """Raise unless the gradient is cut over the same processes as its parameter, in whichever way."""
+    """Raise unless the gradient is cut over the same processes as its parameter, along any dimension."""
     if is_dtensor(p) != is_dtensor(g):
         ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
         raise GradientError(
@@ -207,12 +209,12 @@ class Held:
         return array[(slice(None),) * part.axis + (place,)]
 
     def index(self, whole: Callable[[], Index]) -> Index:
-        """Return the places of its elements in the tensor, given those of what is here."""
+        """Return the places of its elements in the tensor, given those of the local part."""
         found: Index = self.view(whole())
         return found
 
     def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the measurements of all blocks: of those on other ranks they are nan."""
+        """Return the measurements of all blocks, with nan for those on other ranks."""
         if not self.blocks:
             return measured
         found = {}
@@ -255,12 +257,12 @@ def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[
 
 
 def in_group() -> bool:
-    """Return whether this process belongs to a process group, if only by itself."""
+    """Return True if this process belongs to a process group, even one of its own."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def several_processes() -> bool:
-    """Return whether this process is one of several."""
+    """Return True if this process is one of several."""
     return in_group() and torch.distributed.get_world_size() > 1
 
 

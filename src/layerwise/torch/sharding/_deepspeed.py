@@ -68,7 +68,7 @@ def _names(engine: Any, zero: Any) -> Mapping[Tensor, str]:
 
 
 def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Partition]:
-    """Yield partitions of one flat buffer for each group; its fragment maps say what of a parameter is in it."""
+    """Yield partitions of one flat buffer for each group; its fragment maps give the part of each parameter in it."""
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
         stretches = [_fragment(names[p], tuple(p.shape), p._hp_mapping) for p in params]
         yield Partition(buffer, stretches, zero.real_dp_process_group[i], i)
@@ -96,7 +96,7 @@ def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Ten
 
 
 def _check_stepped_together(inner: Any, steps: int) -> None:
-    """Raise where what looks at all gradients would look at those of one partition: DeepSpeed steps each by itself."""
+    """Raise for options that look at all gradients: DeepSpeed steps each partition by itself."""
     bounds = [group["max_grad_norm"] for group in inner.param_groups if group.get("max_grad_norm") is not None]
     if steps > 1 and bounds:
         way_out = 'Set "gradient_clipping" in its config, which is of all gradients.'

@@ -1,4 +1,4 @@
-"""Flat buffers: which stretches of which tensors they hold, known by the buffer."""
+"""Flat buffers: the stretches of tensors that they hold, known by the buffer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Placed(NamedTuple):
     offset: int
 
     def of(self, buffer: Any) -> Any:
-        """Return its elements of the buffer, or of what lies as the buffer does."""
+        """Return its elements of the buffer, or of an array laid out like the buffer."""
         return buffer[self.offset : self.offset + self.end - self.start]
 
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """What a flat buffer holds, on this rank and on the others of its group."""
+    """The contents of a flat buffer, on this rank and on the others of its group."""
 
     length: int
     ranks: tuple[tuple[Placed, ...], ...]  # of each rank; of a tensor without a part there, an empty one
@@ -85,35 +85,35 @@ _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has le
 
 
 def know(p: Tensor, flat: Flat | None) -> None:
-    """Remember what a buffer holds, for as long as the buffer is there."""
+    """Remember the contents of a buffer, for as long as the buffer exists."""
     _known[p] = flat
     _changes[0] += 1
 
 
 def changes() -> int:
-    """Return how often descriptions were added or replaced in this process."""
+    """Return the number of times that descriptions were added or replaced in this process."""
     return _changes[0]
 
 
 def forget(p: Tensor) -> None:
-    """Take note that this is the copy of a buffer, unless it was described by itself."""
+    """Note that this is the copy of a buffer, unless it was described by itself."""
     if p not in _known:
         _known[p] = FORGOTTEN
 
 
 def is_known(p: Tensor) -> bool:
-    """Return whether a tensor was described, as a flat buffer or as whole."""
+    """Return True if a tensor was described, as a flat buffer or as whole."""
     return bool(_known) and p in _known
 
 
 def flat_of(p: Tensor) -> Flat | None:
-    """Return what a tensor holds if it is a flat buffer."""
+    """Return the contents of a tensor if it is a flat buffer."""
     flat: Flat | None = _known.get(p) if _known else None
     return flat
 
 
 def checked_flat_of(name: str, p: Tensor) -> Flat | None:
-    """Return the same, or raise where the buffer is not what was described."""
+    """Return the same, or raise if the buffer does not fit its description."""
     flat = flat_of(p)
     if flat is FORGOTTEN:
         raise ParameterError(
@@ -129,7 +129,7 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
 
 
 def missing_gradient(p: Tensor) -> Tensor | None:
-    """Return an empty gradient for a buffer that holds nothing, where the ranks that hold something have theirs."""
+    """Return an empty gradient for a buffer without elements, if ranks with elements have theirs."""
     flat = flat_of(p)
     if flat is None or not p.requires_grad or flat.has_gradient is None or not flat.holds_nothing():
         return None
@@ -137,7 +137,7 @@ def missing_gradient(p: Tensor) -> Tensor | None:
 
 
 def stretched(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield gradients without what lies between the stretches of a buffer."""
+    """Yield gradients without the gaps between the stretches of a buffer."""
     for p, g in zip(params, grads, strict=True):
         flat = flat_of(p)
         yield from [g] if flat is None else (one.of(g) for one in flat.stretches)

@@ -43,7 +43,7 @@ def from_fsdp1(model: nn.Module) -> Segments:
 
 
 class Described(NamedTuple):
-    """A parameter of FSDP: its stretches and their group, or None for both where it is whole."""
+    """A parameter of FSDP: its stretches and their group, or None for both if it is whole."""
 
     name: str
     p: Tensor

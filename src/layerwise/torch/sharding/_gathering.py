@@ -1,4 +1,4 @@
-"""Whole tensors of what flat buffers hold, and the other way round."""
+"""Conversion between flat buffers and whole tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Return the numbers of each rank, of which there are so many, in the host's memory."""
+    """Return the numbers of each of so many ranks, in the host's memory."""
     if not flat.axes:
         return [here.to(CPU, copy=True)]
     [(axis, _)] = flat.axes
@@ -31,7 +31,7 @@ def gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def whole_of(flat: Flat, values: Tensor) -> dict[str, Tensor]:
-    """Return whole tensors by name, given what lies as the buffer does."""
+    """Return whole tensors by name, given an array laid out like the buffer."""
     here = torch.cat([one.of(values) for one in flat.stretches]) if flat.stretches else values[:0]
     lengths = [sum(one.end - one.start for one in stretches) for stretches in flat.ranks]
     found = {one.name: torch.zeros(one.shape, dtype=values.dtype) for one in flat.spreads}
@@ -43,7 +43,7 @@ def whole_of(flat: Flat, values: Tensor) -> dict[str, Tensor]:
 
 
 def put_whole(flat: Flat, values: Tensor, whole: Mapping[str, Tensor]) -> None:
-    """Write what a buffer holds of whole tensors to their places."""
+    """Write the buffer's parts of whole tensors to their places."""
     for one in flat.stretches:
         one.of(values).copy_(whole[one.spread.name].reshape(-1)[one.start : one.end])
 

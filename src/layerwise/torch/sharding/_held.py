@@ -34,7 +34,7 @@ class HeldBox(Held):
         return self.placed.spread
 
     def view(self, array: Any, kept: bool = True) -> Any:
-        """Return its elements of the buffer, or of what lies as the buffer does."""
+        """Return its elements of the buffer, or of an array laid out like the buffer."""
         return self.box.view(self.placed.of(array))
 
     def of_state(self, key: str, array: Any) -> Any:

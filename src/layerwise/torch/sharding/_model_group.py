@@ -1,4 +1,4 @@
-"""The processes that hold other tensors of one model, as an optimizer keeps them, copies them and writes them down."""
+"""The process group of other tensors of one model, as an optimizer keeps, copies and pickles it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules of FSDP2, whose parameters get their gradients together, and the backward pass in which they do."""
+"""Modules of FSDP2, whose parameters get their gradients together, and the backward pass that computes them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def current_pass() -> int:
 
 
 def at_end_of_pass(call: Callable[[], None]) -> None:
-    """Call this once the backward pass that runs has computed everything."""
+    """Call a function once the running backward pass has computed everything."""
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(call)
 
 
 def check_passes() -> None:
-    """Raise if this PyTorch does not say when a backward pass ends: there is no public way to learn it."""
+    """Raise if this PyTorch does not tell when a backward pass ends, which no public function does."""
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)
     if not hasattr(torch._C, "_current_graph_task_id") or not hasattr(engine, "queue_callback"):
         raise ContradictionError(
@@ -62,7 +62,7 @@ def _fsdp_modules() -> Iterator[Any]:
 
 
 def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:
-    """Return by parameter the modules that have it, themselves or in a submodule that is none of them."""
+    """Return by parameter the modules that have it, directly or in a submodule that is none of them."""
     among, found = {id(module) for module in modules}, dict[int, set[int]]()
     for module in modules:
         for p in _own_parameters(module, among):
@@ -79,7 +79,7 @@ def _own_parameters(module: nn.Module, others: set[int]) -> Iterator[Tensor]:
 
 
 def _state(module: nn.Module) -> Any:
-    """Return what all modules share that a call of fully_shard took together, or None if PyTorch does not say."""
+    """Return the state that modules of one call of fully_shard share, or None if PyTorch does not give it."""
     from torch.distributed.fsdp import fully_shard
 
     state_of = getattr(fully_shard, "state", None)

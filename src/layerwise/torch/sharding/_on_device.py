@@ -1,4 +1,4 @@
-"""An agreement that no host waits for: the device learns its outcome, and leaves weights and state alone by it.
+"""An agreement that no host waits for: the device learns its outcome, and writes or skips by it.
 
 It is for steps that may be captured in a CUDA graph. The host learns one step later whether processes disagreed, and
 not about what: to say that in words, processes would have to wait for one another. A process that cannot take a step
@@ -24,7 +24,7 @@ FIRST = (
 
 
 class Verdicts:
-    """The outcomes of all steps so far: whether processes disagreed about one that the host has not learned of."""
+    """The outcomes of all steps so far: True if processes disagreed about one that the host has not learned of."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -45,7 +45,7 @@ class Verdicts:
         return self._known[1]
 
     def decides(self, known: bool, alone: bool) -> bool:
-        """Return whether no host waits for the outcome of a step, whose list of sums is `known` to this process."""
+        """Return True if no host waits for the outcome of a step, whose list of sums is `known` to this process."""
         recorded = captures(self.device)
         if recorded and not known:
             raise EngineError(FIRST)
@@ -62,7 +62,7 @@ class Verdicts:
             self._arrives.record()
 
     def disagreed(self) -> bool:
-        """Return whether processes disagreed about an earlier step. It waits for the last of those at most."""
+        """Return True if processes disagreed about an earlier step. At most this waits for the last of those."""
         if captures(self.device) or self._disagreed.is_meta:
             return False
         if self._arrives is None or self._recorded:
@@ -76,7 +76,7 @@ class Verdicts:
 
 
 def to_leave(device: torch.device, skip: Tensor | bool | None) -> Tensor:
-    """Return a place where the device learns whether to leave everything as it is; until then, what is known here."""
+    """Return the place where the device learns that the step is skipped; until then, what is known here."""
     found = torch.zeros((), dtype=torch.bool, device=device)
     if skip is not None:
         found.logical_or_(skip.to(device) if isinstance(skip, Tensor) else torch.ones_like(found))
@@ -84,5 +84,5 @@ def to_leave(device: torch.device, skip: Tensor | bool | None) -> Tensor:
 
 
 def captures(device: torch.device) -> bool:
-    """Return whether a CUDA graph records what the device is given."""
+    """Return True if a CUDA graph records the device's work."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

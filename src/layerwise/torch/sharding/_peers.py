@@ -26,7 +26,7 @@ class Skips(NamedTuple):
     scaler: bool  # found_inf of a GradScaler
 
     def words(self) -> dict[str, Any]:
-        """Return the part that has to be the same on all processes, in words."""
+        """Return the part that must be the same on all processes, in words."""
         return {"skip_nonfinite": self.nonfinite, "found_inf of a GradScaler": "there" if self.scaler else "missing"}
 
 
@@ -41,7 +41,7 @@ class Peers:
         self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
-        """Begin a step, with what this process knows of it."""
+        """Begin a step, with this process's knowledge of it."""
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
@@ -61,7 +61,7 @@ class Peers:
         self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
 
     def taken(self) -> None:
-        """Take note that the step has come to its end."""
+        """Note that the step has come to its end."""
         self._alone = self._number == 1
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
@@ -69,7 +69,7 @@ class Peers:
         return self.send(requests, sums)()
 
     def send(self, requests: Sequence[TensorRequest], sums: Any) -> Callable[[], Any]:
-        """Send the partial sums of this process, and return what waits for the sums over all of the model.
+        """Send the partial sums of this process, and return a generator that waits for the sums over all of the model.
 
         Nothing else is sent before the first message has arrived: processes that disagree would send messages of other
         lengths, or none.

@@ -1,4 +1,4 @@
-"""Parameters in whose place a wrapper has put others since the optimizer was made."""
+"""Parameters that a wrapper has replaced since the optimizer was made."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 
 
 def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
-    """Raise if one of these has no gradient because the model has a part in its place; whether that was searched for.
+    """Raise if one of these has no gradient because the model has a part in its place; return True if that was searched
+    for.
 
-    fully_shard marks what it replaces. For other wrappers, and older releases of PyTorch, the modules that are alive
-    are searched by name, if asked for `thoroughly`: that takes some milliseconds.
+    fully_shard marks the parameters that it replaces. For other wrappers, and older releases of PyTorch, the live
+    modules are searched by name, if asked for `thoroughly`: that takes some milliseconds.
     """
     waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad and not is_known(p)]
     lost = next((name for p, name in waiting if hasattr(p, MARK)), None)
@@ -52,7 +53,7 @@ def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
-    """Return the name of the first that no module has, where a module has a part of a tensor of that name and shape."""
+    """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape."""
     modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
     dicts = [module.__dict__.get("_parameters", {}) for module in modules]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]

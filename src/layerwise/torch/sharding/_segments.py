@@ -1,4 +1,4 @@
-"""Segments: the description of flat buffers, which all ranks give of theirs and compare."""
+"""Segments: the description of flat buffers, which all ranks exchange and compare."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SAME = "All ranks have to describe as many buffers, in the same order, and of ea
 
 
 class Segments:
-    """The description of flat buffers: which stretch of which tensor each stretch of a buffer is.
+    """The description of flat buffers: the stretches of tensors that each buffer holds.
 
-    `buffers` has for each flat buffer, a parameter of one dimension, its stretches: `Stretch`es, or tuples of a name,
-    the shape of the whole tensor, the first element that is here and the one after the last, in row-major order, and
-    where they begin in the buffer (without it, after the stretch before). What lies between stretches, or after them,
-    is padding, which nothing reads or writes.
+    `buffers` maps each flat buffer, a parameter of one dimension, to its stretches: `Stretch`es, or tuples of a name,
+    the shape of the whole tensor, the first local element and the one after the last, in row-major order, and the
+    stretch's start in the buffer (by default after the stretch before). Gaps between stretches, or after them, are
+    padding, which nothing reads or writes.
 
-    All ranks of `group` make theirs together: they send one another what they describe. Buffers in the same place of
-    the list hold parts of the same tensors; a rank without a part of some tensor need not name it. `replicas` are a
-    group of ranks that hold the same as this one. From then on optimizers of `layerwise.torch` step these buffers as
-    the tensors that they are parts of.
+    All ranks of `group` make theirs together and exchange their descriptions. Buffers in the same place of the list
+    hold parts of the same tensors; a rank without a part of some tensor need not name it. `replicas` are a group of
+    ranks that hold the same as this one. From then on optimizers of `layerwise.torch` step these buffers as the tensors
+    that they are parts of.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Segments:
         ]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
-        """Return the buffers with names: of its tensor where a buffer has one, else of its place."""
+        """Return the buffers with names: the name of its tensor if a buffer has one, else its place."""
         return list(self._named)
 
     def parameters(self) -> list[Tensor]:
@@ -99,7 +99,7 @@ def _axis(group: Any) -> Axis:
 
 
 def _tried(buffers: Any) -> tuple[Described, Exception | None]:
-    """Return what this rank describes, or why it cannot be: the others wait for either."""
+    """Return this rank's description, or the reason why it fails: the others wait for either."""
     try:
         if not isinstance(buffers, Mapping):
             raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
@@ -159,7 +159,7 @@ def _check_named_once(found: Described) -> None:
 def _compared(
     mine: Described, problem: Exception | None, buffers: Iterable[Tensor], group: Any, replicas: Axis | None
 ) -> list[Flat]:
-    """Return what each buffer holds, once all ranks have said what theirs do and that fits; else raise on all."""
+    """Return the contents of each buffer, once all ranks have described theirs and they fit; else raise on all."""
     said: list[Any] = [None if problem else mine]
     ranks: Sequence[int] = (0,)
     rank = 0
@@ -228,7 +228,7 @@ def _shapes(said: Sequence[Any], ranks: Sequence[int]) -> dict[str, tuple[int, .
 
 
 def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
-    """Return the tensors' names in an order that is that of each rank."""
+    """Return the tensors' names in an order that agrees with that of each rank."""
     orders = [list(dict.fromkeys(name for name, *_ in one)) for one in said]
     left, found = [order[:] for order in orders], []
     while any(left):
@@ -242,7 +242,7 @@ def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
 
 
 def siblings(parameters: Iterable[Tensor]) -> Callable[[], bool]:
-    """Return a function that says whether one of these has a gradient, or none can; it keeps none of them alive."""
+    """Return a function that tells if one of these has a gradient, or none can; it keeps none of them alive."""
     own = [ref(p) for p in parameters]
 
     def has_gradient() -> bool:

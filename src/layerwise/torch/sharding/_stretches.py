@@ -67,7 +67,7 @@ def _in_row(shape: Shape, row: int, start: int, end: int) -> Iterator[tuple[Shap
 
 
 def boxes_of(piece: Piece, whole: Shape, start: int, end: int) -> list[Box]:
-    """Return the boxes of a piece of a tensor that these elements of the tensor make."""
+    """Return the boxes of a piece of a tensor that consist of these elements of the tensor."""
     part = piece.part
     if part is None or part.one is None:  # blocks of one size are one dimension more, in the same order
         return list(boxes(seen(piece), start, end))
@@ -135,7 +135,7 @@ class Cells:
         return found.ravel()
 
     def counts(self, box: Box) -> bool:
-        """Return whether a box is the one of those with the same numbers that adds them."""
+        """Return True if a box is the one, among those with the same numbers, that adds them."""
         return all(box.origin[d] == 0 for d in self._once)
 
 
@@ -153,7 +153,7 @@ def shared(spread: Spread, piece: Piece, dims: Shape, once: Shape) -> np.ndarray
 
 
 def gaps(numel: int, runs: Sequence[tuple[int, int, int]]) -> str:
-    """Say what is wrong with the stretches of a tensor, each with its rank; nothing if each element is held once."""
+    """Describe the mistake in the stretches of a tensor, each with its rank; empty if each element is held once."""
     at, before = 0, -1
     for start, end, rank in sorted(run for run in runs if run[0] < run[1]):
         if start > at:

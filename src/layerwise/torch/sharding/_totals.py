@@ -81,11 +81,11 @@ class Totals:
         return own
 
     def fingerprint(self, described: str) -> bytes:
-        """Return a hash of what is asked, which has to be the same on all ranks."""
+        """Return a hash of the requests, which must be the same on all ranks."""
         return hashlib.sha256(f"{described} {self._labels}".encode()).digest()
 
     def on(self, device: torch.device, layout: bytes) -> Round:
-        """Return where sums go, on the device where they lie."""
+        """Return the destinations of sums, on their device."""
 
         def there(numbers: Sequence[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *numbers])).to(device)
@@ -111,7 +111,7 @@ class Round:
     length: int
 
     def added(self, sums: Tensor) -> Tensor:
-        """Return the numbers with this rank's partial sums in them; what was given may be used up."""
+        """Return the numbers with this rank's partial sums added; the given array may be overwritten."""
         if self.into is None:
             return sums
         sums[self.again] = 0

@@ -1,4 +1,4 @@
-"""The step counts of one group's parameters, wherever they live, and the numbers that a step takes from them."""
+"""The step counts of one group's parameters, on host or device, and the numbers that a step takes from them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Counts:
 
 
 def _beta2(h: Hyper, t: Tensor) -> Any:
-    """Return β₂ at the step t, which only the device knows: a function of the user computes with tensors there."""
+    """Return β₂ at the step t, which only the device knows: a user's function computes with tensors there."""
     if not h.follows_step:
         return h.beta2_of(1)
     exact = torch.float32 if t.device.type == "mps" else torch.float64

@@ -29,18 +29,18 @@ REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
 
 
 def set_bucket_size(elements: int) -> None:
-    """Set how many elements of sharded tensors wait for sums on one process, by the rule. All must set the same.
+    """Set the number of elements of sharded tensors whose sums may be awaited on one process. All must set the same.
 
-    The rule holds new moments for all of them meanwhile. Of more it makes buckets of half as many, each of which costs
-    one all-reduce a round; two wait, of which one is measured while the sums of the other are on their way. The
-    compiled engine holds none and has no buckets.
+    This applies to the reference implementation, which holds new moments for all of them meanwhile. More elements are
+    divided into buckets of half as many, each of which costs one all-reduce a round. Two wait: one is measured while
+    the sums of the other are on their way. The compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     RULE.bucket_size = REPRODUCIBLE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
 
 
 def engine_name(fused: Any, reproducible: Any = False, differentiable: Any = False) -> str | None:
-    """Return the name of the engine that these options ask for, if there is one."""
+    """Return the name of the engine that these options require, or None."""
     checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
     checks.FLAG("reproducible", reproducible, "Pass True or False.")
     for option, on, beside, other, why in (
@@ -57,7 +57,7 @@ def engine_name(fused: Any, reproducible: Any = False, differentiable: Any = Fal
 
 
 def check_device(engine: str | None, name: str, device: str) -> None:
-    """Raise where the engine that is asked for cannot step a parameter on this kind of device."""
+    """Raise if the required engine cannot step a parameter on this kind of device."""
     if engine == FUSED:
         _check_fused(name, device)
     if engine == EXACT and device == "mps":
@@ -65,7 +65,7 @@ def check_device(engine: str | None, name: str, device: str) -> None:
 
 
 def _check_fused(name: str, device: str) -> None:
-    """Raise where there are no kernels for a parameter, which `fused=True` insists on."""
+    """Raise if `fused=True` requires kernels that a parameter does not have."""
     row = KERNELS.get(device)
     interpreted = device == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if interpreted or (row is not None and row.engine is not None):
@@ -75,7 +75,7 @@ def _check_fused(name: str, device: str) -> None:
 
 
 def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
-    """Return the engines that may step, in order of preference, where options ask for those of this name."""
+    """Return the engines that may step, in order of preference, if options require those of this name."""
     if differentiable:
         return (DIFFERENTIABLE,)
     if name == EXACT:

@@ -1,4 +1,4 @@
-"""Exact sums of PyTorch's tensors, and its functions as far as they give an element the same bits wherever it lies."""
+"""Exact sums of PyTorch's tensors, and functions that give an element the same bits wherever it lies."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _of_blocks(x: Tensor, window: Window, looks: bool) -> Tensor:
 
 
 def _places(x: Tensor, found: Tensor, window: Window, looks: bool) -> Iterator[int]:
-    """Yield the places of the digits to be taken off, the highest first: all, or those that a look shows to be due."""
+    """Yield the places of the digits to subtract, the highest first: all, or those that a look shows to be needed."""
     last = window.low + window.digits - 1
     if not (looks and _largest(x) < MOST):
         _set_aside(x, found, last)
@@ -101,7 +101,7 @@ def _largest(x: Tensor) -> float:
 
 
 def _set_aside(x: Tensor, found: Tensor, last: int) -> None:
-    """Add what is no number, infinite or nearly so to the last digit as it is: there it stays."""
+    """Add nan, infinite and nearly infinite numbers to the last digit unchanged: they stay there."""
     fine = x.abs() < MOST
     found[-1] += torch.where(fine, 0.0, x).sum(-1) * 2.0 ** (-WIDTH * last)
     x.copy_(torch.where(fine, x, 0.0))
@@ -118,7 +118,7 @@ def total(digits: Tensor, exact: Exact) -> Tensor:
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """Return roots rounded to nearest, as those of PyTorch on CPUs are not everywhere."""
+    """Return roots rounded to nearest; PyTorch's roots on CPUs are not always."""
     if x.device.type != "cpu":
         return torch.sqrt(x)
     found = torch.empty_like(x)

@@ -93,7 +93,7 @@ class FlatPlan(Plan):
 
 
 def _joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of either: a box knows nothing of blocks in which it has no part."""
+    """Return what either has: a box knows nothing of blocks in which it has no part."""
     return {key: np.where(np.isnan(a[key]), b[key], a[key]) for key in a}
 
 
@@ -139,7 +139,7 @@ def holding(
 def _fields(
     rule: Any, piece: Any, box: Box, plan: Plan, alike: Mapping[str, bool], lengths: dict[str, int]
 ) -> dict[str, Field]:
-    """Return where the box's parts of the state lie, and count them."""
+    """Return the places of the box's parts of the state, and count them."""
     fields: dict[str, Field] = {}
     for key, extends in extents(rule, piece).items():
         if alike[key] or extends is None:
@@ -152,6 +152,6 @@ def _fields(
 
 
 def extents(rule: Any, piece: Any) -> dict[str, Kept | None]:
-    """Return, for each of the rule's states, along which dimensions of a piece it extends."""
+    """Return, for each of the rule's states, the dimensions of a piece that it extends along."""
     each = zip(rule.State._fields, piece_dims(rule, piece), strict=True)
     return {key: (not is_of_layer(rule, key),) if kept == () else kept for key, kept in each}

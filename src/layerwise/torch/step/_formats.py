@@ -1,4 +1,4 @@
-"""The format that each part of a parameter's state can have in PyTorch, where parameters are cut."""
+"""The possible formats of each part of a parameter's state in PyTorch, where parameters are cut."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REMAINDERS: dict[Any, torch.dtype] = {"split": torch.int16, "split24": torch.int
 
 
 def as_plain(value: Any) -> Any:
-    """Return `state_dtype` as groups keep it: by name, and without the caller's mapping."""
+    """Return `state_dtype` in the form that groups keep: by name, and without the caller's mapping."""
     return STATE("state_dtype", value, WAY_OUT)
 
 
 def check_followed(want: Wanted, differentiable: bool) -> None:
-    """Raise where autograd is to follow what rounds at random, or in groups."""
+    """Raise if autograd is to follow a step that rounds at random, or in groups."""
     if differentiable and (want.state or want.rounding == "stochastic"):
         name = "state_dtype" if want.state else "rounding"
         given = dict(want.state) or want.rounding
@@ -39,7 +39,7 @@ def codes_of(rule: Any, field: str) -> torch.dtype:
 
 
 def is_alike(plan: Plan, key: str) -> bool:
-    """Return whether a state has a number for each element of its parameter."""
+    """Return True if a state has a number for each element of its parameter."""
     return plan.elementwise.get(key, False)
 
 
@@ -49,14 +49,14 @@ def named(dtype: torch.dtype) -> str:
 
 
 def format_of(plan: Plan, key: str, p: Tensor, want: Wanted) -> Chosen:
-    """Return in which dtype a field is to be stored."""
+    """Return the dtype that stores a field."""
     settled = plan.h.state_dtypes().get(key)
     field = Field(key, named(computing(p.dtype)), settled, is_alike(plan, key), plan.smallest)
     return chosen(field, want, partial(why_not_grouped, plan))
 
 
 def why_not_grouped(plan: Plan) -> str:
-    """Return why the state of a parameter cannot be stored in groups, or an empty string."""
+    """Return the reason why the state of a parameter cannot be stored in groups, or an empty string."""
     shape = tuple(plan.shape)
     if isinstance(plan.lies, Flat):
         return "stretches of a flat buffer begin and end within groups"

@@ -20,7 +20,7 @@ WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its op
 
 
 class Kind:
-    """A rule with its options, and what these are in a group that leaves them out."""
+    """A rule with its options, and their values in a group that leaves them out."""
 
     def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
         self.rule, self.hyper = rule, hyper
@@ -57,7 +57,7 @@ class Kinds:
         return self.probe
 
     def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a group with its rule in the form in which groups keep it, where they name theirs."""
+        """Return a group with its rule in the stored form, if groups name theirs."""
         return dict(group)
 
     def may_write(self) -> Iterable[type[Hyper]]:

@@ -19,7 +19,7 @@ FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Tensor]:
-    """Return the gradients with each one's numbers in its memory; the same list where they are there already."""
+    """Return the gradients with each one's numbers in its memory; the same list if they already are."""
     if compiled.in_memory(grads):
         return grads
     return [_readable(name, g) for name, g in zip(names(), grads, strict=True)]
@@ -35,7 +35,7 @@ def _readable(name: str, g: Tensor) -> Tensor:
 
 
 def resolved(x: Tensor) -> Tensor:
-    """Return a tensor with its numbers in its memory, where that takes no more than a copy."""
+    """Return a tensor with its numbers in its memory, if a copy is enough for that."""
     if type(x) not in BY_ADDRESS:
         return x
     if torch._is_functional_tensor(x):
@@ -46,7 +46,7 @@ def resolved(x: Tensor) -> Tensor:
 
 
 def unreadable(x: Tensor) -> str:
-    """Say why the memory of a tensor does not hold its numbers, and the way out; nothing where it does."""
+    """Return the reason why a tensor's memory does not hold its numbers, with the way out; empty if it does."""
     x = local(x)
     if not has_address(x) or x.layout is not torch.strided:
         return ""
@@ -60,7 +60,7 @@ def unreadable(x: Tensor) -> str:
 
 
 def _is_freed(x: Tensor) -> bool:
-    """Return whether a view reaches beyond its storage."""
+    """Return True if a view reaches beyond its storage."""
     if not x.numel():
         return False
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
@@ -68,23 +68,23 @@ def _is_freed(x: Tensor) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """Return whether a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
+    """Return True if a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
     return hasattr(x, "fake_mode") or torch._C._get_dispatch_mode(FAKE) is not None
 
 
 def has_address(x: Tensor) -> bool:
-    """Return whether the local part of a tensor lies at an address. On the meta device it does not."""
+    """Return True if the local part of a tensor lies at an address; not on the meta device."""
     return type(x) in BY_ADDRESS and not x.is_meta
 
 
 def lying(x: Tensor) -> Lying:
-    """Return where a tensor lies."""
+    """Return the place of a tensor."""
     size = x.element_size()
     return Lying(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
 
 
 def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
-    """Raise where weights or state that step together share memory: each would be written twice, in any order."""
+    """Raise if weights or state that step together share memory: each would be written twice, in any order."""
     by_device: dict[Any, list[tuple[str, Lying]]] = {}
     for name, p in zip(names, params, strict=True):
         own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]

@@ -1,4 +1,4 @@
-"""PyTorch as the rules and their engine see it: functions by their names, some passes in one, reading and writing."""
+"""PyTorch as the rules and their engine use it: functions by their names, merged passes, reading and writing."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Tensors:
 
 
 class DifferentiableTensors(Tensors):
-    """The same for autograd: what it keeps must not be written to afterwards, and it follows no numbers."""
+    """The same for autograd: arrays that it keeps must not be overwritten, and it follows no numbers."""
 
     pure: Any = SimpleNamespace(**{key: PURE[key] for key in PLAIN}, squares=followed_squares)
     xp = pure

@@ -46,7 +46,7 @@ class Plan:
 
     @property
     def itself(self) -> bool:
-        """Whether the parameter as it is is the only job."""
+        """True if the unchanged parameter is the only job."""
         return len(self.held) == 1 and self.layout.pieces[0].part is None
 
     @property
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def way_out(self) -> str:
-        """What to do where a checkpoint does not fit."""
+        """The way out if a checkpoint does not fit."""
         return WAY_OUT
 
     def member(self, one: Any) -> Plan:
@@ -64,7 +64,7 @@ class Plan:
         return self
 
     def described(self) -> Any:
-        """Return what has to be the same on all ranks."""
+        """Return the part that must be the same on all ranks."""
         return self.name, self.h, tuple(self.shape), self.layout.pieces
 
     def in_words(self) -> Any:
@@ -72,7 +72,7 @@ class Plan:
         return tuple(self.shape)
 
     def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return a state as it is at the start."""
+        """Return a new state."""
         shape, kept = self.state_shapes[key], self.kept[key]
         if shape is None or kept is None:
             raise KeyError(key)
@@ -86,7 +86,7 @@ class Plan:
         return made if self.cut is None else self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
-        """Return a loaded state, laid out as it has to be."""
+        """Return a loaded state, laid out as the plan requires."""
         from torch.distributed.tensor import distribute_tensor
 
         # What stands beside weights or state is cut as they are; scales have at most two dimensions.
@@ -126,7 +126,7 @@ class Plan:
             yield Job(self.rule, one.piece.h, one.view(stepped), made, *where, storage(one))
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the names of tensors with what the jobs measured of them."""
+        """Yield the names of tensors with the jobs' measurements of them."""
         yield self.name, summary([one.everywhere(next(each)) for one in self.held], self.layout.pieces)
 
 

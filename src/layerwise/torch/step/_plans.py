@@ -1,4 +1,4 @@
-"""The plan of a parameter's step, however it lies."""
+"""The plan of a parameter's step, for every kind of parameter."""
 
 from __future__ import annotations
 

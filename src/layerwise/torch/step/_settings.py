@@ -33,7 +33,7 @@ MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
 class Groups:
-    """Judges the groups of one optimizer, and remembers the hyperparameters made of them."""
+    """The checks of one optimizer's groups, and the hyperparameters made from them."""
 
     def __init__(self, kinds: Kinds, differentiable: bool) -> None:
         self.kinds, self.differentiable = kinds, differentiable
@@ -47,7 +47,7 @@ class Groups:
         return self.kinds.of(group).rule
 
     def wanted(self, group: Mapping[str, Any]) -> Wanted:
-        """Return how a group wants weights and state to be stored."""
+        """Return a group's wanted storage of weights and state."""
         return wanted(group, self.kinds.of(group).rule)
 
     def known(self, group: Mapping[str, Any]) -> Sequence[str]:
@@ -59,11 +59,11 @@ class Groups:
         return {**self.kinds.of(group).defaults, **self.kinds.named(group)}
 
     def check_given(self) -> None:
-        """Raise where the options that were given for all groups are wrong, whether or not a group takes them."""
+        """Raise if options given for all groups are wrong, even if no group takes them."""
         self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
-        """Raise if a group says something that would go unheard."""
+        """Raise if a group has a key that nothing would read."""
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
         for key in group.keys() - {*known, "params", "param_names"}:
@@ -86,7 +86,7 @@ class Groups:
                 raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
-        """Return the group's hyperparameters, if all it says is right."""
+        """Return the group's hyperparameters, or raise if one of its options is wrong."""
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
@@ -107,7 +107,7 @@ class Groups:
         return h
 
     def check_rates_for(self, group: Mapping[str, Any]) -> None:
-        """Raise where a step that is captured would go on with the number that a rate has now."""
+        """Raise if a captured step would keep the present number of a rate."""
         for name in RATES:
             rate = group[name]
             if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
@@ -118,7 +118,7 @@ class Groups:
                 raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
 
     def check_fits(self, group: Mapping[str, Any], dtype: torch.dtype) -> None:
-        """Raise where a number that scales whole tensors is infinite in the dtype of their arithmetic."""
+        """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
         most = torch.finfo(dtype).max
         for name in ("lr", "weight_decay", "eps"):
             value = group.get(name)
@@ -144,7 +144,7 @@ class Groups:
         return self._made[key]
 
     def forget(self, groups: int) -> None:
-        """Forget settings that were made, if there are more than so many groups need.
+        """Forget made settings, if they are more than so many groups need.
 
         A scheduler that moves betas makes new ones at every step.
         """
@@ -152,7 +152,7 @@ class Groups:
             self._made.clear()
 
     def complete(self, group: dict[str, Any]) -> None:
-        """Give what is left open in a group its definite value, as schedulers and checkpoints need it."""
+        """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
         group["state_dtype"] = as_plain(group["state_dtype"])
@@ -165,7 +165,7 @@ class Groups:
 
 
 def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a group that are no rates."""
+    """Return the options of a group except its rates."""
     try:
         return {name: group[name] for name in kind.options if name not in RATES}
     except KeyError as missing:
@@ -187,13 +187,13 @@ def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) 
 
 
 def capturing() -> bool:
-    """Return whether a CUDA graph is captured now."""
+    """Return True while a CUDA graph is captured."""
     initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
     return initialized and torch.cuda.is_current_stream_capturing()
 
 
 def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
-    """Raise where a CUDA graph that is captured now would repeat a number that is meant to change."""
+    """Raise if a CUDA graph that is captured now would repeat a number that is meant to change."""
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."
         raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))

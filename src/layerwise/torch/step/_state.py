@@ -1,4 +1,4 @@
-"""The state of one parameter, and what a checkpoint may hold of it."""
+"""The state of one parameter, and the checks of a checkpoint's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check_there(name: str, key: str, value: Tensor) -> None:
 
 
 def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) -> None:
-    """Make what of the parameter's state is not there yet."""
+    """Make the missing parts of the parameter's state."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
@@ -71,13 +71,13 @@ def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) ->
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
-    """Return whether some of these parameters have step counts that are not in the machine's memory."""
+    """Return True if some of these parameters have step counts outside of the machine's memory."""
     found = (states[p].get("step") for p in params if p in states)
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
 
 def apart(state: State) -> None:
-    """Give the state storage of its own, so that what autograd keeps of the last step is not written to."""
+    """Give the state its own storage, so that tensors that autograd keeps from the last step are not written to."""
     state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
 
 
@@ -99,7 +99,7 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
-    """Raise unless what is kept of a parameter, if anything, can be stepped with and lies where it has to."""
+    """Raise unless the kept state of a parameter, if any, can be stepped with and lies in the right place."""
     for key, x in state.items():
         is_number = key == "step" and not isinstance(x, Tensor)
         if not is_number and (why := _unusable(plan, key, x, p)):
@@ -125,7 +125,7 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
 
 
 def _unusable(plan: Plan, key: str, x: Any, p: Tensor) -> str:
-    """Say why a part of the state cannot be stepped with, if so."""
+    """Return the reason why a part of the state cannot be stepped with, or an empty string."""
     wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
         return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
@@ -143,7 +143,7 @@ def _unusable(plan: Plan, key: str, x: Any, p: Tensor) -> str:
 
 
 def _is_stored(plan: Plan, key: str, x: Tensor) -> bool:
-    """Return whether a part of the state is of a dtype in which it can be stored."""
+    """Return True if a part of the state has a dtype in which it can be stored."""
     if key == REMAINDER:
         return x.dtype in REMAINDERS.values() and plan.dtype in LOW
     if x.dtype not in CODES:
@@ -169,7 +169,7 @@ def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...]
 
 
 def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Raise unless the state, as far as there is one, has these shapes."""
+    """Raise unless the existing state has these shapes."""
     for key, shape in shapes_of(plan, state).items():
         if shape is not None and key in state and tuple(state[key].shape) != shape:
             of = f", a scale for each {GROUP} elements of a row" if key.endswith(SCALE) else ""
@@ -180,7 +180,7 @@ def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:
 
 
 def _check_values(plan: Plan, key: str, value: Any) -> None:
-    """Raise unless this is a tensor of numbers to go on from."""
+    """Raise unless this is a tensor of numbers to continue from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
     if not isinstance(value, Tensor) or not _is_stored(plan, key, value):
@@ -226,7 +226,7 @@ def checked(plan: Plan, state: Any) -> State:
 def _ungrouped(plan: Plan, state: State) -> State:
     """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
 
-    If they are cut already, some other way, the ranks gather them first.
+    If they are already cut in another way, the ranks gather them first.
     """
     codes = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key + SCALE in state}
     scales = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key.endswith(SCALE)}

@@ -35,7 +35,7 @@ def is_group(x: Any) -> bool:
 
 
 def made(plan: Plan, key: str, p: Tensor, dtype: str) -> State:
-    """Return a field as it is at the start, with its scales."""
+    """Return a new field, with its scales."""
     if dtype != "int8":
         return {key: plan.zeros(key, p, getattr(torch, dtype))}
     whole, here = scales_of(tuple(plan.shape)), scales_of(tuple(local(p).shape))
@@ -59,7 +59,7 @@ def _whole(array: Tensor, form: Format) -> Stored:
 
 
 def put_state_in_form(state: State, plan: Plan, p: Tensor, want: Wanted) -> None:
-    """Make what of a parameter's state is not there yet, and convert what is stored in another form than is wanted."""
+    """Make the missing parts of a parameter's state, and convert those stored in another form than wanted."""
     for key, shape in plan.state_shapes.items():
         if shape is None:
             continue
@@ -88,7 +88,7 @@ def _convert(state: State, plan: Plan, key: str, p: Tensor, dtype: str) -> None:
 
 
 def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
-    """Return a parameter's weights as precisely as they are held: its masters, or with its remainder, or itself."""
+    """Return a parameter's weights with all their stored precision: its masters, or with its remainder, or itself."""
     if MASTER in state:
         master: Tensor = state[MASTER].detach().clone()
         return master
@@ -103,13 +103,13 @@ def full_weight(p: Tensor, state: Mapping[str, Any]) -> Tensor:
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the tensors' rows, some at a time: integers on the way take many times the room of what is stored."""
+    """Yield the tensors' rows, some at a time: intermediate integers take many times the memory of stored ones."""
     most = max(1, PIECE // max(1, tensors[0][:1].numel())) if tensors[0].ndim else 1
     return zip(*(torch.split(x, most) if x.ndim else (x,) for x in tensors), strict=True)
 
 
 def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
-    """Set a parameter's weights, and what is held beside them, to numbers of float32."""
+    """Set a parameter's weights, and their companions, to float32 numbers."""
     here = local(p.detach())
     if MASTER in state:
         local(state[MASTER]).copy_(local(full))
@@ -124,10 +124,10 @@ def set_full_weight(p: Tensor, state: State, full: Tensor) -> None:
 
 
 def put_weights_in_form(state: State, p: Tensor, master: bool | str) -> None:
-    """Hold as much of a parameter's weights as is wanted; what was held before is not lost on the way.
+    """Store a parameter's weights in the wanted form, without losing precision that is already stored.
 
-    Only where a step is about to be taken: before, the weights of the model may not have been loaded yet, and a
-    remainder says something of these alone.
+    This happens only when a step is about to be taken: earlier, the model's weights may not have been loaded yet, and a
+    remainder means nothing without them.
     """
     kind: Any = master if p.dtype in LOW else False
     rest = state.get(REMAINDER)
@@ -156,15 +156,15 @@ class Remainders:
     def follow(self) -> None:
         """Let weights that were set to zero be zero.
 
-        Beside any other number a remainder of another one says less than the weight's last place does. Beside zero it
-        would be the weight, and its norm is what a step is measured by.
+        Beside any other number, an outdated remainder is less than the weight's last place. Beside zero it would be the
+        whole weight, and its norm is the measure of a step.
         """
         for (p, rest), version in zip(self._pairs, self._versions, strict=True):
             if p._version != version:
                 rest.masked_fill_(p == 0, 0)
 
     def written(self) -> None:
-        """Remember that what has been written so far was written by the step."""
+        """Remember that everything written so far was written by the step."""
         self._versions = [p._version for p, _ in self._pairs]
 
 
@@ -175,7 +175,7 @@ def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dict[str, Any]:
-    """Return how a parameter and its state are stored, or will be at its first step, and in how many bytes."""
+    """Return the storage of a parameter and its state, present or from its first step on, and its bytes."""
     kind: Any = want.master if p.dtype in LOW else False
     beside = dtypes_beside(state) if state else [torch.float32] if kind is True else [REMAINDERS[kind]] if kind else []
     bytes_, why, formats = prod(plan.shape) * sum(x.itemsize for x in (p.dtype, *beside)), {}, {}
@@ -195,7 +195,7 @@ def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dic
 
 
 def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
-    """Return the dtype of what is held beside the weights."""
+    """Return the dtype of the companions of the weights."""
     return [state[key].dtype for key in (MASTER, REMAINDER) if key in state]
 
 
@@ -205,7 +205,7 @@ def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
 def storage_of(
     plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted, held: Held, index: Callable[[], Index]
 ) -> Storage | None:
-    """Return how the arrays of one job are stored; None where all are plain and rounded to nearest."""
+    """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
     plan, weights = plan.member(held), None
     name = without_wrappers(plan.name)
     low = p.dtype in LOW and MASTER not in state
@@ -224,7 +224,7 @@ def storage_of(
 
 
 def _kept(state: Mapping[str, Any]) -> int:
-    """Return how many bits are kept beside weights."""
+    """Return the number of bits kept beside weights."""
     return torch.iinfo(state[REMAINDER].dtype).bits if REMAINDER in state else 0
 
 
@@ -243,7 +243,7 @@ def _field(plan: Plan, key: str, state: Mapping[str, Any], want: Wanted, held: H
 
 
 def index_here(plan: Plan, p: Tensor) -> Index:
-    """Return the index of what of a parameter is here."""
+    """Return the index of the local part of a parameter."""
     cut = plan.cut
     dims = {} if cut is None else {d: cut.local_indices(d, plan.shape[d]) for d in {d for _, d in cut.axes}}
     return part_of(tuple(plan.shape), dims)

@@ -29,7 +29,7 @@ def computing(dtype: torch.dtype) -> torch.dtype:
 
 
 def written(params: Sequence[Tensor]) -> None:
-    """Let autograd know of parameters that were written to where it could not see it."""
+    """Tell autograd of parameters that were written to out of its sight."""
     increment_version(params)
 
 
@@ -93,7 +93,7 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
-    """Return whether to skip the step: True or None where that costs nothing to know, else a tensor on the device."""
+    """Return the decision to skip the step: True or None if that is known at no cost, else a tensor on the device."""
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
         found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
@@ -104,12 +104,12 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
 
 
 def _any_nonfinite(grads: list[Tensor]) -> Tensor:
-    """Return whether there is a nan or an infinity: the largest number is one then, and else cannot overflow."""
+    """Return True for a nan or an infinity: then the largest number is one, and otherwise it cannot overflow."""
     return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
 
 
 def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
-    """Return the rows, those together that lie on one device in one dtype: what `torch._foreach_` takes in one go."""
+    """Return rows of one device and dtype together, as `torch._foreach_` takes them."""
     rows: dict[Any, list[tuple[Tensor, ...]]] = {}
     for row in zip(*columns, strict=True):
         rows.setdefault(tuple((x.device, x.dtype) for x in row), []).append(row)

@@ -81,7 +81,7 @@ def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tupl
 
 
 class Turn:
-    """A prepared step of these parameters, of which others may hold parts."""
+    """A prepared step of these parameters; other ranks may hold parts of them."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class Turn:
         ]
 
     def holds(self, grads: list[Tensor], states: States, at_once: bool) -> bool:
-        """Return whether all tensors are as they were when this was prepared.
+        """Return True if no tensor has changed since this was prepared.
 
-        Where the step follows `at_once`, the engine looks at the tensors that it was given itself: it may raise
-        `Changed`. Only whether these are still the parameter's is compared here.
+        If the step follows `at_once`, the engine looks at its own tensors itself and may raise `Changed`. Then this
+        compares only that they are still the parameter's.
         """
         return self._watch.same(self.params, grads, states, at_once and self._itself)
 
     def follows(self, grads: list[Tensor], states: States) -> bool:
-        """Return whether the same tensors only lie elsewhere now, and step them there from now on."""
+        """Return True if the same tensors have only moved in memory, and step them there from now on."""
         layouts = self._prepared.layouts
         if layouts is None or not self._itself or not self._watch.moved(self.params, grads, states):
             return False
@@ -143,11 +143,11 @@ class Turn:
         return True
 
     def has_settings(self, dues: Sequence[Due]) -> bool:
-        """Return whether the groups' settings are what they were."""
+        """Return True if the groups' settings have not changed."""
         return _options(dues) == self._options
 
     def takes(self, dues: Sequence[Due]) -> bool:
-        """Return whether the groups' settings differ in numbers alone, which are taken over."""
+        """Return True if the groups' settings differ only in numbers, which this then takes over."""
         options = _options(dues)
         layouts = self._prepared.layouts
         # With others, what is planned is part of what is agreed.
@@ -190,7 +190,7 @@ class Turn:
         return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
 
     def _described(self) -> str:
-        """Return all that makes the step what it is and does not change from step to step."""
+        """Return everything that defines the step and does not change from step to step."""
         plans = [plan.described() for plan in self.plans]
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
@@ -207,7 +207,7 @@ class Turn:
         return nows
 
     def stats(self) -> Iterator[tuple[Tensor, list[tuple[str, dict[str, Any]]]]]:
-        """Yield each parameter with what its step measured, by the names of its tensors."""
+        """Yield each parameter with the measurements of its step, by the names of its tensors."""
         measured = map(_on_host, self._measured.stats())
         for p, plan in zip(self.params, self.plans, strict=True):
             yield p, list(plan.measured(measured))
@@ -219,12 +219,12 @@ def _jobs(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iter
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return whether the engine is given these very tensors, and no others that lie where they do."""
+    """Return True if the engine gets these very tensors, and no others in the same memory."""
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
-    """Return a number, where it is at hand and no gradient is to flow through it."""
+    """Return a number, if it is at hand and no gradient flows through it."""
     if not isinstance(value, Tensor):
         return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
     if not followed and value.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Watches: comparisons of what a prepared step depends on with its present state."""
+"""Watches: comparisons of the tensors that a prepared step depends on with their present state."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Watch(Protocol):
     """The types, shapes, dtypes and addresses of tensors when they were checked. Gradients' addresses may change."""
 
     def same(self, params: list[Tensor], grads: list[Tensor], states: States, only_objects: bool = False) -> bool:
-        """Return whether these, or with `only_objects` the objects that the state is made of, are what they were."""
+        """Return True if these, or with `only_objects` the objects that the state consists of, have not changed."""
 
     def moved(self, params: list[Tensor], grads: list[Tensor], states: States) -> bool:
-        """Return whether these are what they were but for their addresses, and in memory of their own."""
+        """Return True if these have changed only in their addresses, and have their own memory."""
 
 
 class Marks:

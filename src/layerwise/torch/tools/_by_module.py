@@ -1,4 +1,4 @@
-"""Stepping in the backward pass what FSDP2 reduces together, module by module."""
+"""Steps in the backward pass of parameters that FSDP2 reduces together, module by module."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refuse(optimizer: Optimizer, h: Hyper) -> None:
 
 
 def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
-    """Return what is due of these parameters, by groups."""
+    """Return the due parameters of these, by groups."""
     found: dict[int, list[Tensor]] = {}
     for number, p in members:
         found.setdefault(number, []).append(p)
@@ -94,7 +94,7 @@ class ByModule:
         self._begin(NO_PASS)
 
     def _begin(self, number: int) -> None:
-        """Begin a backward pass. What one that failed has left behind stays as it is."""
+        """Begin a backward pass. Leftovers of a failed pass stay as they are."""
         self._pass = number
         self._ends: bool = False  # whether its end will be noticed
         self._unit: Unit = Unit()  # of the parameters that wait
@@ -119,7 +119,7 @@ class ByModule:
         return arrived
 
     def forget(self) -> None:
-        """Begin to count passes again: gradients were stepped otherwise, or are gone."""
+        """Begin to count passes again: gradients were stepped elsewhere, or are gone."""
         self._passes.clear()
         self._begin(NO_PASS)
 
@@ -136,7 +136,7 @@ class ByModule:
             self._turn()
 
     def _turn(self) -> None:
-        """Step the parameters that wait and are due, and free their gradients."""
+        """Step the waiting parameters that are due, and free their gradients."""
         ripe = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
         due = [(number, p) for number, waiting in ripe if (p := waiting()) is not None]
         agreement = self._agreement_about(self._unit)
@@ -160,7 +160,7 @@ class ByModule:
         return self._agreements[unit]
 
     def _await_gradients(self) -> None:
-        """Let the stream on which the step is taken wait for the one on which gradients were reduced."""
+        """Let the stream of the step wait for the stream that reduced the gradients."""
         if self._stream is not None:
             here = torch.accelerator.current_stream(self._stream.device)
             if here != self._stream:

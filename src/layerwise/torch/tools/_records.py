@@ -48,7 +48,7 @@ def _to_log(log: Callable[..., Any]) -> Write:
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Return single numbers: blocks by least, median and greatest, and what was clipped as a share of all layers."""
+    """Return single numbers: the minimum, median and maximum of blocks, and the share of clipped layers."""
     found: dict[str, float] = {}
     for quantity in QUANTITIES:
         for name, measured in record.items():
@@ -84,7 +84,7 @@ class Table:
         self._last = step
 
     def _begin(self, step: int) -> None:
-        """Keep of the file what was measured before this step: a run that was resumed, but not another one."""
+        """Keep the file's rows before this step, for a resumed run, but not for another one."""
         before = [row for row in rows_of(self.path) if int(row["step"]) < step] if self.path.exists() else []
         new = self.path.with_name(f"{self.path.name}.new")
         new.write_text(_as_csv([COLUMNS, *(list(row.values()) for row in before)]), encoding="utf-8", newline="")
@@ -107,7 +107,7 @@ def _as_csv(rows: Any) -> str:
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of such a file; one that was cut off in the middle is left out."""
+    """Yield the rows of such a file, except one that was cut off in the middle."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
         if tuple(next(lines, ())) != COLUMNS:
