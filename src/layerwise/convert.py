@@ -124,7 +124,7 @@ def from_torch(
     for leaf, p in zip(leaves.names, leaves.arrays, strict=True):
         one = state_dict["state"].get(keys.get(_name(leaf, names)))
         if one is None:
-            raise StateError(f"the state_dict has nothing of {_name(leaf, names)}, which {leaf} is there. Pass names=…")
+            raise StateError(f"the state_dict has no {_name(leaf, names)}, the name of {leaf} there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
         found.append(_read_torch(ours, restored(one, _shape_there(p, _axes(leaf, axes))), back))

@@ -56,7 +56,7 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
     "global_clipnorm": (("max_grad_norm",), ""),
     "grad_clip": (("max_grad_norm",), "max_grad_norm_per_tensor and max_grad_value are the others"),
     "max_norm": (("max_grad_norm",), ""),
-    "foreach": (("fused", "engine"), "there is no foreach: the fastest engine is taken"),
+    "foreach": (("fused", "engine"), "no foreach is needed: the fastest engine is picked"),
     "fused": (("engine",), 'engine="rule" declines fused kernels'),
     "engine": (("fused",), "fused=False is the rule"),
     "multi_precision": (("master_weights",), ""),

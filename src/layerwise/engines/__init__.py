@@ -66,8 +66,8 @@ class Prepared(Protocol):
     """
 
     counts: bool
-    """Whether `step`, where counts live on the device, is given them as they are (`Counter`), and adds one to each that
-    is stepped. A job that is one of several of a tensor, or has `others`, is given t all the same."""
+    """True if `step` takes counts on the device unchanged (`Counter`), and adds one to each that is stepped. A job that
+    is one of several of a tensor, or has `others`, still gets t."""
 
     @property
     def layouts(self) -> Any:

@@ -40,7 +40,7 @@ TORCH_FUNCTIONS = (
 _native: Any = extension()
 
 signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
-"""While this is entered, signals whose handlers Python would call wait: what is written and what is counted are one."""
+"""While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
 def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
@@ -196,7 +196,7 @@ class CompiledEngine:
         if why := missing(job):
             return why
         if job.storage is not None and job.storage.index.scattered:
-            return "its part of the tensor does not lie in a row"
+            return "its part of the tensor is not contiguous"
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):

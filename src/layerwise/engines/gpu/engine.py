@@ -56,7 +56,7 @@ def declined(job: Job) -> str:
         if type(x) not in BY_ADDRESS:
             return f"{type(x).__name__} is a subclass of torch.Tensor, whose memory need not hold its numbers"
     if job.p.device.type not in DEVICES:
-        return f"the parameter is on {job.p.device}, where there is no Triton"
+        return f"the parameter is on {job.p.device}, which Triton does not support"
     coded = [id(one.array) for one in arrays_of(job) if one.is_coded]
     for x in stored:
         if x.dtype not in OF_TORCH and id(x) not in coded:

@@ -47,7 +47,7 @@ PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a c
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
 T = TypeVar("T")
 Arriving = Generator[None, None, T]
-"""What stops where sums are on their way, and goes on when they have arrived; see `arrived`."""
+"""A generator that stops while sums are on their way, and goes on when they have arrived; see `arrived`."""
 
 
 class Skipped(Exception):  # an answer, not an error

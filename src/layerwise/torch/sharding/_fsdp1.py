@@ -68,7 +68,7 @@ def _described(prefix: str, module: Any, handle: Any) -> Iterator[Described]:
     names = [prefix + without_wrappers(name) for name in flat._fqns]
     if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
         raise ParameterError(
-            f"{names[0]}, or a parameter beside it, was flattened from a tensor that did not lie in a row, or was a "
+            f"{names[0]}, or a parameter beside it, was flattened from a tensor that was not contiguous, or was a "
             "DTensor. Call contiguous() before wrapping, or use fully_shard (FSDP2)."
         )
     stretches = list(map(_stretch, names, flat._shapes, flat._shard_param_infos))

@@ -41,7 +41,7 @@ def set_bucket_size(elements: int) -> None:
 
 def engine_name(fused: Any, reproducible: Any = False, differentiable: Any = False) -> str | None:
     """Return the name of the engine that these options require, or None."""
-    checks.one_of(None, True, False)("fused", fused, "None takes the fastest engine, True insists on a fused one.")
+    checks.one_of(None, True, False)("fused", fused, "None picks the fastest engine, True requires a fused one.")
     checks.FLAG("reproducible", reproducible, "Pass True or False.")
     for option, on, beside, other, why in (
         ("fused", fused, "differentiable", differentiable, "Kernels are not differentiated through."),
@@ -61,7 +61,7 @@ def check_device(engine: str | None, name: str, device: str) -> None:
     if engine == FUSED:
         _check_fused(name, device)
     if engine == EXACT and device == "mps":
-        raise EngineError(f"reproducible=True adds up in float64, which {device} has not, where {name} lies. Drop it.")
+        raise EngineError(f"reproducible=True adds up in float64, but {name} is on {device}, which has none. Drop it.")
 
 
 def _check_fused(name: str, device: str) -> None:
@@ -71,7 +71,7 @@ def _check_fused(name: str, device: str) -> None:
     if interpreted or (row is not None and row.engine is not None):
         return
     reason = f"there are none for {device}" if row is None else row.declined
-    raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which takes what there is.")
+    raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which picks an engine.")
 
 
 def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:

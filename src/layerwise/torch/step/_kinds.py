@@ -41,16 +41,16 @@ class Kinds:
     """The one rule of all groups."""
 
     keys: tuple[str, ...] = ()
-    """What groups say besides options."""
+    """Keys of groups besides options."""
 
     shared: Mapping[str, Any] = {}
-    """What was given for all rules that have these options."""
+    """Options given for all rules that have them."""
 
     def __init__(self, probe: Kind) -> None:
         self.probe = probe
         """A rule that has all options that the optimizer itself was given."""
         self.defaults = probe.defaults
-        """What groups have in common where they say nothing."""
+        """The values of keys that groups leave out."""
 
     def of(self, group: Mapping[str, Any]) -> Kind:
         """Return the rule of a group."""

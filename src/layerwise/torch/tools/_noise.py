@@ -179,11 +179,11 @@ class NoiseScale:
         if problem is not None:
             raise problem
         if problems:
-            raise SynchronizationError("another process of the group could not update its noise scale; see there.")
+            raise SynchronizationError("another process of the group could not update its noise scale; see its error.")
         found = Seen(*sums)
         if (found.passes**2, found.batch**2) != (self._ranks * passes, self._ranks * batch):
             raise SynchronizationError(
-                f"this process had {seen.passes} micro-batches of {seen.batch} examples, another one has others. "
+                f"this process had {seen.passes} micro-batches of {seen.batch} examples, another one had others. "
                 "Leave out the last, incomplete batches (drop_last=True)."
             )
         return found._replace(passes=seen.passes, batch=seen.batch)

@@ -24,7 +24,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     if None in rates or not any(_same(rate, schedule.peak) for rate in rates):
         allowed = f"the lr of a group, which is {' or '.join(map(_shown, rates))}"
-        way_out = f"Give the optimizer lr={schedule.peak:g}, or the schedule the peak that is meant."
+        way_out = f"Give the optimizer lr={schedule.peak:g}, or the schedule the intended peak."
         raise ContradictionError(sentence("schedule.peak", allowed, schedule.peak, way_out))
 
     def factor(step: int) -> float:  # a function, because LambdaLR saves other callables' attributes and loads them
