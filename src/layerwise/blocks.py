@@ -37,7 +37,7 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or thei
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks along an axis; each has its own norms and statistics, exactly as if it were a tensor.
+    """Blocks along an axis; each has norms and statistics of its own, exactly as if it were a tensor of its own.
 
     `split` is a number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
     stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).

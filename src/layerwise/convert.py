@@ -30,7 +30,7 @@ MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleBy
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return a state of our `transform` that continues where the optax optimizer of the same name left off."""
+    """Return the state of `transform`, ours, that goes on where the optimizer of that name in optax left off."""
     ours, leaves = _ours(transform, params), parameters(params)
     if type(ours) in MOMENTS:
         one = _only(state, MOMENTS[type(ours)])
@@ -49,7 +49,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return a state of optax's `transform` that continues where ours left off with `state`."""
+    """Return the state of `transform`, optax's, that goes on where ours left off with `state`."""
     leaves, state = parameters(params), _in_numbers(_forms.inner(state))
 
     def fill(one: Any) -> Any:
@@ -81,10 +81,10 @@ FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
-    """Return a state_dict with which `optimizer` of layerwise.torch continues; it must be made of named parameters.
+    """Return the state_dict with which `optimizer`, of layerwise.torch and made of named parameters, goes on.
 
-    `names` maps a leaf such as "dense/kernel" to its name in PyTorch ("dense.kernel" by default). `axes` gives the
-    order of its dimensions in PyTorch, as numpy.transpose takes it.
+    `names` gives the name of a leaf such as "dense/kernel" there ("dense.kernel" by default). `axes` gives the order
+    of its dimensions there, as numpy.transpose takes it.
     """
     import torch
 
@@ -110,7 +110,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 def from_torch(
     state_dict: Mapping[str, Any], transform: Any, params: Any, *, names: Names = None, axes: Axes = None
 ) -> Any:
-    """Return a state of our `transform` that continues from a state_dict of layerwise.torch's optimizer.
+    """Return the state of `transform`, ours, that goes on from a state_dict of layerwise.torch's optimizer.
 
     `names` and `axes` are as in `to_torch`.
     """
@@ -140,9 +140,9 @@ def from_torch(
 
 
 def stored_as(state: Any, transform: Any, params: Any) -> Any:
-    """Return a state of our `transform` with the contents of `state`, of the same optimizer, in other storage formats.
+    """Return the state of `transform`, ours, with what `state`, of the same optimizer, holds in other storage formats.
 
-    Fields with the same format in both are copied bit by bit. `params` are the parameters of `state`.
+    What has the same format in both is taken over bit by bit. `params` are those that belong to `state`.
     """
     whole, leaves, inner = transform.init(params), parameters(params), _forms.inner(state)
     ours = _ours(transform, params)

@@ -21,7 +21,7 @@ from layerwise.registry import ENTRIES
 
 @dataclass(frozen=True, eq=False)
 class Preset:
-    """One variant: its optimizer, its options, how it differs from our defaults, and what it does not reproduce."""
+    """One variant: for which optimizer, with which options, and in words how it differs and what stays different."""
 
     name: str
     optimizer: str
@@ -346,9 +346,9 @@ _PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Return keyword arguments for the optimizer in every API: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
+    """Return keyword arguments for its class in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
 
-    `overrides` are options that replace the preset's or are added to them.
+    `overrides` are options of the formula in place of the preset's, or besides them.
 
     >>> preset("optax.lars", trust_coefficient=0.02)
     {'norm': 'decayed', 'trust_coefficient': 0.02}

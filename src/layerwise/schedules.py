@@ -29,7 +29,7 @@ RATE = number(0)
 
 
 class Schedule:
-    """The base of all schedules: the peak learning rate, the length in steps, and a rate for each step."""
+    """The base of all schedules: the highest learning rate, the length in steps, and a rate for each step."""
 
     peak: float
     total: int
@@ -80,7 +80,7 @@ class _Decay(Schedule):
 class Polynomial(_Decay):
     """A line from `start` to `peak` in `warmup` steps, then `(1 − x)^power` down to `end` at `total`, x from 0 to 1.
 
-    A power of 1 is linear. After `total` the rate stays at `end`.
+    A power of 1 is a line. After `total` it stays at `end`.
     """
 
     _: KW_ONLY
@@ -100,9 +100,9 @@ class Cosine(_Decay):
 
 @dataclass(frozen=True, init=False)
 class Stages(Schedule):
-    """Schedules one after the other, each from its own first step: the second has its own warm-up.
+    """One schedule after the other, each from its own first step: the second has a warm-up of its own.
 
-    Use it to train in stages of different batch or sequence length, as LAMB's authors did with BERT.
+    It serves training in stages of different batch or sequence length, such as LAMB's of BERT.
     """
 
     parts: tuple[Schedule, ...]
@@ -130,12 +130,12 @@ class Stages(Schedule):
 
 
 def samples(count: float, *, batch: int) -> int:
-    """Return the number of steps that process so many samples. The last batch may be incomplete."""
+    """Return how many steps process so many samples. The last batch may be incomplete."""
     return _steps("count", count, 1, batch)
 
 
 def epochs(count: float, *, dataset_size: int, batch: int) -> int:
-    """Return the number of steps that process so many epochs, if a batch may reach over the end of one.
+    """Return how many steps process so many epochs, if a batch may reach over the end of one.
 
     If your epochs end with a smaller batch, or leave it out, pass count·len(loader) instead.
     """

@@ -18,7 +18,7 @@ from layerwise.registry import ENTRIES
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the function it belongs to: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
-    `overrides` are arguments that replace the preset's or are added to them.
+    `overrides` are arguments in place of the preset's, or besides them.
 
     >>> preset("timm.Lars", momentum=0.9)["momentum"]
     0.9

@@ -31,9 +31,9 @@ def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
-    """Return the measurements of the last step by parameter: arrays, with one number a block if there are blocks.
+    """Return the measurements of the last step by parameter: arrays, of one number a block where there are blocks.
 
-    `state` is a state of these optimizers, or contains one, like that of optax.chain. They need stats=True.
+    `state` is a state of these optimizers, or holds one, as that of optax.chain does. They need stats=True.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):

@@ -81,9 +81,9 @@ class Optimizer(Settable):
         self._seen.setdefault(name, weights.shape)
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if an argument of one is wrong.
+        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
 
-        Names without a gradient, or with None, keep their weights and their state.
+        Names without a gradient, or with None, are left alone together with their state.
         """
         check_mappings(weights, grads)
         entries = self._entries(weights, grads)
@@ -221,7 +221,7 @@ class Optimizer(Settable):
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
 
-        They are checked together, so `set_options(momentum=0.9, nesterov=True)` works even if one alone would not.
+        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
         changed = self._options.changed(options, check_engine)
@@ -259,7 +259,7 @@ class Optimizer(Settable):
         }
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: the next step starts it again."""
+        """Forget the state of one name, or of all: they begin again when seen again."""
         if name is None:
             self._slots.clear()
             self._seen.clear()
@@ -271,7 +271,7 @@ class Optimizer(Settable):
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return everything needed to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:
@@ -282,10 +282,10 @@ class Optimizer(Settable):
         return {**kept, "seed": self._options.storage.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state, or raise StateError and change nothing.
+        """Take over a saved state, or raise StateError and stay as it was.
 
         State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
-        restored; a schedule stays as it is here.
+        restored; a schedule stays what it is here.
         """
         self._take(self._loaded(state))
 

@@ -97,9 +97,9 @@ class Mixed:
         return self._skipped
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if an argument of one is wrong.
+        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
 
-        Names without a gradient, or with None, keep their weights and their state.
+        Names without a gradient, or with None, are left alone together with their state.
         """
         check_mappings(weights, grads)
         new = [name for name in weights if name not in self._routes]
@@ -159,13 +159,13 @@ class Mixed:
         return {name: found for one in self._members.values() for name, found in one.stats().items()}
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: the next step starts it again."""
+        """Forget the state of one name, or of all: they begin again when seen again."""
         members = self._members.values() if name is None else [self._members[self._pattern_of(name)]]
         for one in members:
             one.clear_state(name)
 
     def state_dict(self) -> dict[str, Array]:
-        """Return everything needed to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         saved = {"optimizer": np.array("Mixed"), "members": np.array(len(self._members))}
         saved["skipped"] = np.array(self._skipped)
         for i, one in enumerate(self._members.values()):
@@ -173,9 +173,9 @@ class Mixed:
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved state, or raise StateError and change nothing.
+        """Take over a saved state, or raise StateError and stay as it was.
 
-        Every name must belong to an optimizer with the rule that it had.
+        Every name has to belong to an optimizer with the rule that it had.
         """
         parts, skipped = _apart(state, len(self._members))
         loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]

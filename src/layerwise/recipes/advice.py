@@ -14,7 +14,7 @@ Front = Literal["torch", "numpy", "jax"]
 
 @dataclass(frozen=True)
 class Line:
-    """One setting: its value, the reason, and the distance of the batch from any published point."""
+    """One setting: its value, why it is that, and how far the batch is from any published point."""
 
     setting: str
     value: str
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Settings for a batch size; None means no reason to change a setting. Print one for reasons and sources."""
+    """Settings for a batch size. None is what there is no reason to change. Print one for all that is known of it."""
 
     optimizer: str
     batch: int

@@ -25,10 +25,10 @@ def recommend(
 ) -> Recommendation:
     """Return settings for `optimizer`, a name or class, at `batch`: print them, or pass on their kwargs().
 
-    With a reference, its learning rate and its warm-up (a share of the run) are scaled to the batch; betas, momentum
-    and weight decay stay yours. Without one, the nearest run of the published series `like` is scaled. `total_samples`
-    turns shares into steps. With `reference_decay` the reference is an AdamW run with that weight decay, and the answer
-    is LAMB with `keep_norm`, whose learning rate is √(lr·λ) of that run.
+    With a reference, the learning rate that was good at another batch is scaled, and so is its warm-up (a share of the
+    run); betas, momentum and weight decay stay yours. Without one the nearest run of the published series `like` is
+    taken and scaled. `total_samples` makes steps of shares. With `reference_decay` the reference is an AdamW run with
+    that weight decay, and the answer LAMB with `keep_norm`, whose learning rate is √(lr·λ) of it.
     """
     q = Question(
         optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule

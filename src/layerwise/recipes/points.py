@@ -10,7 +10,7 @@ Betas = tuple[float, float]
 
 @dataclass(frozen=True)
 class Point:
-    """One published run, or the mean of several. None marks what its source does not say."""
+    """One published run, or mean of runs. None is what its source does not say."""
 
     batch: int
     lr: float
@@ -35,7 +35,7 @@ class Curve:
     unit: str = ""  # of what the points say of their cost
 
     def nearest(self, batch: float) -> Point:
-        """Return the point that is the fewest doublings away."""
+        """Return the point that the fewest doublings lead to."""
         return min(self.points, key=lambda point: abs(math.log(point.batch / batch)))
 
     @property

@@ -45,7 +45,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
 
 
 class Optimizer(Answering):
-    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all, unless groups name their own."""
+    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
     _rule: Any
     _hyper: type[Hyper]
@@ -102,7 +102,7 @@ class Optimizer(Answering):
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with their own settings; other options are those given to the optimizer."""
+        """Add parameters with settings of their own; other options are as they were given to the optimizer."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
@@ -146,7 +146,7 @@ class Optimizer(Answering):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients."""
+        """Forget the gradients."""
         super().zero_grad(set_to_none)
         for forget in self._when_zeroed:
             forget()
@@ -331,11 +331,12 @@ class Optimizer(Answering):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a checkpoint, or raise StateError and change nothing.
+        """Take over a checkpoint, or raise StateError and stay as it was.
 
-        Parameters are matched by name if both sides have names, and otherwise by position. State keeps the dtype it was
-        saved with, unless state_dtype sets another. Rates that schedulers move (lr, weight_decay, betas, momentum) come
-        from the checkpoint. Every other option stays as it was given here, and a warning names those that differ.
+        Parameters go by name where both sides have names, and otherwise by their places.
+        State keeps the dtype it was saved with, unless state_dtype asks for another. Rates that schedulers move (lr,
+        weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and a
+        warning names those that differ.
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)

@@ -96,11 +96,11 @@ SOURCES = {
 
 
 def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
-    """Return the state_dict() of an optimizer `source` as a state_dict that our optimizer of its kind loads.
+    """Return what `source` saved with state_dict() as a state_dict that our optimizer of its kind loads.
 
-    Pass options when you make our optimizer, by a preset for instance. Of the groups only rates that schedulers move
-    are kept, and options that the state's meaning depends on. The optimizer that loads the result converts LARS's
-    momentum to its own form; `lr_in_momentum` sets the form in the result, by default that of the source.
+    Options are ours to give when the optimizer is made, by a preset for instance; of the groups only what schedulers
+    move is kept, and what the state's meaning depends on. The optimizer that loads it puts LARS's momentum in the form
+    in which it keeps it; `lr_in_momentum` says in which form the result has it, as the source unless given.
     """
     if source not in SOURCES:
         raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")

@@ -51,10 +51,10 @@ def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes its parts.
+    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes what it holds.
 
-    It comes from `full_state_dict`, or from an optimizer that has the tensors whole. Tensors are matched by name if it
-    has names. A state_dict that does not fit raises StateError, and changes nothing.
+    It is one of `full_state_dict`, or of an optimizer that has the tensors whole. Tensors go by name where it has
+    names. What does not fit raises StateError, and changes nothing.
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")

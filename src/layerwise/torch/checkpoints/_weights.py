@@ -24,9 +24,9 @@ MOST_SHOWN = 5
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
-    """Return model.state_dict() with float32 weights where the optimizer stores more precision than the model.
+    """Return model.state_dict() with weights in float32 where the optimizer holds more of them than the model shows.
 
-    It does so if `master_weights` is True, "split" or "split24". Everything else is as in model.state_dict(): keys,
+    That is where `master_weights` is True, "split" or "split24". Everything else is as in model.state_dict(): keys,
     buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights one tensor. `optimizer` may be
     several, which hold parts of the model.
     """
@@ -44,10 +44,10 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
 
 
 def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
-    """Set the weights of a model, and their extra precision in its optimizer, from a state_dict.
+    """Set the weights of a model, and what its optimizer holds beside them, to those of a state_dict.
 
-    It may come from full_precision_state_dict or from a model, in any floating dtype. Its keys are those of
-    model.state_dict(). Whole tensors are cut if the model's are sharded. A state_dict that does not fit raises
+    It may be one of full_precision_state_dict or of a model, of any floating dtype. Its keys are those of
+    model.state_dict(). Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises
     StateError, and changes nothing.
     """
     shown = model.state_dict(keep_vars=True)

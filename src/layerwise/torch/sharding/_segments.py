@@ -24,17 +24,17 @@ SAME = "All ranks have to describe as many buffers, in the same order, and of ea
 
 
 class Segments:
-    """The description of flat buffers: the stretches of tensors that each buffer holds.
+    """The description of flat buffers: which stretch of which tensor each stretch of a buffer is.
 
-    `buffers` maps each flat buffer, a parameter of one dimension, to its stretches: `Stretch`es, or tuples of a name,
-    the shape of the whole tensor, the first local element and the one after the last, in row-major order, and the
-    stretch's start in the buffer (by default after the stretch before). Gaps between stretches, or after them, are
-    padding, which nothing reads or writes.
+    `buffers` has for each flat buffer, a parameter of one dimension, its stretches: `Stretch`es, or tuples of a name,
+    the shape of the whole tensor, the first element that is here and the one after the last, in row-major order, and
+    where they begin in the buffer (without it, after the stretch before). What lies between stretches, or after them,
+    is padding, which nothing reads or writes.
 
-    All ranks of `group` make theirs together and exchange their descriptions. Buffers in the same place of the list
-    hold parts of the same tensors; a rank without a part of some tensor need not name it. `replicas` are a group of
-    ranks that hold the same as this one. From then on optimizers of `layerwise.torch` step these buffers as the tensors
-    that they are parts of.
+    All ranks of `group` make theirs together: they send one another what they describe. Buffers in the same place of
+    the list hold parts of the same tensors; a rank without a part of some tensor need not name it. `replicas` are a
+    group of ranks that hold the same as this one. From then on optimizers of `layerwise.torch` step these buffers as
+    the tensors that they are parts of.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Segments:
         ]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
-        """Return the buffers with names: the name of its tensor if a buffer has one, else its place."""
+        """Return the buffers with names: of its tensor where a buffer has one, else of its place."""
         return list(self._named)
 
     def parameters(self) -> list[Tensor]:

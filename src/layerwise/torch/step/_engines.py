@@ -29,11 +29,11 @@ REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
 
 
 def set_bucket_size(elements: int) -> None:
-    """Set the number of elements of sharded tensors whose sums may be awaited on one process. All must set the same.
+    """Set how many elements of sharded tensors wait for sums on one process, by the rule. All must set the same.
 
-    This applies to the reference implementation, which holds new moments for all of them meanwhile. More elements are
-    divided into buckets of half as many, each of which costs one all-reduce a round. Two wait: one is measured while
-    the sums of the other are on their way. The compiled engine holds none and has no buckets.
+    The rule holds new moments for all of them meanwhile. Of more it makes buckets of half as many, each of which costs
+    one all-reduce a round; two wait, of which one is measured while the sums of the other are on their way. The
+    compiled engine holds none and has no buckets.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     RULE.bucket_size = REPRODUCIBLE.bucket_size = int(checks.integer(1)("elements", elements, way_out))

@@ -95,14 +95,14 @@ class InBackward:
 def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
     """Step each parameter in the backward pass and free its gradient at once.
 
-    So all gradients never exist at the same time. With gradient accumulation, the last of `every` backward passes takes
-    the step. `optimizer.step()` then finds only gradients that the last pass did not reach, so a training loop, its
-    learning rate schedulers and its checkpoints need no change.
+    Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
+    `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
+    training loop, its learning rate schedulers and its checkpoints stay as they are.
 
-    Modules of `fully_shard` are stepped one by one, when the gradients of the next one have been reduced, by all
-    processes or by none. Parameters outside of them are left to `optimizer.step()`.
+    The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
+    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
 
-    DistributedDataParallel adds up gradients after this step would be taken, and is refused. Without `fully_shard`, a
+    DistributedDataParallel adds up gradients after the step would be taken, and is refused. Without `fully_shard` a
     process that is one of several is refused, unless it has a model to itself: `alone=True`.
     """
     if not isinstance(optimizer, Optimizer):
@@ -134,7 +134,7 @@ def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit])
 
 
 def _in_ddp(optimizer: Optimizer) -> bool:
-    """Return True if a live DistributedDataParallel holds one of the parameters."""
+    """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
     found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
     return any(id(p) in own for ddp in found for p in ddp.parameters())

@@ -58,7 +58,7 @@ def refuse(optimizer: Optimizer, h: Hyper) -> None:
 
 
 def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
-    """Return the due parameters of these, by groups."""
+    """Return what is due of these parameters, by groups."""
     found: dict[int, list[Tensor]] = {}
     for number, p in members:
         found.setdefault(number, []).append(p)

@@ -69,13 +69,13 @@ def param_groups(
 ) -> ParamGroups:
     """Return the model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
 
-    A parameter that several modules share appears once, under its first name, and matches if any of them does.
-    `options`, such as lr=0.01, are set in every group. A pattern that matches no parameter is an error, unless it is
+    A parameter that several modules share is there once, under its first name, and matches if any of them does.
+    `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is
     `layerwise.optional(pattern)`.
 
-    For `Mixed`, `rule` is the rule of all groups, and `others` that of the parameters that match `other_params`: a
-    name, or a mapping with a name and options, such as {"rule": "adamw", "lr": 3e-4}. `options` and `no_adapt` then
-    apply only to the first rule.
+    For `Mixed`, `rule` is the rule of all groups, and `others` another for the parameters that match `other_params`:
+    its name, or a mapping with its name and its options, such as {"rule": "adamw", "lr": 3e-4}. `options` and
+    `no_adapt` are then for the first rule alone.
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(

@@ -20,7 +20,7 @@ WAY_OUT = "Pass the path of a table that monitor(optimizer, path) has written, o
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Draw the trust ratios of all layers over time, with the median of blocks; save the picture if `path` is given.
+    """Return the trust ratios of all layers over time, of blocks the median; saved as a picture if there is a `path`.
 
     `source` is the CSV file of a monitor, or the monitor.
     """

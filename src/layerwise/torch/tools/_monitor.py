@@ -60,11 +60,11 @@ class Monitor:
 
 
 def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
-    """Write trust ratios, norms, RMS of the update and the share of clipped layers, at every n-th step.
+    """Write trust ratios, norms, RMS of the update and the share of clipped layers at every so many steps.
 
-    `writer` is a TensorBoard SummaryWriter or another object with `add_scalar(tag, value, step)`, a Weights & Biases
-    run or another object with `log(dict)`, or the path of a CSV file. The optimizer counts the steps, and a resumed run
-    continues its count. Other steps cost a counter.
+    `writer` is a TensorBoard SummaryWriter or what else has `add_scalar(tag, value, step)`, a Weights & Biases run or
+    what else has `log(dict)`, or the path of a CSV file. Steps are counted by the optimizer, and go on where a
+    checkpoint left off. Other steps cost a counter.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(

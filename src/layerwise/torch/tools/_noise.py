@@ -61,12 +61,12 @@ class Seen(NamedTuple):
 
 
 class NoiseScale:
-    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model in training.
+    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model that is being trained.
 
-    The batch must come in parts: micro-batches whose gradients accumulate, or one or more on each process of
+    The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
     DistributedDataParallel or `fully_shard`. Wrap the model first. One step of `every` is measured. `group` are the
-    processes that train the model (by default all of them), of which `replicas` have their own batches (by default all;
-    under tensor parallelism, as many as the data-parallel dimension has).
+    processes that train the model (by default all there are), of which `replicas` have batches of their own (by default
+    all; under tensor parallelism, as many as the data-parallel dimension has).
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class NoiseScale:
     # ---- before a step
 
     def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
-        """Record the gradients of one step: after its last backward pass, before anything else touches them.
+        """Take in the gradients of one step: after its last backward pass, before anything else touches them.
 
-        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is the factor on the mean loss of
-        a micro-batch: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. A step that is not
-        finite is left out and gives None, like a step that is not measured. All processes must call it.
+        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is what the mean loss of a
+        micro-batch was multiplied by: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. What
+        is not finite is left out and gives None, as a step does that is not measured. All processes have to call it.
         """
         self._updates += 1
         if (self._updates - 1) % self._every:
@@ -147,7 +147,7 @@ class NoiseScale:
         return found
 
     def discard(self) -> None:
-        """Forget the gradients since the last update, for passes that belong to no step."""
+        """Forget the gradients since the last update, if they are not to be stepped with."""
         self._norms: list[Norm] = []
         self._passes: Counter[int] = Counter()
 
@@ -215,11 +215,11 @@ class NoiseScale:
         return dict(self._average)
 
     def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
-        """Restore such averages."""
+        """Go on from such averages."""
         self._average = _checked(state_dict)
 
     def remove(self) -> None:
-        """Remove the hooks; the measurements stay."""
+        """Take the hooks off; what was measured stays."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -17,8 +17,8 @@ from layerwise.schedules import Schedule
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
     """Return a scheduler that sets every group's lr by `schedule`. Call its step() after each step of the optimizer.
 
-    The schedule's peak must be the lr of one group; groups with another lr keep their proportion to it. A loaded
-    state_dict restores the progress; the schedule stays the one given here.
+    The schedule's peak has to be the lr of one group, and groups with another keep their proportion to it. A loaded
+    state_dict says how far it has come; the schedule stays the one given here.
     """
     SCHEDULE("schedule", schedule, "Pass one of layerwise.schedules; for any other callable there is LambdaLR.")
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
