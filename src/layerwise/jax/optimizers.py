@@ -306,8 +306,8 @@ def adamw(
         mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
             returns one.
         nesterov: Use Nesterov's momentum, as in NAdam.
-        decay: Where weight_decay enters: the weights, times learning_rate ("decoupled"), or the gradient, as in
-            Adam ("l2").
+        decay: Apply weight_decay to the weights, times learning_rate ("decoupled"), or to the gradient, as in Adam
+            ("l2").
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
         max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
@@ -492,8 +492,8 @@ def lamb(
             returns one.
         bias_correction: Correct m and v for their start at 0: in the direction (True), not at all (False), or on
             the step ("lr").
-        decay: Add weight_decay to the update, inside the trust ratio ("ratio"); shrink the weights first
-            ("decoupled"); or add it to the gradient ("l2").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
         peak_lr: Also multiply decoupled decay by learning_rate/peak_lr, so that it fades like lr²; needs
             decay="decoupled". None does not.
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
@@ -778,7 +778,7 @@ def novograd(
             returns one.
         grad_averaging: Multiply what enters m by 1 - b1.
         normalize: Divide the gradient by the root of v before it enters m ("gradient"), or divide m ("momentum").
-        decay: Add weight_decay to the momentum ("momentum"), or shrink the weights directly ("decoupled").
+        decay: Apply weight_decay to the momentum ("momentum"), or to the weights directly ("decoupled").
         bias_correction: Correct m and v as if both had started at 0.
         v_start: Start v from the first squared norm ("first"), from 0 ("zero"), or from the first that is not 0
             ("nonzero").
@@ -934,7 +934,7 @@ def sgd(
             returns one.
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         weight_decay: Weight decay λ. It may be a function of the step.
-        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times learning_rate ("decoupled").
+        decay: Apply weight_decay to the gradient ("l2"), or to the weights, times learning_rate ("decoupled").
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
         max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns

@@ -108,8 +108,8 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     decay: Literal["ratio", "decoupled", "l2"] = option(
         "ratio",
         one_of("ratio", "decoupled", "l2"),
-        'Add weight_decay to the update, inside the trust ratio ("ratio"); shrink the weights first ("decoupled"); or '
-        'add it to the gradient ("l2").',
+        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
+        'the gradient ("l2").',
         'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
     )
     peak_lr: float | None = option(

@@ -70,7 +70,7 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
     decay: Literal["momentum", "decoupled"] = option(
         "momentum",
         one_of("momentum", "decoupled"),
-        'Add weight_decay to the momentum ("momentum"), or shrink the weights directly ("decoupled").',
+        'Apply weight_decay to the momentum ("momentum"), or to the weights directly ("decoupled").',
         'Pass "momentum" as in the paper, or "decoupled" as in AdamW.',
     )
     bias_correction: bool = flag(False, "Correct m and v as if both had started at 0.")

@@ -56,7 +56,7 @@ class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     decay: Literal["l2", "decoupled"] = option(
         "l2",
         one_of("l2", "decoupled"),
-        'Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").',
+        'Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").',
         'Pass "l2" as in torch.optim.SGD or "decoupled" as in AdamW.',
     )
     momentum_dtype: Any = momentum_dtype_option(optax="accumulator_dtype")

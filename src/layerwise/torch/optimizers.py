@@ -233,7 +233,7 @@ class AdamW(Optimizer):
         eps: Added to the denominator of the step, outside the root.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        decay: Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").
+        decay: Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient, as in Adam ("l2").
         nesterov: Use Nesterov's momentum, as in NAdam.
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -384,8 +384,8 @@ class Lamb(Optimizer):
         eps_root: Added inside the root of the denominator.
         bias_correction: Correct m and v for their start at 0: in the direction (True), not at all (False), or on
             the step ("lr").
-        decay: Add weight_decay to the update, inside the trust ratio ("ratio"); shrink the weights first
-            ("decoupled"); or add it to the gradient ("l2").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
         peak_lr: Also multiply decoupled decay by lr/peak_lr, so that it fades like lr²; needs decay="decoupled".
             None does not.
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
@@ -649,7 +649,7 @@ class NovoGrad(Optimizer):
         eps_root: Added inside the root of the denominator.
         grad_averaging: Multiply what enters m by 1 - b1.
         normalize: Divide the gradient by the root of v before it enters m ("gradient"), or divide m ("momentum").
-        decay: Add weight_decay to the momentum ("momentum"), or shrink the weights directly ("decoupled").
+        decay: Apply weight_decay to the momentum ("momentum"), or to the weights directly ("decoupled").
         bias_correction: Correct m and v as if both had started at 0.
         v_start: Start v from the first squared norm ("first"), from 0 ("zero"), or from the first that is not 0
             ("nonzero").
@@ -801,7 +801,7 @@ class SGD(Optimizer):
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         weight_decay: Weight decay λ.
         nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
-        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").
+        decay: Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
