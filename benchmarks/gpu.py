@@ -1,6 +1,6 @@
 """Check and time the fused engine on a GPU: everything about it that only a GPU can tell, in one call.
 
-Is every option's step right, held against the rule in float64? How many launches, copies and waits does a step take?
+Is every option's step right, compared with the rule in float64? How many launches, copies and waits does a step take?
 Does it go into a CUDA graph? How long does it take beside what people use instead, and beside what the device's memory
 allows? Parts come in order of importance, and what there was no time for is said at the end. The exit code is 1 where
 something is wrong, and 2 where there is no GPU. It needs torch, triton and this checkout, whose package it takes where
