@@ -162,7 +162,7 @@ class Hyper:
 
     @property
     def model_bound(self) -> float:
-        """The bound of the norm of all gradients, 0 where there is none: a sum over every tensor of the model."""
+        """The bound of the norm of all gradients, a sum over every tensor of the model; 0 for none."""
         return 0.0
 
     @property

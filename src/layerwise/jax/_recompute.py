@@ -123,7 +123,7 @@ class _Hide:
 
 
 class Running:
-    """The rule of a task on its way. With `recomputes`, each large array that is summed comes from a run of its own."""
+    """The rule of a task on its way. With `recomputes`, each large array that is summed comes from its own run."""
 
     def __init__(self, task: Any, recomputes: bool) -> None:
         self.recomputes = recomputes

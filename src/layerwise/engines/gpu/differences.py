@@ -39,7 +39,7 @@ def stored(job: Job) -> list[Tensor]:
 
 
 def difference(own: Job, other: Job, before: Sequence[Tensor]) -> str:
-    """Return how the kernels' job differs from the rule's, or an empty string."""
+    """Return the difference between the kernels' job and the rule's in words, or an empty string."""
     computed = COMPUTED[torch.float64 if own.p.dtype is torch.float64 else torch.float32]
     for part, y, old in zip(_parts(own), stored(other), before, strict=True):
         shape = tuple(part.x.shape)

@@ -93,7 +93,7 @@ class FlatPlan(Plan):
 
 
 def _joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what either has: a box knows nothing of blocks in which it has no part."""
+    """Return the union of both: a box knows nothing of blocks in which it has no part."""
     return {key: np.where(np.isnan(a[key]), b[key], a[key]) for key in a}
 
 

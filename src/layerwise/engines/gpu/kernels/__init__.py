@@ -1,1 +1,1 @@
-"""Triton kernels: those of each rule, cut where it yields, and those that rules share."""
+"""Triton kernels: those of each rule, cut at its yields, and those that rules share."""

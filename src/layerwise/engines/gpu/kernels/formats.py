@@ -1,4 +1,4 @@
-"""Storage formats (layerwise/storage): how kernels read stored numbers, and how they write them.
+"""Storage formats (layerwise/storage) in kernels: reading and writing stored numbers.
 
 All else in the kernels and in the printed functions is of numbers as they are computed with. The form of an array is a
 few bits, constant in each kernel: none of them for plain numbers, rounded to nearest. FORMATS has those of all arrays
@@ -66,7 +66,7 @@ def rows_at(storage, begin, FORMATS: tl.constexpr):
 
 @triton.jit
 def block_of(rows, i, n, FORMATS: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the elements and the groups of a block, counted from the chunk's first, and which of them there are."""
+    """Return the elements and groups of a block, counted from the chunk's first, and the mask of the existing ones."""
     e = i + tl.arange(0, BLOCK)
     mask = e < n
     j, there = e, mask
@@ -91,7 +91,7 @@ def keyed(storage, step_params, job, width, WHICH: tl.constexpr):
 
 @triton.jit
 def walk_of(storage):
-    """Return how elements that follow one another in memory lie in the whole tensor."""
+    """Return the places in the whole tensor of elements that follow one another in memory."""
     strides = tl.load(storage + STRIDE_INNER), tl.load(storage + STRIDE_MIDDLE), tl.load(storage + STRIDE_OUTER)
     return tl.load(storage + OFFSET), tl.load(storage + INNER), tl.load(storage + MIDDLE), strides
 
@@ -101,7 +101,7 @@ def stored(
     at, storage, step_params, job, width, begin, group, WHICH: tl.constexpr, FORMATS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Return an array from the element `begin` on, whose group is `group`; `at` is where its numbers are."""
+    """Return an array from the element `begin` on, whose group is `group`; `at` is the place of its numbers."""
     FORM: tl.constexpr = FORMATS >> 5 * WHICH & 31
     beside, keys, walk = at, (), ()
     if CODES & FORM:
@@ -127,7 +127,7 @@ def recall(
     at, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, COMPUTE: tl.constexpr, FULL: tl.constexpr,
     LAST: tl.constexpr, OTHER: tl.constexpr,
 ):  # fmt: skip
-    """Load numbers in some form, and OTHER where there are none."""
+    """Load numbers in some form, and OTHER beyond the end."""
     FORM: tl.constexpr = FORMATS >> 5 * WHICH & 31
     e, j, mask, there = block
     x = read(at[0] + e, mask, tl.float32 if FORM else COMPUTE, FULL, LAST, OTHER)
@@ -262,7 +262,7 @@ def join_bf16(p, rest, KEPT: tl.constexpr):
 
 @triton.jit
 def place_f16(size):
-    """Return the exponent of the last place of a float16 of this magnitude, as float32 has it."""
+    """Return the exponent, as float32 has it, of the last place of a float16 of this magnitude."""
     return (tl.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
 
 

@@ -44,7 +44,7 @@ def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
 
 @triton.jit
 def array(pointers, job, begin, WHICH: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return where this operand has the element `begin`."""
+    """Return the address of the element `begin` in this operand."""
     return element(tl.load(pointers + job * OPERANDS + WHICH), begin, DTYPE, ALIGNED)
 
 
@@ -103,7 +103,7 @@ def put(address, kind, at, x, mask):
 
 @triton.jit
 def goes(skip, SKIPS: tl.constexpr):
-    """Return whether the step is taken, which only the device may know."""
+    """Return True if the step is taken, which only the device may know."""
     if SKIPS:
         return tl.load(skip) == 0
     return True
@@ -133,7 +133,7 @@ def at_most(x, high):
 
 @triton.jit
 def wants(row, divisor, COMPUTE: tl.constexpr):
-    """Load what the gradients of this job, whose coefficients are given, are scaled, clipped and divided by."""
+    """Load the numbers that scale, clip and divide the gradients of a job with these coefficients."""
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
     low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
     return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
@@ -150,7 +150,7 @@ def ready(g, wanted, READY: tl.constexpr):
 
 @triton.jit
 def root(x):
-    """Return √x, also for float32 below its least normal number, of which `tl.sqrt` makes 0."""
+    """Return √x, also for float32 below its least normal number, for which `tl.sqrt` gives 0."""
     if x.dtype.scalar == tl.float32:
         return tl.sqrt_rn(x)
     return tl.sqrt(x)
@@ -171,7 +171,7 @@ def expm1(x):
 
 @triton.jit
 def update(g, row, column, least, CLAMP: tl.constexpr):
-    """Return Adafactor's u, of the factors that a matrix has for rows and for columns."""
+    """Return Adafactor's u, from the factors of a matrix for rows and for columns."""
     if CLAMP:
         return g / at_least(row * column, least)
     return g * row * column
@@ -182,7 +182,7 @@ def update(g, row, column, least, CLAMP: tl.constexpr):
 
 @triton.jit
 def summed(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
-    """Return x as it is if PLAIN, or x², in float64, where the square of no float32 is 0 or infinite unless x is."""
+    """Return x unchanged if PLAIN, or x², in float64, where the square of no float32 is 0 or infinite unless x is."""
     wide = x.to(tl.float64)
     if not PLAIN:
         wide = wide * wide

@@ -102,7 +102,7 @@ def operands_of(
     STATE1: tl.constexpr, STATE2: tl.constexpr, STATE3: tl.constexpr, STATES: tl.constexpr, FORMATS: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Return where p, g and the states of a chunk begin, and its rows."""
+    """Return the starts of p, g and the states of a chunk, and its rows."""
     storage, group = storage_of(pointers, job, FORMATS), begin // GROUP
     rows = rows_at(storage, begin, FORMATS)
     begin = rows[0]
@@ -132,7 +132,7 @@ def keep_states(
     at, block, new, FROM: tl.constexpr, STATES: tl.constexpr, WRITES: tl.constexpr, FORMATS: tl.constexpr,
     FULL: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Store the states whose bits are among WRITES. They begin at FROM among what is new."""
+    """Store the states whose bits are among WRITES. They begin at FROM among the new ones."""
     for i in tl.static_range(STATES):
         if WRITES >> i & 1:
             keep(at[i], new[FROM + i], block, 1 + i, FORMATS, FULL, LAST)
@@ -147,7 +147,7 @@ def measure(
     LAST: tl.constexpr, READY: tl.constexpr, SKIPS: tl.constexpr, FORMATS: tl.constexpr, ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute a round's sums of each chunk, up to four, and the state before them where this KEEPS it."""
+    """Compute a round's sums of each chunk, up to four, and before them the state that it KEEPS."""
     layer, job, begin, n, place = chunk_of(layers, chunks, tl.program_id(0), CHUNK)
     at = operands_of(step_params, pointers, job, width, begin, PARAM, GRAD, STATE0, STATE1, STATE2, STATE3, STATES,
                      FORMATS, ALIGNED)  # fmt: skip
@@ -237,7 +237,7 @@ def apply(
 
 @triton.jit
 def plane_of(storage, layer, begin, own, COMPUTE: tl.constexpr):
-    """Return the factors of a layer whose V is factored, its sizes, and where `begin` is in it."""
+    """Return the factors of a layer whose V is factored, its sizes, and the place of `begin` in it."""
     row = (layer - tl.load(storage + FIRST_LAYER)) * PLANE
     plane = tl.load(storage + PLANES).to(tl.pointer_type(tl.int64)) + row
     rows, columns, begin = tl.load(plane + ROWS), tl.load(plane + COLUMNS), begin - tl.load(plane + PLANE_BASE)

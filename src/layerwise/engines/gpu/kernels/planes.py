@@ -71,7 +71,7 @@ def tile_of(
 
 @triton.jit
 def corner(plane, address, m, c, sizes, DTYPE: tl.constexpr, VECTOR: tl.constexpr):
-    """Return where this operand has the first row of these matrices and columns."""
+    """Return the address of the first row of these matrices and columns in this operand."""
     _, rows, columns = sizes
     at = address.to(tl.pointer_type(DTYPE)) + tl.load(plane + PLANE_BASE)
     if VECTOR > 1:
@@ -85,7 +85,7 @@ def operand(
     step_params, pointers, job, width, plane, m, c, sizes, COLUMN: tl.constexpr, WHICH: tl.constexpr,
     DTYPE: tl.constexpr, FORMATS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Return an array as `corner` does, or from the plane's first element on in the format that it has."""
+    """Return an array like `corner`, or in its format from the plane's first element on."""
     address = tl.load(pointers + job * OPERANDS + COLUMN)
     begin, storage = tl.load(plane + PLANE_BASE), storage_of(pointers, job, FORMATS)
     at = element(address, begin, DTYPE, VECTOR > 1) if FORMATS else corner(plane, address, m, c, sizes, DTYPE, VECTOR)
@@ -94,7 +94,7 @@ def operand(
 
 @triton.jit
 def tile_at(m, r, c, sizes, mask, FORMATS: tl.constexpr):
-    """Return the offsets of a tile's elements and groups from where operands are, and which of them there are."""
+    """Return the offsets of a tile's elements and groups from the operands' start, and the mask of existing ones."""
     at = rows_of(r, sizes)
     j, there = at, mask
     if FORMATS:
