@@ -134,7 +134,7 @@ def by_rules(front: Any, stage: int) -> dict[str, Any]:
                 inner.step()
                 inner.param_groups = groups
             p.grad = None
-    return {"weights": weights_of(flats, flats), "state": _states(inner), "stats": {}}
+    return {"weights": weights_of(flats, flats), "state": states_of(inner), "stats": {}}
 
 
 def _fill(buffers: Sequence[Tensor], contents: Any, values: Mapping[str, Tensor]) -> None:
@@ -144,7 +144,7 @@ def _fill(buffers: Sequence[Tensor], contents: Any, values: Mapping[str, Tensor]
                 buffer[at : at + end - start] = values[name].detach().reshape(-1)[start:end]
 
 
-def _states(inner: Any) -> dict[str, Any]:
+def states_of(inner: Any) -> dict[str, Any]:
     saved = flat.full_state_dict(inner)
     names = [name for group in saved["param_groups"] for name in group["param_names"]]
     return {f"{names[i]} {key}": whole(x) for i, one in saved["state"].items() for key, x in one.items()}
@@ -210,11 +210,11 @@ def trained(front: Any, stage: int, folder: str) -> tuple[dict[str, Any], list[d
             engine.backward(engine(batch))
             engine.step()
         inner.step = step
-        weights, before = weights_of(buffers, buffers), _states(inner)
+        weights, before = weights_of(buffers, buffers), states_of(inner)
         engine.save_checkpoint(folder, tag="saved")
         flat.load_full_state_dict(inner, {**flat.full_state_dict(inner), "state": {}})
         engine.load_checkpoint(folder, tag="saved")
-        after = _states(inner)
+        after = states_of(inner)
     same = before.keys() == after.keys() and all((before[key] == after[key]).all() for key in before)
     return {"weights": weights}, grads, same
 
@@ -235,8 +235,9 @@ def _spied(inner: Any, step: Any, seen: dict[str, Any]) -> None:
     step()
 
 
-def replayed(front: Any, grads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    model = Small(torch.float32)
+def replayed(front: Any, grads: Sequence[Mapping[str, Any]], start: torch.dtype = torch.float32) -> dict[str, Any]:
+    """The weights in float32 that begin as the model does in a dtype, and have these gradients."""
+    model = Small(start).float()
     params: dict[str, nn.Parameter] = dict(model.named_parameters())
     opt = optimizer_of(front, params)
     for one in grads:

@@ -17,6 +17,15 @@ from layerwise.torch.checkpoints._flat import full_state_dict, load_full_state_d
 from layerwise.torch.sharding._deepspeed import from_deepspeed
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._fsdp1 import from_fsdp1
+from layerwise.torch.sharding._megatron import from_megatron
 from layerwise.torch.sharding._segments import Segments
 
-__all__ = ["Segments", "Stretch", "from_deepspeed", "from_fsdp1", "full_state_dict", "load_full_state_dict"]
+__all__ = [
+    "Segments",
+    "Stretch",
+    "from_deepspeed",
+    "from_fsdp1",
+    "from_megatron",
+    "full_state_dict",
+    "load_full_state_dict",
+]

@@ -16,7 +16,7 @@ from layerwise.torch.sharding._flat import is_known
 # Packages that put flat partitions in the groups of optimizers, and how these are described.
 DESCRIBED_BY = {
     "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
-    "megatron.core": "Describe what it holds by layerwise.torch.Segments, on all ranks.",
+    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and take its groups.",
 }
 MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 

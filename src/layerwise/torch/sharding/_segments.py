@@ -18,6 +18,7 @@ from layerwise.torch.sharding._flat import Flat, Placed, Stretch, flat_of, know
 from layerwise.torch.sharding._stretches import Spread, gaps
 
 Described = list[list[tuple[str, tuple[int, ...], int, int, int]]]  # the stretches of each buffer of a rank
+Grouped = list[tuple[dict[str, Any], list[tuple[str, Tensor]]]]  # what groups have, and their buffers
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
 SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
@@ -48,6 +49,7 @@ class Segments:
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
         ]
+        self._groups: Grouped = [({}, self._named)]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the buffers with names: of its tensor where a buffer has one, else of its place."""
@@ -57,11 +59,16 @@ class Segments:
         """Return the buffers."""
         return [p for _, p in self._named]
 
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return the buffers with names in the groups that they came in, or in one."""
+        return [{**kept, "params": list(own)} for kept, own in self._groups]
 
-def named(parameters: Iterable[tuple[str, Tensor]]) -> Segments:
+
+def named(parameters: Iterable[tuple[str, Tensor]], groups: Grouped | None = None) -> Segments:
     """Return Segments of buffers that were described already."""
     made = Segments.__new__(Segments)
     made._named = list(parameters)
+    made._groups = groups or [({}, made._named)]
     return made
 
 

@@ -1,0 +1,142 @@
+"""Flat shards of Megatron's distributed optimizer, known by its maps."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.torch.checkpoints._forms import without_wrappers
+from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._segments import Segments, exchanged, named
+
+# Parameters of the model, and the shards that are stepped for them, group by group.
+LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
+ATTRIBUTES = ("optimizer", "buffers", "gbuf_ranges", "data_parallel_group", "model_chunks", *LISTS[0], *LISTS[1])
+WAY_OUT = (
+    "Of what get_megatron_optimizer returned, pass each of `chained_optimizers` by itself; Megatron-FSDP has no such "
+    "shards."
+)
+
+
+class Shard(NamedTuple):
+    """The shard that this rank steps of a parameter of the model."""
+
+    shard: Tensor
+    group: int
+    start: int
+    end: int
+
+
+def from_megatron(optimizer: Any) -> Segments:
+    """Describe the shards of Megatron's DistributedOptimizer, on all ranks of its data-parallel group together.
+
+    A rank has shards only of the parameters that it holds something of. It gets empty ones of the others, so that
+    all ranks list the same tensors. An optimizer of `param_groups()` of what is returned goes in the place of the one
+    that Megatron has: `optimizer.optimizer = Lamb(segments.param_groups())`.
+    """
+    distributed = _distributed(optimizer)
+    names, inner = _names(distributed), distributed.optimizer
+    params = [p for buffer in distributed.buffers for p in buffer.param_index_map]
+    _check_whole(distributed, [(names[p], p) for p in params])
+    listed = _with_empty_ones(distributed, params, names)
+    buffers = {one.shard: [Stretch(names[p], tuple(p.shape), one.start, one.end, 0)] for p, one in listed}
+    exchanged(buffers, distributed.data_parallel_group, _replicas(distributed))
+    kept = [_kept(group, inner.defaults) for group in inner.param_groups]
+    groups: list[list[tuple[str, Tensor]]] = [[] for _ in kept]
+    for p, one in listed:
+        distributed.model_param_group_index_map[p] = one.group, len(groups[one.group])
+        groups[one.group].append((names[p], one.shard))
+    for group, own in zip(inner.param_groups, groups, strict=True):  # as the map has them, whoever reads it
+        group["params"] = [shard for _, shard in own]
+    return named([one for own in groups for one in own], list(zip(kept, groups, strict=True)))
+
+
+def _distributed(optimizer: Any) -> Any:
+    """Return the optimizer if it is one, or the only one of a chain."""
+    chain = getattr(optimizer, "chained_optimizers", [optimizer])
+    found = chain[0] if len(chain) == 1 else None
+    if not all(hasattr(found, each) for each in ATTRIBUTES):
+        raise HyperparameterError(
+            sentence("optimizer", "a DistributedOptimizer of megatron.core", type(optimizer).__name__, WAY_OUT)
+        )
+    if any(shard is None for _, shards in LISTS for each in getattr(found, shards) for shard in each):
+        way_out = "Set use_precision_aware_optimizer=False, which leaves float32 weights to the optimizer."
+        raise HyperparameterError(sentence("optimizer", "one with shards in float32", type(found).__name__, way_out))
+    return found
+
+
+def _names(distributed: Any) -> dict[Tensor, str]:
+    """Return the name of each parameter of the model, after that of its chunk where there are several."""
+    chunks = distributed.model_chunks
+    return {
+        p: (f"model{i}." if len(chunks) > 1 else "") + without_wrappers(name)
+        for i, chunk in enumerate(chunks)
+        for name, p in chunk.named_parameters()
+    }
+
+
+def _replicas(distributed: Any) -> Any:
+    """Return the group of ranks with the same shards, where there are several instances of the optimizer."""
+    group = getattr(distributed.model_chunks[0], "inter_dist_opt_group", None)
+    return group if group is not None and dist.get_world_size(group) > 1 else None
+
+
+def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None:
+    """Raise where parameters are slices of tensors, whose norms the shards of this group do not make up."""
+    cut = [name for name, p in params if getattr(p, "tensor_model_parallel", False)]
+    if cut and _tensor_parallel(distributed) > 1:
+        raise ParameterError(
+            f"{cut[0]} is tensor parallel: its shards here are of a slice, and a step needs the norms "
+            "of the whole tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
+        )
+
+
+def _tensor_parallel(distributed: Any) -> int:
+    """Return over how many ranks tensors are cut."""
+    own = getattr(distributed, "tp_group", None)
+    state = sys.modules.get("megatron.core.parallel_state")
+    asked = ("get_tensor_model_parallel_world_size", "get_expert_tensor_parallel_world_size")
+    sizes: list[int] = [getattr(state, each)() for each in asked if hasattr(state, each)]
+    sizes.append(1 if own is None else own.size())
+    return max(sizes)
+
+
+def _shards(distributed: Any) -> Iterator[tuple[Tensor, Shard]]:
+    """Yield what this rank steps of the model's parameters."""
+    buckets = (one for maps in distributed.gbuf_ranges for each in maps.values() for one in each)
+    ranges = {p: each["param"] for bucket in buckets for p, each in bucket["param_map"].items()}
+    for models, shards in LISTS:
+        both = zip(getattr(distributed, models), getattr(distributed, shards), strict=True)
+        for number, (params, own) in enumerate(both):
+            for i, p in enumerate(params):
+                # Shards of float32 parameters are views that autograd knows of, which no optimizer takes.
+                own[i] = own[i] if own[i].is_leaf else own[i].detach()
+                yield p, Shard(own[i], number, ranges[p].start, ranges[p].end)
+
+
+def _with_empty_ones(
+    distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]
+) -> list[tuple[Tensor, Shard]]:
+    """Return a shard of every parameter, in the same order on all ranks."""
+    here, group = dict(_shards(distributed)), distributed.data_parallel_group
+    said: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, {names[p]: (one.group, one.shard.dtype) for p, one in here.items()}, group=group)
+    # Only ranks that hold something of a parameter know its group.
+    where = {name: each for one in said for name, each in one.items()}
+    found = []
+    for p in params:
+        number, dtype = where[names[p]]
+        empty = nn.Parameter(torch.empty(0, dtype=dtype, device=p.device))
+        found.append((p, here.get(p) or Shard(empty, number, 0, 0)))
+    return found
+
+
+def _kept(group: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a group has besides an optimizer's options: Megatron's own multipliers and marks."""
+    return {key: x for key, x in group.items() if key != "params" and key not in options}

@@ -1,0 +1,201 @@
+"""Megatron's distributed optimizer: shards laid out by its rules, and its own where it is installed."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from sharding.layouts import mesh_of
+from sharding.models import BUSY, Irregular, Small, named, whole
+from sharding.zero import STEPS, groups_of, states_of, weights_of
+from torch import Tensor, nn
+
+from layerwise.torch import flat
+from sharding import runs
+
+START, END, BUCKET = 64, 128, 200  # multiples at which parameters begin and buckets end; elements of a bucket
+HALF = "model_float16_groups", "shard_fp32_from_float16_groups"
+FULL = "model_fp32_groups", "shard_fp32_groups"
+
+
+def padded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def buckets_of(params: Mapping[str, Tensor], world: int) -> Iterator[tuple[int, int, dict[Tensor, tuple[int, int]]]]:
+    """Where buckets begin and end in a buffer, and parameters in them, from the last to the first."""
+    places: dict[Tensor, tuple[int, int]] = {}
+    begin = at = 0
+    multiple = math.lcm(END, world)
+    for i, p in enumerate(reversed(params.values()), 1):
+        at = padded(at, START)
+        places[p] = at, at + p.numel()
+        at += p.numel()
+        if at - begin >= BUCKET or i == len(params):
+            yield begin, padded(at, multiple), places
+            begin = at = padded(at, multiple)
+            places = {}
+
+
+def ranges_of(group: Any, begin: int, end: int, places: Mapping[Tensor, tuple[int, int]]) -> dict[Tensor, Any]:
+    """What a rank has of a bucket, which is cut into equal parts wherever parameters lie."""
+    part = (end - begin) // dist.get_world_size(group)
+    low = begin + dist.get_rank(group) * part
+    found = {p: (max(start, low) - start, min(stop, low + part) - start) for p, (start, stop) in places.items()}
+    return {p: {"param": SimpleNamespace(start=a, end=b)} for p, (a, b) in found.items() if a < b}
+
+
+def distributed(params: Mapping[str, Tensor], model: nn.Module, group: Any = None) -> Any:
+    """What a rank's DistributedOptimizer shows of these parameters, some of which are in bfloat16."""
+    group = group or dist.group.WORLD
+    buckets = list(buckets_of(params, dist.get_world_size(group)))
+    lists = groups_of(params)
+    shown: dict[str, Any] = {name: [[] for _ in lists] for name in (*HALF, *FULL)}
+    maps = [{"param_map": ranges_of(group, *bucket)} for bucket in buckets]
+    half = set(list(params.values())[::2])  # whose shards are copies; others are views
+    for p, each in ((p, each) for one in maps for p, each in one["param_map"].items()):
+        number = next(i for i, names in enumerate(lists) if any(params[name] is p for name in names))
+        a, b = each["param"].start, each["param"].end
+        models, shards = HALF if p in half else FULL
+        shown[models][number].append(p)
+        shown[shards][number].append(p.detach().view(-1)[a:b].clone() if p in half else p.view(-1)[a:b])
+    groups = [{"params": [params[name] for name in names], "wd_mult": 1.0 - i} for i, names in enumerate(lists)]
+    index = {p: (*at, i) for i, (_, _, places) in enumerate(buckets) for p, at in places.items()}
+    return SimpleNamespace(
+        **shown,
+        optimizer=torch.optim.AdamW(groups),
+        buffers=[SimpleNamespace(param_index_map=index)],
+        gbuf_ranges=[{(torch.float64, torch.float64): maps}],
+        model_param_group_index_map={},
+        model_chunks=[model],
+        data_parallel_group=group,
+    )
+
+
+def stepping(front: Any, optimizer: Any) -> tuple[Any, list[Tensor]]:
+    """Our optimizer in the place of Megatron's, and its buffers."""
+    segments = flat.from_megatron(optimizer)
+    groups = segments.param_groups()
+    for group in groups[1:]:
+        group["weight_decay"] = 0.0
+    optimizer.optimizer = front(groups, **BUSY[front])
+    return optimizer.optimizer, segments.parameters()
+
+
+def given_gradients(optimizer: Any, grads: Mapping[Tensor, Tensor]) -> None:
+    """Give shards their gradients, as Megatron does: empty ones get none."""
+    [maps] = optimizer.gbuf_ranges[0].values()
+    ranges = {p: each["param"] for bucket in maps for p, each in bucket["param_map"].items()}
+    for models, shards in (HALF, FULL):
+        for params, own in zip(getattr(optimizer, models), getattr(optimizer, shards), strict=True):
+            for p, shard in zip(params, own, strict=True):
+                shard.grad = grads[p].detach().flatten()[ranges[p].start : ranges[p].end].clone()
+
+
+def by_rules(front: Any, instances: bool = False) -> tuple[dict[str, Any], bool]:
+    """Weights and state after some steps, with a checkpoint before the last; whether the map has each in its place.
+
+    Of several instances of the optimizer each has all shards.
+    """
+    model: Any = Irregular(0, torch.float64)
+    params = named(model)
+    group = None
+    if instances:
+        mesh = mesh_of(2, 2)
+        group, model.inter_dist_opt_group = mesh["inner"].get_group(), mesh["outer"].get_group()
+    optimizer = distributed(params, model, group)
+    inner, _ = stepping(front, optimizer)
+    for i, grads in enumerate(runs.gradients(None, torch.float64)[:STEPS]):
+        if i == STEPS - 1:
+            saved = flat.full_state_dict(inner)
+            inner, buffers = stepping(front, optimizer)
+            flat.load_full_state_dict(inner, saved)
+        given_gradients(optimizer, {params[name]: g for name, g in grads.items()})
+        inner.step()
+    groups = inner.param_groups
+    places = {groups[i]["param_names"][at]: p for p, (i, at) in optimizer.model_param_group_index_map.items()}
+    in_place = all(places[name] is p for name, p in params.items())
+    return {"weights": weights_of(buffers, buffers), "state": states_of(inner), "stats": {}}, in_place
+
+
+def refused(changes: Mapping[str, Any], parallel: bool = False) -> str:
+    """Returns the error of an optimizer that differs in these attributes, and of tensor-parallel parameters."""
+    model = Irregular(0, torch.float64)
+    optimizer = distributed(named(model), model)
+    vars(optimizer).update(changes)
+    for p in model.parameters() if parallel else ():
+        p.tensor_model_parallel = True
+    try:
+        flat.from_megatron(optimizer)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+# ---- its own
+
+
+@contextmanager
+def on_this_machine() -> Iterator[None]:
+    """Have Megatron, which asks for a GPU by name, take the CPU for one."""
+    kind, tensor = Tensor.type, torch.tensor
+
+    def type_(self: Tensor, *args: Any, **options: Any) -> Any:
+        found = kind(self, *args, **options)
+        return found.replace("torch.", "torch.cuda.") if isinstance(found, str) else found
+
+    def made(*args: Any, device: Any = None, **options: Any) -> Tensor:
+        return tensor(*args, device=None if device == "cuda" else device, **options)
+
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stack.enter_context(patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")))
+        stack.enter_context(patch.object(Tensor, "type", type_))
+        stack.enter_context(patch.object(torch, "tensor", made))
+        yield
+
+
+def trained(front: Any, dtype: torch.dtype) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The weights of shards in the end, and the gradients that they had, with Megatron's own optimizer."""
+    with on_this_machine():
+        optimizer, model = megatron_of(Small(dtype), dtype)
+        _, buffers = stepping(front, optimizer)
+        grads = []
+        for batch in runs.batches(STEPS):
+            model.zero_grad_buffer()
+            optimizer.zero_grad()
+            model(batch).backward()
+            model.finish_grad_sync()
+            optimizer.prepare_grads()
+            grads.append(weights_of(buffers, [p if p.grad is None else p.grad for p in buffers]))
+            optimizer.step_with_ready_grads()
+        weights = weights_of(buffers, buffers)
+        # The model that Megatron has gathered is these weights.
+        for name, p in named(model).items():
+            assert (whole(p) == whole(torch.tensor(weights[name]).to(dtype))).all(), name
+        return {"weights": weights}, grads
+
+
+def megatron_of(model: nn.Module, dtype: torch.dtype) -> tuple[Any, Any]:
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    from megatron.core import parallel_state
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer import TransformerConfig
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
+    config = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1)
+    buckets = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True, bucket_size=300)
+    wrapped = DistributedDataParallel(config, buckets, model)
+    half = dtype is torch.bfloat16
+    options = OptimizerConfig(optimizer="adam", lr=0.1, use_distributed_optimizer=True, bf16=half, clip_grad=0.0)
+    return get_megatron_optimizer(options, [wrapped], use_gloo_process_groups=False).chained_optimizers[0], wrapped
