@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 from sharding.disagreements import Dying
 from sharding.layouts import fsdp
-from sharding.models import SHAPES, Irregular, named, stats, whole
+from sharding.models import SHAPES, Irregular, Small, named, stats, whole
 from sharding.storing import Model
+from sharding.wrappings import fsdp1
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 from layerwise.torch import AdamW, Lamb, Segments, Stretch, flat, set_bucket_size
 from layerwise.torch.checkpoints._bytes import restored
@@ -183,6 +186,29 @@ def resumed(front: Any, layout: str | None, dtype: torch.dtype, state: Any, weig
     opt.step()
     found: dict[str, Any] = runs.everything(opt, params)
     return found
+
+
+def asked_by_pytorch(front: Any, orig: bool) -> list[str]:
+    """What FSDP1 and torch.distributed.checkpoint say, asked for the whole state; our own has all tensors."""
+    model = fsdp1(Small(torch.float32), use_orig_params=orig)
+    opt = front(flat.from_fsdp1(model).named_parameters(), lr=0.01)
+    model(runs.batches(1)[0]).backward()
+    opt.step()
+    asked = (
+        lambda: FullyShardedDataParallel.optim_state_dict(model, opt),
+        lambda: FullyShardedDataParallel.full_optim_state_dict(model, opt),
+        lambda: get_optimizer_state_dict(model, opt),
+    )
+    found = []
+    for ask in asked:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                ask()
+        except Exception as problem:
+            found.append(f"{type(problem).__name__}: {problem}")
+    names = flat.full_state_dict(opt)["param_groups"][0]["param_names"]
+    return [*found, str(sorted(names) == sorted(named(Small(torch.float32)))), str(len(opt.state_dict()["state"]) > 0)]
 
 
 # ---- mistakes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 from unittest.mock import patch
@@ -10,7 +11,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from sharding.layouts import mesh_of
-from sharding.models import Small, named
+from sharding.models import Small, everything, named
 from sharding.releasing import STEPS, Branching, Model
 from sharding.runs import batches, optimizer_of
 from sharding.wrappings import WRAPPINGS, fsdp2, tensor_parallel
@@ -19,6 +20,7 @@ from torch.distributed.fsdp import fully_shard
 
 from layerwise.errors import LayerwiseError
 from layerwise.torch import Lamb, step_in_backward
+from layerwise.torch._optimizer import Optimizer
 from sharding import counting
 
 ODD = 1  # the rank that is otherwise
@@ -200,6 +202,55 @@ def failing_everywhere() -> list[str]:
     left = [name for name, p in params.items() if p.grad is not None]
     opt.step()
     return left
+
+
+def stopped(where: str) -> tuple[bool, bool, Any]:
+    """Whether Ctrl-C left state and step counts as they were, whether it came through, and all after two more steps.
+
+    It comes on all ranks: between a pass and its step, or within the first turn of a pass, which it lets end.
+    """
+    model = fsdp2(Small(torch.float64))
+    opt, params = released(model)
+    batch = batches(1)[0]
+    model(batch).backward()
+    before, came = everything(opt, params), False
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        if where == "in a turn":
+            with patch.object(Optimizer, "_step_due", _after_ctrl_c(Optimizer._step_due)):
+                model(batch).backward()
+        signal.raise_signal(signal.SIGINT)
+        opt.step()
+    except KeyboardInterrupt:
+        came = True
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    after = everything(opt, params)
+    own = {
+        f"{part} {name}"
+        for part in ("weights", "state")
+        for name in before[part]
+        if _differs(before, after, part, name)
+    }
+    kept = all("blocks.1." in one for one in own) if where == "in a turn" else not own
+    model.reset_iter_state()
+    model.zero_grad()
+    for _ in range(2):
+        model(batch).backward()
+        opt.step()
+    return kept, came, everything(opt, params)
+
+
+def _differs(before: Any, after: Any, part: str, name: str) -> bool:
+    return not (before[part][name] == after[part][name]).all()
+
+
+def _after_ctrl_c(step: Any) -> Any:
+    def stepped(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return step(*args)
+
+    return stepped
 
 
 def die() -> None:

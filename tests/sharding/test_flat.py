@@ -173,6 +173,16 @@ def test_whole_states_do_not_fit_by_load_state_dict():
         opt.load_state_dict(state)
 
 
+@pytest.mark.parametrize("orig", [True, False])
+@pytest.mark.parametrize("front", [Lamb, Adafactor])
+def test_pytorch_cannot_make_whole_states_of_it(ranks, front, orig):
+    """FSDP1 gathers in an order that differs between processes, and so took exp_avg for exp_avg_sq."""
+    for *said, names, own in ranks.run(2, flats.asked_by_pytorch, front, orig):
+        assert (names, own) == ("True", "True")
+        assert len(said) == 3
+        assert all(one.startswith("StateError") and "flat.full_state_dict(optimizer)" in one for one in said), said
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
 def test_a_copy_does_not_know_what_it_holds(copied):
     segments, _ = whole_buffer()

@@ -157,6 +157,18 @@ def test_a_pass_after_one_that_failed(ranks):
     assert ranks.run(2, odd_releases.failing_everywhere, timeout=SOON) == [[], []]
 
 
+@pytest.mark.parametrize("where", ["between the pass and the step", "in a turn"])
+def test_ctrl_c(ranks, where):
+    """It waits for the end of a turn, so that nothing is half stepped, and the passes after it are as usual."""
+    (kept, came, after), (*others, _) = ranks.run(2, odd_releases.stopped, where, timeout=SOON)
+    assert (kept, came, all(others)) == (True, True, True)
+    steps = {name: float(x) for name, x in after["state"].items() if name.endswith("step")}
+    assert {name for name, n in steps.items() if n == 4} == {
+        name for name in steps if where == "in a turn" and "blocks.1." in name
+    }
+    assert set(steps.values()) <= {3, 4}
+
+
 def test_refused(ranks):
     for said in ranks.run(2, odd_releases.refused):
         assert [one.partition(":")[0] for one in said] == ["ContradictionError"] * 5

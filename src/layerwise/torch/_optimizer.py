@@ -25,6 +25,7 @@ from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement, Skipped
+from layerwise.torch.sharding._flat import check_asker
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
@@ -324,6 +325,7 @@ class Optimizer(Answering):
 
         State stored in integers is saved as bytes, along one more dimension.
         """
+        check_asker(self.parameters())
         saved = super().state_dict()
         saved["state"] = {key: _bytes.saved(one) for key, one in saved["state"].items()}
         for group in saved["param_groups"]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.errors import ParameterError
+from layerwise.errors import ParameterError, StateError
 from layerwise.torch.sharding._stretches import Shape, Spread
 
 
@@ -79,6 +80,8 @@ class Flat:
         return tuple(spread.described() for spread in self.spreads)
 
 
+ASKERS = "torch.distributed.fsdp", "torch.distributed.checkpoint"
+MOST_FRAMES = 4  # between those and an optimizer, of what wraps one
 FORGOTTEN = Flat(0, ((),), 0)  # of the copy of a buffer, which may be on another rank
 _changes = [0]  # how often descriptions were added or replaced
 _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
@@ -126,6 +129,27 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
             f"{tuple(p.shape)}. Step while the model is sharded, or describe the buffer again with Segments."
         )
     return flat
+
+
+def check_asker(parameters: Iterable[Tensor]) -> None:
+    """Raise where PyTorch asks for the state of flat buffers to make whole tensors of it, which it gets wrong.
+
+    FSDP1 has each rank gather the states that it finds in an order of its own, and so mixes exp_avg with exp_avg_sq
+    where a rank holds nothing of a parameter; torch.distributed.checkpoint takes what ranks hold for the same tensor.
+    """
+    if not any(map(flat_of, parameters)):
+        return
+    frame = sys._getframe(2)
+    for _ in range(MOST_FRAMES):
+        asker = frame.f_globals.get("__name__", "")
+        if asker.startswith(ASKERS):
+            raise StateError(
+                f"{asker} cannot make whole tensors of the state of flat shards. Call "
+                "layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
+            )
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
 
 
 def missing_gradient(p: Tensor) -> Tensor | None:
