@@ -212,7 +212,7 @@ def adam_checkpoint():
 
 @pytest.mark.parametrize("source", ["torch.RMSprop", "Adam", "", None, 3])
 def test_unknown_source(source):
-    with pytest.raises(StateError, match=r"Pass one of apex\.FusedLAMB, timm\.Lamb"):
+    with pytest.raises(StateError, match=r"Pass one of apex\.FusedLAMB, bitsandbytes\.Adam"):
         convert(adam_checkpoint(), source)
 
 

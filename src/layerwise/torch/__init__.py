@@ -11,6 +11,7 @@
 """
 
 from layerwise.torch import flat, optimizers
+from layerwise.torch.checkpoints._back import convert_back
 from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.mixed import Mixed
@@ -32,6 +33,7 @@ __all__ = [
     "Segments",
     "Stretch",
     "convert",
+    "convert_back",
     "flat",
     "full_precision_state_dict",
     "heatmap",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import StateError
+from layerwise.torch.checkpoints import _others
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._state import checked_lr
 
@@ -36,6 +37,33 @@ def _torchao(state: State, group: Group) -> State:
     return _adam_like({**state, **{k: x if type(x) is Tensor else x.dequantize() for k, x in numbers.items()}}, group)
 
 
+def _bitsandbytes_adam(state: State, group: Group) -> State:
+    m, v = _others.from_bitsandbytes(state, 1), _others.from_bitsandbytes(state, 2)
+    if m.shape != v.shape:
+        raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
+    return {"step": state["step"], "exp_avg": m, "exp_avg_sq": v}
+
+
+def _bitsandbytes_sgd(state: State, group: Group) -> State:
+    """Return the momentum of what has the options of SGD: Lion, RMSprop and Adagrad keep other things there."""
+    momentum, second = group["betas"][:2]
+    if second or not momentum or group["eps"]:
+        raise StateError(
+            f"betas={tuple(group['betas'])} and eps={group['eps']} are not those of SGD or LARS of bitsandbytes. Its "
+            "Lion, RMSprop and Adagrad cannot be converted."
+        )
+    return {"step": state["step"], "momentum_buffer": _others.from_bitsandbytes(state, 1)}
+
+
+def _flash_adam(state: State, group: Group) -> State:
+    moments = {key: _others.from_flashoptim(state, key) for key in ("exp_avg", "exp_avg_sq")}
+    return {"step": state["step"], **moments}
+
+
+def _flash_sgd(state: State, group: Group) -> State:
+    return {"step": 1, "momentum_buffer": _others.from_flashoptim(state, "momentum_buffer")}
+
+
 def _sgd(state: State, group: Group) -> State:
     """Return momentum without lr. SGD counts no steps; all that matters is that the first one is over."""
     buffer = state["momentum_buffer"]
@@ -54,6 +82,27 @@ def _transformers_adafactor(state: State, group: Group) -> State:
     if "exp_avg_sq" not in state:
         kept["exp_avg_sq_row"] = state["exp_avg_sq_row"].unsqueeze(-1)
         kept["exp_avg_sq_col"] = state["exp_avg_sq_col"].unsqueeze(-2)
+    return kept
+
+
+def _timm_adafactor(state: State, group: Group) -> State:
+    """Put back the dimensions that means lack: of the first two dimensions of a convolution, or the last two."""
+    kept: State = {"step": state["step"], **{k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}}
+    if "exp_avg_sq" not in state:
+        row, col = state["exp_avg_sq_row"], state["exp_avg_sq_col"]
+        rows, cols = _others.timm_dims_of(tuple(row.shape), tuple(col.shape), group["min_dim_size_to_factor"])
+        kept |= {"exp_avg_sq_row": row.unsqueeze(cols), "exp_avg_sq_col": col.unsqueeze(rows)}
+    return kept
+
+
+def _big_vision(state: State, group: Group) -> State:
+    """Ours are rows along the earlier of the two dimensions, and theirs along the smaller one."""
+    kept: State = {"step": state["step"], **{k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}}
+    if "exp_avg_sq" not in state:
+        row, col = state["exp_avg_sq_r"], state["exp_avg_sq_c"]
+        cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
+        row, col = (row, col) if not cut or row.shape[cut[-1]] == 1 else (col, row)
+        kept |= {"exp_avg_sq_row": row, "exp_avg_sq_col": col}
     return kept
 
 
@@ -83,12 +132,41 @@ def _of_transformers_adafactor(group: Group) -> dict[str, Any]:
     return {**rates, "lr_in_momentum": True}
 
 
+def _of_big_vision(group: Group) -> dict[str, Any]:
+    rates = _rates(group)
+    rates.pop("momentum", None)  # beta1 here
+    return {**rates, "lr_in_momentum": False}
+
+
+def _without_start(options: Callable[[Group], dict[str, Any]]) -> Callable[[Group], dict[str, Any]]:
+    """Return options without initial_lr, which FlashOptim writes down where no schedule began."""
+    return lambda group: {k: x for k, x in options(group).items() if k != "initial_lr" or x != group["lr"]}
+
+
+def _of_bitsandbytes_adam(group: Group) -> dict[str, Any]:
+    return {**_of_adam(group), "betas": tuple(group["betas"][:2])}
+
+
+def _of_bitsandbytes_sgd(group: Group) -> dict[str, Any]:
+    rates = _of_sgd(group)
+    rates.pop("betas")
+    return {**rates, "momentum": group["betas"][0]}
+
+
 SOURCES = {
+    **dict.fromkeys(("bitsandbytes.Adam", "bitsandbytes.LAMB"), Source(_bitsandbytes_adam, _of_bitsandbytes_adam)),
+    **dict.fromkeys(
+        ("bitsandbytes.SGD", "bitsandbytes.LARS"), Source(_bitsandbytes_sgd, _of_bitsandbytes_sgd, momentum=True)
+    ),
+    **dict.fromkeys(("flashoptim.FlashAdam", "flashoptim.FlashAdamW"), Source(_flash_adam, _without_start(_of_adam))),
+    "flashoptim.FlashSGD": Source(_flash_sgd, _without_start(_of_sgd), momentum=True),
+    "timm.Adafactor": Source(_timm_adafactor, _of_transformers_adafactor),
+    "timm.AdafactorBigVision": Source(_big_vision, _of_big_vision),
     "apex.FusedLAMB": Source(_adam_like, _of_adam),
     "timm.Lamb": Source(_adam_like, _of_adam),
     "torch.Adam": Source(_adam_like, _of_adam),
     "timm.Lars": Source(_sgd, _of_sgd, momentum=True),
-    "torchao.AdamW8bit": Source(_torchao, _of_adam),
+    **dict.fromkeys(("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), Source(_torchao, _of_adam)),
     "torch.SGD": Source(_sgd, _of_sgd, momentum=True),
     "torch.Adafactor": Source(_torch_adafactor, _of_torch_adafactor),
     "transformers.Adafactor": Source(_transformers_adafactor, _of_transformers_adafactor),
@@ -110,7 +188,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     try:
         made = _converted(state_dict, one)
         return _with_lr(made) if lr_in_momentum else made
-    except (KeyError, TypeError, AttributeError) as problem:
+    except (KeyError, TypeError, AttributeError, IndexError) as problem:
         raise StateError(f"this is not what {source} saves: {problem!r}. Pass its state_dict(), all of it.") from None
 
 
