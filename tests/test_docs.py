@@ -33,6 +33,7 @@ ABSENT = (
     "came_pytorch",
     "deepspeed",
     "flashoptim",
+    "megatron",
     "mem_eff_pt",
     "optimi",
     "timm",
