@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from sharding.models import FRONTS, TOLERANCE, close, same
 
-from layerwise.errors import HyperparameterError
+from layerwise.errors import HyperparameterError, ParameterError
 from layerwise.torch import Adafactor, Lamb, flat
 from sharding import megatron, zero
 
@@ -59,6 +61,17 @@ def test_what_it_does_not_say(ranks, changes, parallel, told):
 def test_something_else(given):
     with pytest.raises(HyperparameterError, match=r"a DistributedOptimizer of megatron\.core"):
         flat.from_megatron(given)
+
+
+def test_shards_that_nobody_described(monkeypatch):
+    """They are plain tensors, which would be stepped as if they were whole."""
+    shard = torch.ones(4)
+    shard.grad = torch.ones(4)
+    monkeypatch.setitem(sys.modules, "megatron.core", SimpleNamespace())
+    before = shard.clone()
+    with pytest.raises(ParameterError, match=r"flat\.from_megatron\(optimizer\)"):
+        Lamb([shard], lr=0.1).step()
+    assert torch.equal(shard, before)
 
 
 @installed

@@ -45,10 +45,17 @@ def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
 def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
     """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
-    if wrapper is not None and added and p not in added and p.ndim == 1 and not is_known(p):
+    if wrapper is None or p.ndim != 1 or is_known(p):
+        return
+    if added and p not in added:
         raise ParameterError(
             f"{name} was put in its group in place of the parameters that were there, as {wrapper} does with a flat "
             f"partition that does not say whose it is. {DESCRIBED_BY[wrapper]}"
+        )
+    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):
+        raise ParameterError(
+            f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do not say "
+            f"whose they are. {DESCRIBED_BY['megatron.core']}"
         )
 
 
