@@ -54,8 +54,8 @@ def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
         )
     if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):
         raise ParameterError(
-            f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do not say "
-            f"whose they are. {DESCRIBED_BY['megatron.core']}"
+            f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do not "
+            f"say whose they are. {DESCRIBED_BY['megatron.core']}"
         )
 
 
