@@ -315,6 +315,9 @@ BROKEN = {
     "Lion": ("bitsandbytes.SGD", lambda _, group: group.update(betas=(0.9, 0.99), eps=0.0), "not those of SGD or LARS"),
     "no second moment": ("flashoptim.FlashAdamW", without("exp_avg_sq::quantized"), "exp_avg_sq::quantized"),
     "other groups": ("flashoptim.FlashAdamW", now("exp_avg::scales", torch.ones(3)), "no blocks of 32"),
+    "odd scales": ("flashoptim.FlashAdamW", now("exp_avg::scales", torch.ones(10, dtype=torch.int8)), "and torch.int8"),
+    "codes that are no codes": ("bitsandbytes.Adam", now("qmap1", torch.ones(2, 256)), "256 numbers"),
+    "state that is none": ("bitsandbytes.Adam", now("state1", None), "NoneType"),
     "another's": ("timm.Adafactor", without("step"), "step"),
 }
 
@@ -434,3 +437,83 @@ def test_parameters_of_other_groups_go_by_name():
     for name, p in model.items():
         assert torch.equal(theirs.state[copied[name]]["exp_avg"], ours.state[p]["exp_avg"])
         assert theirs.state[copied[name]]["exp_avg"].data_ptr() != ours.state[p]["exp_avg"].data_ptr()
+
+
+def stand_in(package, params, group, **attributes):
+    """An optimizer of a package that is not installed, with a group of these options."""
+    kind = type("Theirs", (torch.optim.Optimizer,), {"__module__": f"{package}.optim", **attributes})
+    return kind(params, group)
+
+
+def tables():
+    saved, _ = recorded("bitsandbytes.AdamW8bit")
+    return {"dynamic": saved["state"][0]["qmap1"], "udynamic": saved["state"][0]["qmap2"]}
+
+
+def in_bits(bits, bound=0.0):
+    config = {"optim_bits": bits, "min_8bit_size": 300, "max_unorm": bound}
+    return {"name2qmap": tables(), "get_config": lambda *_: config}
+
+
+TIMM = {"lr": None, "beta1": None, "min_dim_size_to_factor": 16, "relative_step": True, "eps_scale": 1e-3}
+BIG_VISION = {"lr": 0.5, "momentum": 0.9, "min_dim_size_to_factor": 16, "beta2_cap": 0.999}
+BNB = {"lr": 0.5, "betas": (0.5, 0.5, 0.9), "eps": 1e-8, "alpha": 0.0, "t_alpha": None}
+LAYOUTS = {
+    "timm.Adafactor": (
+        TIMM,
+        {},
+        lambda ps: Adafactor([{"params": ps[:1], "factored": (0, 1)}, {"params": ps[1:]}], min_dim_size_to_factor=17),
+        [
+            {"exp_avg_sq_row": (20, 3), "exp_avg_sq_col": (17, 3)},
+            {"exp_avg_sq_row": (3, 18), "exp_avg_sq_col": (3, 20)},
+        ],
+    ),
+    "timm.AdafactorBigVision": (
+        BIG_VISION,
+        {},
+        lambda ps: Adafactor(ps, **preset("timm.AdafactorBigVision"), lr=0.01),
+        [
+            {"exp_avg_sq_r": (1, 17, 3), "exp_avg_sq_c": (20, 1, 3)},
+            {"exp_avg_sq_r": (3, 18, 1)},
+            {"exp_avg_sq": (2, 5, 19)},
+        ],
+    ),
+    "apex.FusedLAMB": ({"lr": 0.5, "betas": (0.5, 0.5), "grad_averaging": True}, {}, Lamb, [{"exp_avg": (20, 17, 3)}]),
+    "timm.Lamb": ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, Lamb, [{"exp_avg_sq": (20, 17, 3)}]),
+    "timm.Lars": ({"lr": 0.5, "momentum": 0.1}, {}, Lars, [{"momentum_buffer": (20, 17, 3)}]),
+    "bitsandbytes.Adam": (BNB, in_bits(32), AdamW, [{"state1": (20, 17, 3), "state2": (20, 17, 3)}]),
+    "bitsandbytes.LAMB": (BNB, in_bits(8, 1.0), Lamb, [{"qmap1": (256,), "absmax2": (4,), "unorm_vec": (1,)}]),
+    "bitsandbytes.SGD": (
+        {"lr": 0.5, "betas": (0.5, 0), "eps": 0.0},
+        in_bits(8),
+        lambda ps: SGD(ps, momentum=0.9),
+        [{"state1": (20, 17, 3), "absmax1": (4,)}],
+    ),
+    "flashoptim.FlashAdamW": ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, AdamW, [{"exp_avg": (20, 17, 3)}]),
+    "flashoptim.FlashSGD": ({"lr": 0.5, "momentum": 0.5}, {}, lambda ps: SGD(ps, momentum=0.9), []),
+}
+
+
+@pytest.mark.parametrize("target", LAYOUTS)
+def test_layouts_of_packages_that_are_not_installed(target):
+    """What goes there lies as they have it, and comes back as it was."""
+    group, attributes, make, shapes = LAYOUTS[target]
+    params = parameters([*CUBES, (7,)], torch.float32)
+    ours = make(params)
+    go(ours, range(2))
+    # In groups of their own in both, as the tensor is that timm factors along its first dimensions.
+    theirs = stand_in(
+        target.partition(".")[0], [{"params": g["params"]} for g in ours.param_groups], group, **attributes
+    )
+    there = convert_back(ours.state_dict(), theirs, target)
+    for number, wanted in enumerate(shapes):
+        assert {key: tuple(there["state"][number][key].shape) for key in wanted} == wanted
+    again = make([torch.nn.Parameter(p.detach().clone()) for p in params])
+    again.load_state_dict(convert(there, target))
+    eighth = 0.02 if attributes.get("get_config", dict)().get("optim_bits") == 8 else 0
+    for p, q in zip(params, [p for g in again.param_groups for p in g["params"]], strict=True):
+        # Without a count of its own, a momentum is one that has begun.
+        for key in ours.state[p].keys() - ({"step"} if "SGD" in target or "Lars" in target else set()):
+            x, y = ours.state[p][key].float(), again.state[q][key].float()
+            assert (x - y).abs().max() <= eighth * x.abs().max(), key
+    assert again.param_groups[0]["lr"] == ours.param_groups[0]["lr"]

@@ -59,7 +59,9 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
         )
     try:
         return _converted(state_dict, optimizer, TARGETS[target])
-    except (KeyError, TypeError, AttributeError) as problem:
+    except StateError:
+        raise
+    except _others.MALFORMED as problem:
         raise StateError(
             f"this is no state that {target} could go on from: {problem!r}. Pass the state_dict() of our optimizer of "
             "its kind."

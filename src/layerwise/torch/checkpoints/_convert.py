@@ -188,7 +188,9 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     try:
         made = _converted(state_dict, one)
         return _with_lr(made) if lr_in_momentum else made
-    except (KeyError, TypeError, AttributeError, IndexError) as problem:
+    except StateError:
+        raise
+    except _others.MALFORMED as problem:
         raise StateError(f"this is not what {source} saves: {problem!r}. Pass its state_dict(), all of it.") from None
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from layerwise.errors import StateError
 
 Shape = tuple[int, ...]
+MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
 
 # ---- bitsandbytes: codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861)
 
@@ -58,6 +59,8 @@ def from_flashoptim(state: Mapping[str, Any], key: str) -> Tensor:
         kept: Tensor = state[key]
         return kept
     codes, scales = state[f"{key}::quantized"], state[f"{key}::scales"]
+    if codes.dtype not in (torch.int8, torch.uint8) or not scales.is_floating_point():
+        raise StateError(f"{key!r} must have 8-bit codes and float16 scales, but has {codes.dtype} and {scales.dtype}.")
     # Beside bfloat16 parameters the bytes of float16 scales are saved as if they were bfloat16.
     scales = scales.view(torch.float16).float() if scales.element_size() == 2 else scales.float()
     block = _block_of(codes.numel(), scales.numel(), (GROUP,))
