@@ -207,7 +207,9 @@ def asked_by_pytorch(front: Any, orig: bool) -> list[str]:
                 ask()
         except Exception as problem:
             found.append(f"{type(problem).__name__}: {problem}")
-    names = flat.full_state_dict(opt)["param_groups"][0]["param_names"]
+    # As a Stateful object does that calls it when PyTorch asks for its state.
+    within = {"__name__": "torch.distributed.checkpoint", "ask": lambda: flat.full_state_dict(opt)}
+    names = eval("ask()", within)["param_groups"][0]["param_names"]  # noqa: S307
     return [*found, str(sorted(names) == sorted(named(Small(torch.float32)))), str(len(opt.state_dict()["state"]) > 0)]
 
 
