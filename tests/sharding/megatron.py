@@ -130,6 +130,8 @@ def refused(changes: Mapping[str, Any], parallel: bool = False) -> str:
     """Returns the error of an optimizer that differs in these attributes, and of tensor-parallel parameters."""
     model = Irregular(0, torch.float64)
     optimizer = distributed(named(model), model)
+    if "without" in changes and dist.get_rank() == 1:
+        optimizer.shard_fp32_groups = [[None] * len(group) for group in optimizer.shard_fp32_groups]
     vars(optimizer).update(changes)
     for p in model.parameters() if parallel else ():
         p.tensor_model_parallel = True

@@ -47,7 +47,7 @@ class Two:
     ("changes", "parallel", "told"),
     [
         ({"chained_optimizers": [1, 2]}, False, "HyperparameterError: `optimizer` .*chained_optimizers"),
-        ({"shard_fp32_groups": [[None], []]}, False, "HyperparameterError: .*use_precision_aware_optimizer=False"),
+        ({"without": "float32, on a rank"}, False, "HyperparameterError: .*use_precision_aware_optimizer=False"),
         ({"tp_group": Two()}, True, "ParameterError: .* is tensor parallel"),
         ({"tp_group": Two()}, False, "^$"),
     ],

@@ -65,9 +65,6 @@ def _distributed(optimizer: Any) -> Any:
         raise HyperparameterError(
             sentence("optimizer", "a DistributedOptimizer of megatron.core", type(optimizer).__name__, WAY_OUT)
         )
-    if any(shard is None for _, shards in LISTS for each in getattr(found, shards) for shard in each):
-        way_out = "Set use_precision_aware_optimizer=False, which leaves float32 weights to the optimizer."
-        raise HyperparameterError(sentence("optimizer", "one with shards in float32", type(found).__name__, way_out))
     return found
 
 
@@ -116,7 +113,7 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, Shard]]:
         for number, (params, own) in enumerate(both):
             for i, p in enumerate(params):
                 # Shards of float32 parameters are views that autograd knows of, which no optimizer takes.
-                own[i] = own[i] if own[i].is_leaf else own[i].detach()
+                own[i] = own[i] if own[i] is None or own[i].is_leaf else own[i].detach()
                 yield p, Shard(own[i], number, ranges[p].start, ranges[p].end)
 
 
@@ -126,9 +123,14 @@ def _with_empty_ones(
     """Return a shard of every parameter, in the same order on all ranks."""
     here, group = dict(_shards(distributed)), distributed.data_parallel_group
     said: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(said, {names[p]: (one.group, one.shard.dtype) for p, one in here.items()}, group=group)
-    # Only ranks that hold something of a parameter know its group.
+    mine = {names[p]: (one.group, getattr(one.shard, "dtype", None)) for p, one in here.items()}
+    dist.all_gather_object(said, mine, group=group)
+    # Only ranks that hold something of a parameter know its group, and whether it has a shard.
     where = {name: each for one in said for name, each in one.items()}
+    if any(dtype is None for _, dtype in where.values()):
+        way_out = "Set use_precision_aware_optimizer=False, which leaves float32 weights to the optimizer."
+        kind = type(distributed).__name__
+        raise HyperparameterError(sentence("optimizer", "one with shards in float32", kind, way_out))
     found = []
     for p in params:
         number, dtype = where[names[p]]
