@@ -68,7 +68,7 @@ def test_trains_and_its_state_comes_back():
     optimizer = config.instantiate(recipe().optimizer, made.parameters())
     assert type(optimizer) is Lamb
     assert optimizer.param_groups[0]["betas"] == [0.9, 0.99]
-    losses = train(made, optimizer, 10)
+    losses = train(made, optimizer, 20)
     assert losses[-1] < 0.9 * losses[0]
     again = copy.deepcopy(made)
     resumed = config.instantiate(recipe().optimizer, again.parameters())
