@@ -50,34 +50,34 @@ class Adafactor(Optimizer):
     docs/optimizers/adafactor.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
-        learning_rate: Learning rate; None asks for the relative step of the paper. It may be a schedule of Keras,
-            or a function without arguments.
-        eps: Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon), and eps2 is
-            the least root mean square that weights count with.
-        eps_mode: Add eps1 to the squared gradient ("add", the paper) or use it as the least denominator ("clamp").
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        learning_rate: Learning rate; None selects the paper's relative step. It may be a schedule of Keras, or a
+            function without arguments.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon); eps2 is a
+            lower bound of the weights' root mean square.
+        eps_mode: Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator
+            ("clamp").
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
         beta2_decay: The exponent of the step t in 1 - beta2.
-        beta2: The decay rate of the second moment itself, or a function of the step; None follows 1 -
-            t**beta2_decay.
+        beta2: The decay rate of the second moment, or a function of the step; None follows 1 - t**beta2_decay.
         beta2_cap: Upper bound of beta2; None is no bound.
-        decay_offset: Steps taken off t in beta2, for fine-tuning what was trained before.
-        beta1: Decay rate of the momentum; None keeps no momentum.
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        lr_in_momentum: Average whole steps in the momentum rather than directions.
+        decay_offset: Subtract this from the step t in beta2, to fine-tune a model that was trained before.
+        beta1: Decay rate of the momentum; None means no momentum.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        lr_in_momentum: Average steps, lr included, in the momentum; if False, average directions.
         weight_decay: Weight decay λ.
-        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
-            ("none").
-        scale_parameter: Multiply the step by the root mean square of the weights; None is on with a relative step.
-        relative_step: Take the rate from the step, min(lr_cap, 1/√t), which lr multiplies ("factor", True) or
-            bounds ("cap"); None is on when lr is None.
-        lr_cap: Upper bound of the relative step, and what lr is with "cap" where none is given.
-        warmup_init: Bound the relative step by 1e-6·t as well.
+        decay_scale: Multiply weight_decay by the learning rate ("lr"), the whole step size ("step"), or 1 ("none").
+        scale_parameter: Multiply the step by the root mean square of the weights; None turns this on with a
+            relative step.
+        relative_step: Follow the step count: multiply min(lr_cap, 1/√t) by lr ("factor", True), or take min(lr,
+            1/√t) ("cap"); None turns this on when lr is None.
+        lr_cap: Upper bound of the relative step; with "cap", the default of lr.
+        warmup_init: Also bound the relative step by 1e-6·t.
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
-        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        maximize: Climb instead of descend: the gradient is negated first.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+        min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -137,10 +137,10 @@ class AdamMini(Optimizer):
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         betas: Decay rates of the first moment m and of the second moment v.
-        eps: Added to the root of v that m is divided by.
+        eps: Added to the root of v, which m is divided by.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        maximize: Climb instead of descend: the gradient is negated first.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -178,7 +178,7 @@ class AdamMini(Optimizer):
 
 
 class AdamW(Optimizer):
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
     docs/optimizers/adamw.md has the formula with every option in its place, docs/trainers.md the rest.
 
@@ -188,10 +188,10 @@ class AdamW(Optimizer):
         eps: Added to the denominator of the step, outside the root.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        decay: Where weight_decay enters: the weights, times lr ("decoupled"), or the gradient, as in Adam ("l2").
-        nesterov: Use Nesterov's momentum, as NAdam.
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        maximize: Climb instead of descend: the gradient is negated first.
+        decay: Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient, as in Adam ("l2").
+        nesterov: Use Nesterov's momentum, as in NAdam.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -232,22 +232,22 @@ class AdamW(Optimizer):
 
 
 class Came(Optimizer):
-    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
     docs/optimizers/came.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         betas: Decay rates of the first moment m and of the second moment v.
-        beta3: Decay rate of the instability, by which the confidence is measured.
-        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.
+        beta3: Decay rate of the instability, which measures the confidence.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance between û and m.
         weight_decay: Weight decay λ.
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
-        decay_scale: The factor on weight_decay: the learning rate ("lr") or 1 ("none").
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
+        decay_scale: Multiply weight_decay by the learning rate ("lr") or 1 ("none").
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
-        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
-        maximize: Climb instead of descend: the gradient is negated first.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+        min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -289,7 +289,7 @@ class Came(Optimizer):
 
 
 class Lamb(Optimizer):
-    """LAMB (You et al., arXiv 1904.00962): Adam's direction, given the length lr·‖p‖ in every tensor.
+    """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
     docs/optimizers/lamb.md has the formula with every option in its place, docs/trainers.md the rest.
 
@@ -299,26 +299,26 @@ class Lamb(Optimizer):
         eps: Added to the denominator of the direction, outside the root.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        bias_correction: Correct m and v for their start at 0 inside the direction (True), not at all (False), or on
+        bias_correction: Correct m and v for their start at 0: in the direction (True), not at all (False), or on
             the step ("lr").
-        decay: Where weight_decay enters: the update that the ratio measures ("ratio"), the weights first
-            ("decoupled"), or the gradient ("l2").
-        peak_lr: Multiply decoupled decay by lr/peak_lr as well, so that it fades as lr² does; None does not, and
-            decay="decoupled" is needed.
-        grad_averaging: Weigh the gradient by 1 - b1 as it enters m.
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        peak_lr: Also multiply decoupled decay by lr/peak_lr, so that it fades like lr²; needs decay="decoupled".
+            None does not.
+        grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+        max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
-        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        l2: L2 penalty added to the gradient, besides weight_decay.
-        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
-            first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        maximize: Climb instead of descend: the gradient is negated first.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -379,13 +379,13 @@ class Lans(Optimizer):
         eps: Added to the denominator of both directions.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+        max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
-        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        maximize: Climb instead of descend: the gradient is negated first.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -428,32 +428,32 @@ class Lans(Optimizer):
 
 
 class Lars(Optimizer):
-    """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a rate of its own in every tensor.
+    """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
     docs/optimizers/lars.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a schedule of
             Keras, or a function without arguments.
-        momentum: Decay rate of the momentum buffer; 0 keeps none.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
         trust_coefficient: The factor on the trust ratio (η in the paper).
         eps: Added to the denominator of the trust ratio.
-        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
-        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
-        norm: Measure against ‖g‖ + λ‖p‖ ("split", the paper) or ‖g + λp‖ ("decayed").
-        trust_clip: Bounds (low, high) of the trust ratio divided by lr; None as low is no lower bound.
-        lr_in_momentum: Multiply by lr inside the momentum buffer (the paper) rather than outside.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+        nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
+        dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
+        norm: Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").
+        trust_clip: Bounds (low, high) of the trust ratio divided by lr; None as low means no lower bound.
+        lr_in_momentum: Multiply by lr inside the momentum buffer (the paper), not outside.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        l2: L2 penalty added to the gradient, besides weight_decay.
-        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
-            first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        maximize: Climb instead of descend: the gradient is negated first.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -502,24 +502,24 @@ class Lars(Optimizer):
 
 
 class NovoGrad(Optimizer):
-    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
     docs/optimizers/novograd.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         betas: Decay rates of the momentum m and of the squared norm v.
-        eps: Added to the root of v that the gradient is divided by.
+        eps: Added to the root of v, which the gradient is divided by.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        grad_averaging: Weigh what enters m by 1 - b1.
-        normalize: What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").
-        decay: Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").
-        bias_correction: Correct m and v for a start at 0.
-        v_start: What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0
+        grad_averaging: Multiply what enters m by 1 - b1.
+        normalize: Divide the gradient by the root of v before it enters m ("gradient"), or divide m ("momentum").
+        decay: Apply weight_decay to the momentum ("momentum"), or to the weights directly ("decoupled").
+        bias_correction: Correct m and v as if both had started at 0.
+        v_start: Start v from the first squared norm ("first"), from 0 ("zero"), or from the first that is not 0
             ("nonzero").
-        m_start: What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").
-        maximize: Climb instead of descend: the gradient is negated first.
+        m_start: Start m from 0 ("zero"), or from the first direction at full weight ("direction").
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -563,22 +563,21 @@ class NovoGrad(Optimizer):
 
 
 class ScaleSGD(Optimizer):
-    """SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+    """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
     docs/optimizers/scalesgd.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         weight_decay: Weight decay λ.
-        over: What is divided by its own size: each row, measured over the columns ("columns"), or each column
-            ("rows").
+        over: Divide each row by its own size, measured over the columns ("columns"), or each column ("rows").
         norm: The size of a line: its root mean square ("rms") or its norm ("l2").
-        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
-        scale: A factor on the direction, which decay has not: the step is lr·scale times it.
-        eps: What the gradient's lines are divided by is at least this.
+        momentum: Decay rate of a running mean that replaces the gradient; 0 means none, and no state.
+        scale: A factor on the step but not on the decay: the step is lr·scale times the direction.
+        eps: Lower bound of the size that each row or column is divided by.
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
-            dimensions or groups of them, or none (False), by which a tensor is a single line.
-        maximize: Climb instead of descend: the gradient is negated first.
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -619,19 +618,19 @@ class ScaleSGD(Optimizer):
 
 
 class SGD(Optimizer):
-    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
     docs/optimizers/sgd.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
-        momentum: Decay rate of the momentum buffer; 0 keeps none.
-        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         weight_decay: Weight decay λ.
-        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
-        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times lr ("decoupled").
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        maximize: Climb instead of descend: the gradient is negated first.
+        nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
+        decay: Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -671,20 +670,20 @@ class SGD(Optimizer):
 
 
 class SinkGD(Optimizer):
-    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
     docs/optimizers/sinkgd.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         weight_decay: Weight decay λ.
-        iterations: How often rows and then columns are divided by their own size.
-        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
-        scale: A factor on the direction, which decay has not: the step is lr·scale times it.
-        eps: What the gradient's lines are divided by is at least this.
+        iterations: Number of times that rows, then columns, are divided by their own size.
+        momentum: Decay rate of a running mean that replaces the gradient; 0 means none, and no state.
+        scale: A factor on the step but not on the decay: the step is lr·scale times the direction.
+        eps: Lower bound of the size that each row or column is divided by.
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
-            dimensions or groups of them, or none (False), by which a tensor is a single line.
-        maximize: Climb instead of descend: the gradient is negated first.
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -724,20 +723,19 @@ class SinkGD(Optimizer):
 
 
 class StableAdamW(Optimizer):
-    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
     docs/optimizers/stableadamw.md has the formula with every option in its place, docs/trainers.md the rest.
 
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         betas: Decay rates of the first moment m and of the second moment v.
-        eps: Added to the denominator of the direction, and the least denominator of the root mean square.
+        eps: Added to the denominator of the direction; lower bound of the denominator in the root mean square.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
-        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
-            ("none").
-        maximize: Climb instead of descend: the gradient is negated first.
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
+        decay_scale: Multiply weight_decay by the learning rate ("lr"), the whole step size ("step"), or 1 ("none").
+        maximize: Maximize the objective: negate the gradient first.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
