@@ -38,10 +38,11 @@ ABSENT = (
     "optimi",
     "timm",
     "torchao",
+    "torchtitan",
 )
 NOT_RUN = 'title="not run here: needs {}"'
 # Keras takes its backend from the environment when it is first imported, for good: each that is set is a script.
-ALONE = ("keras.md",)
+ALONE = ("keras.md", "trainers.md")
 
 
 def imports(*packages: str) -> re.Pattern[str]:

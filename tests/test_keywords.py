@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import layerwise
+from layerwise import arguments
 from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
@@ -63,6 +64,7 @@ def test_the_table_names_what_some_front_takes():
     fronts = [getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor")]
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
+    taken |= {one.name for one in arguments.KERAS}  # without importing Keras, which takes its backend for good
     assert {name for called, _ in MEANT.values() for name in called} <= taken
 
 

@@ -25,6 +25,7 @@ def all_of_them() -> dict[str, str]:
     return {
         "torch/mixed.py": _torch_mixed(),
         "torch/optimizers.py": _module(TORCH_HEAD, _torch, [entry.name for entry in ENTRIES.values()]),
+        "keras/optimizers.py": _module(KERAS_HEAD, _keras, [entry.name for entry in ENTRIES.values()]),
         "numpy/optimizers.py": _module(NUMPY_HEAD, _numpy, [entry.name for entry in ENTRIES.values()]),
         "jax/optimizers.py": _module(JAX_HEAD, _jax, [name for one in ENTRIES.values() for name in _jax_names(one)]),
     }
@@ -223,6 +224,43 @@ def _numpy(entry: Entry) -> str:
 
     parameters = [*own_parameters(entry.hyper, typed), *of_front(arguments.NUMPY, entry.hyper)]
     return _class(entry, parameters, "docs/numpy.md", "super().__init__(locals())")
+
+
+# ---- Keras
+
+KERAS_HEAD = (
+    HEADER.format(title="The optimizers as classes of `keras.optimizers.Optimizer`.")
+    + """
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from keras.optimizers.schedules import LearningRateSchedule
+
+from layerwise.hyper import Adapt, Bounds
+from layerwise.keras._optimizer import Optimizer
+from layerwise.keywords import explained
+@RULES@
+
+Rate: TypeAlias = "float | LearningRateSchedule | Callable[[], Any]"
+"""
+)
+
+
+def _keras(entry: Entry) -> str:
+    def typed(name: str, type_: str) -> str:
+        return type_.replace("Scheduled", "float")
+
+    own = {one.name: one for one in own_parameters(entry.hyper, typed, schedules=False)}
+    lr = own.pop("lr")
+    optional = " | None" if lr.type.endswith("None") else ""
+    means = f"{lr.means.rstrip('.')}. It may be a schedule of Keras, or a function without arguments."
+    own["weight_decay"] = own["weight_decay"]._replace(type="float | None")
+    rest = [one for one in own.values() if one.name not in arguments.INSTEAD_IN_KERAS]
+    first = lr._replace(name="learning_rate", type=f"Rate{optional}", means=means)
+    parameters = [first, *rest, *of_front(arguments.KERAS, entry.hyper)]
+    return _class(entry, parameters, "docs/trainers.md", "super().__init__(locals())")
 
 
 # ---- JAX

@@ -17,7 +17,8 @@ SECTION = re.compile(r"(<!-- generated: (\w+) (\w+) -->\n).*?(<!-- end -->)", re
 WITH_METHODS = "Lamb"
 SHOWN = {
     "torch": "\n    options: {members: [step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
-    "clear_state, add_param_group, load_state_dict]}"
+    "clear_state, add_param_group, load_state_dict, step_parameter]}",
+    "keras": "\n    options: {members: [get_config], inherited_members: false}",
 }
 ALONE = "\n    options: {members: [], inherited_members: false}"
 

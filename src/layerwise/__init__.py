@@ -12,8 +12,19 @@ from layerwise.names import optional
 from layerwise.presets import Preset, preset, presets
 from layerwise.registry import ENTRIES
 from layerwise.threads import get_num_threads, set_num_threads
+from layerwise.trainers import register, register_as_asked
 
-__all__ = ["Blocks", "Preset", "__version__", "get_num_threads", "optional", "preset", "presets", "set_num_threads"]
+__all__ = [
+    "Blocks",
+    "Preset",
+    "__version__",
+    "get_num_threads",
+    "optional",
+    "preset",
+    "presets",
+    "register",
+    "set_num_threads",
+]
 
 try:
     __version__ = version("layerwise")
@@ -34,3 +45,6 @@ if not TYPE_CHECKING:  # a checker would take every name to be there
         others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
         hint = f". Take it from the front of your framework:{statement}{others}" if statement else ""
         raise AttributeError(f"module 'layerwise' has no attribute {name!r}{hint}.")
+
+
+register_as_asked()  # which imports nothing unless the environment asks for it

@@ -84,6 +84,21 @@ TORCH = (
         "True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest available.",
     ),
 )
+# What Keras does itself, before the gradient comes to a rule or after it; the same as in its own optimizers.
+KERAS = (
+    Argument("clipnorm", "float | None", "None", "Scale each variable's gradient down to at most this norm."),
+    Argument("clipvalue", "float | None", "None", "Clip every element of the gradient to [-c, c]."),
+    Argument("global_clipnorm", "float | None", "None", "Scale all gradients down to at most this common norm."),
+    Argument("use_ema", "bool", "False", "Keep a moving average of the weights."),
+    Argument("ema_momentum", "float", "0.99", "Decay rate of that average."),
+    Argument("ema_overwrite_frequency", "int | None", "None", "Put the average in the weights every so many steps."),
+    Argument("loss_scale_factor", "float | None", "None", "What the loss was multiplied with, and gradients are not."),
+    Argument("gradient_accumulation_steps", "int | None", "None", "Step with the mean gradient of so many batches."),
+    Argument("name", "str | None", "None", "The name of the optimizer and its variables."),
+)
+# Options for which Keras has arguments of its own.
+INSTEAD_IN_KERAS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
+
 # What a parameter group may say for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")
 

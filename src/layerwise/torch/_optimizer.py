@@ -19,7 +19,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.storage.options import wanted
-from layerwise.torch._answering import Answering
+from layerwise.torch._by_parameter import ByParameter
 from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
@@ -45,7 +45,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(Answering):
+class Optimizer(ByParameter):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
     _rule: Any

@@ -22,7 +22,8 @@ from layerwise.torch.step._storage import CODES, as_numbers, is_group, put_state
 from layerwise.torch.step._tensors import FLOATING, LOW, alike
 
 State = dict[str, Any]
-OTHERS = {"step", MASTER, REMAINDER}
+SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
+OTHERS = {"step", MASTER, REMAINDER, SLOW}
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 
 
@@ -165,7 +166,7 @@ def _stored_as(plan: Plan, key: str) -> str:
 def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
     """Return the shapes that the parts of a parameter's state must have."""
     scales = {key + SCALE: scales_of(tuple(plan.shape)) for key in plan.state_shapes if is_group(state.get(key))}
-    return {**plan.state_shapes, **scales, MASTER: tuple(plan.shape), REMAINDER: tuple(plan.shape)}
+    return {**plan.state_shapes, **scales, **dict.fromkeys((MASTER, REMAINDER, SLOW), tuple(plan.shape))}
 
 
 def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from weakref import ref
 
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from layerwise import checks
 from layerwise.engines.compiled import signals_wait
@@ -17,7 +15,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._modules import Unit, units_of
-from layerwise.torch.tools._by_module import ByModule, dues_of, refuse, there
+from layerwise.torch.tools._by_module import ByModule, there
 
 
 class InBackward:
@@ -27,7 +25,6 @@ class InBackward:
         # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
         # which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone = ref(optimizer), every, alone
-        self._searched = False
         self._passes: Counter[int] = Counter()  # by the parameters' identities
         self._by_module = ByModule(optimizer, every, units) if units else None
         # Beside sharded parameters, gradients of others may still have to be added up over processes.
@@ -50,13 +47,13 @@ class InBackward:
         def step(p: Tensor) -> None:
             optimizer = there(self._optimizer)
             self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
-            self._searched = cuts.in_group()
+            optimizer._searched_ddp = cuts.in_group()
             self._passes[id(p)] += 1
             if self._passes[id(p)] < self._every or p.grad is None:
                 return
             with signals_wait:
                 del self._passes[id(p)]
-                optimizer._step_due(dues_of(optimizer, [(number, p)]), optimizer._agreement())
+                optimizer._step_due(optimizer._dues_of([(number, p)]), optimizer._agreement())
                 p.grad = None
 
         return step
@@ -76,11 +73,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        if not self._searched and _in_ddp(optimizer):
-            raise ContradictionError(
-                "step_in_backward steps before DistributedDataParallel has added up the gradients, which it keeps in "
-                "its buckets, so that nothing would be freed either. Call optimizer.step() after the backward pass."
-            )
+        optimizer._check_reduced("step_in_backward")
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
@@ -112,7 +105,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        refuse(optimizer, optimizer._settings_of(group))
+        optimizer._refuse(optimizer._settings_of(group))
     units = units_of(optimizer.parameters())
     if optimizer._agreement() is not None:
         _check_sharded(optimizer, alone, units)
@@ -131,10 +124,3 @@ def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit])
         raise ContradictionError(
             sentence("alone", "False with sharded parameters", alone, "Other processes have parts of these parameters.")
         )
-
-
-def _in_ddp(optimizer: Optimizer) -> bool:
-    """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
-    own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
-    return any(id(p) in own for ddp in found for p in ddp.parameters())

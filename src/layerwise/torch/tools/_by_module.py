@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 from weakref import ReferenceType, ref
@@ -12,16 +12,13 @@ import torch
 from torch import Tensor
 
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, ParameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.errors import ParameterError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, agreement_about
 from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
-from layerwise.torch.step._turn import Due, with_gradients
 
 LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
-Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
 
 
 def there(optimizer: ReferenceType[Optimizer]) -> Optimizer:
@@ -33,44 +30,6 @@ def there(optimizer: ReferenceType[Optimizer]) -> Optimizer:
             "while you train; to train without it, call remove() on what step_in_backward() returned."
         )
     return found
-
-
-def refuse(optimizer: Optimizer, h: Hyper) -> None:
-    """Raise if a step with these settings needs more than the gradients of a few parameters."""
-    if optimizer.model_group is not None:
-        raise ContradictionError(
-            sentence(
-                "model_group",
-                "None with step_in_backward",
-                optimizer.model_group,
-                "Other stages of the model take other turns; call optimizer.step() after the backward pass.",
-            )
-        )
-    if h.asks_of_model:
-        raise ContradictionError(
-            sentence(
-                "max_grad_norm",
-                "None in the backward pass",
-                h.model_bound,
-                "It needs all gradients at once; max_grad_norm_per_tensor needs one.",
-            )
-        )
-
-
-def dues_of(optimizer: Optimizer, members: Iterable[Member]) -> list[Due]:
-    """Return what is due of these parameters, by groups."""
-    found: dict[int, list[Tensor]] = {}
-    for number, p in members:
-        found.setdefault(number, []).append(p)
-    each = (_due(optimizer, number, found[number]) for number in sorted(found))
-    return [due for due in each if due.params]
-
-
-def _due(optimizer: Optimizer, number: int, params: list[Tensor]) -> Due:
-    group = optimizer.param_groups[number]
-    h = optimizer._settings_of(group)
-    refuse(optimizer, h)
-    return optimizer._due_of(number, group, h, *with_gradients(params))
 
 
 class ByModule:
@@ -147,7 +106,7 @@ class ByModule:
                 optimizer = there(self._optimizer)
                 optimizer._agreement()  # which finds out what has changed about the parameters
                 optimizer._agreed.check_earlier(forget=False)
-                optimizer._step_due(dues_of(optimizer, due), agreement)
+                optimizer._step_due(optimizer._dues_of(due), agreement)
             for _, p in due:
                 del self._passes[id(p)]
                 p.grad = None

@@ -1,0 +1,14 @@
+"""The optimizers as `keras.optimizers.Optimizer`s, on Keras's JAX, PyTorch and NumPy backends.
+
+Their names are known to `keras.saving`, so that a saved model loads once this package is imported.
+"""
+
+import keras
+
+from layerwise.keras import optimizers
+from layerwise.keras.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+
+__all__ = optimizers.__all__
+
+for _name in __all__:
+    keras.saving.register_keras_serializable("layerwise")(getattr(optimizers, _name))

@@ -1,0 +1,105 @@
+"""The common part of all optimizers as Keras has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from layerwise.arguments import INSTEAD_IN_KERAS, KERAS
+from layerwise.drive import Run, local
+from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.hyper import Hyper, options_in_order
+from layerwise.keras._namespace import namespace
+from layerwise.layout import Piece, lay_out
+from layerwise.rules.asks import Now
+from layerwise.rules.parts import moved
+
+OF_KERAS = tuple(one.name for one in KERAS)
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has no types
+    """A `keras.optimizers.Optimizer` that carries out a rule."""
+
+    _rule: Any
+    _hyper: type[Hyper]
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        namespace()  # which raises where the backend has none
+        lr, options = given["learning_rate"], {name: given[name] for name in self._options()}
+        if options["weight_decay"] is None:
+            options["weight_decay"] = 0.0
+        for name in options:
+            if callable(options[name]):
+                way_out = "Pass a number; learning_rate takes Keras's schedules."
+                raise HyperparameterError(sentence(name, "a value that a config can hold", options[name], way_out))
+        made: Any = self._hyper
+        h = made(lr=0.0 if callable(lr) else lr, **options)
+        super().__init__(
+            lr if callable(lr) else float(h.lr),
+            weight_decay=float(h.weight_decay),
+            **{name: given[name] for name in OF_KERAS},
+        )
+        self._h = h.settled(lr=0.0)  # one for all rates
+
+    @classmethod
+    def _options(cls) -> Sequence[str]:
+        return [name for name in options_in_order(cls._hyper) if name not in ("lr", *INSTEAD_IN_KERAS)]
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the state of each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._pieces = [self._piece(variable) for variable in variables]
+        self._kept = [
+            [self._state_variable(variable, field, shape) for field, shape in zip(fields, piece.fields, strict=True)]
+            for variable, piece in zip(variables, self._pieces, strict=True)
+            for fields in [self._rule.State._fields]
+        ]
+
+    def _piece(self, variable: Any) -> Piece:
+        name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
+        if dtype not in EPSILON:
+            allowed = ", ".join(EPSILON)
+            raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
+        return lay_out(name, self._rule, self._h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
+
+    def _state_variable(self, variable: Any, field: str, shape: Any) -> Any:
+        if shape is None or self._overwrite_variable_with_gradient(variable):
+            return None
+        dtype = self._h.state_dtypes().get(field) or _computing(variable)
+        return self.add_variable(shape, dtype=dtype, name=f"{variable.path.replace('/', '_')}_{field}")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Step one variable."""
+        i = self._get_variable_index(variable)
+        xp, piece, kept, dtype = namespace(), self._pieces[i], self._kept[i], _computing(variable)
+        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, gradient, *kept))
+        t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
+        h: Any = piece.h
+        lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        now = Now(t, lr, lam, beta2=h.beta2_of(1))
+        rule = self._rule.step(xp, p, g, self._rule.State(*state), h, now)
+        [(stepped,)] = local(xp, [Run((rule,), piece.shape)])
+        self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
+        for x, new in zip(kept, stepped.state, strict=True):
+            if x is not None:
+                self.assign(x, ops.cast(new, x.dtype))
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        """Leave weight decay to the rule, which knows where in the formula it goes."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return all arguments, as `from_config` takes them."""
+        own = {name: getattr(self._h, name) for name in self._options()}
+        return {**super().get_config(), **own, "weight_decay": self.weight_decay}
+
+
+def _computing(variable: Any) -> str:
+    """Return the dtype of a variable's arithmetic and state: at least float32."""
+    return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"

@@ -1,0 +1,106 @@
+"""layerwise.register(): with which packages, on whose request."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+import layerwise
+from layerwise import trainers
+from layerwise.errors import HyperparameterError, MissingPackageError
+from layerwise.registry import ENTRIES
+
+pytest.importorskip("torch")
+
+
+def test_a_package_without_a_registry_is_named():
+    with pytest.raises(HyperparameterError, match=r"`packages` must be among timm, transformers, but is 'lightning'"):
+        layerwise.register("lightning")
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(trainers, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match="`timm` is not installed"):
+        layerwise.register("timm")
+    assert layerwise.register() == {}
+
+
+def test_a_package_that_cannot_be_imported_is_warned_of(monkeypatch):
+    def broken():
+        raise MissingPackageError("torchvision is not there")
+
+    monkeypatch.setattr(trainers, "PACKAGES", ("timm",))
+    monkeypatch.setattr(trainers, "find_spec", lambda name: True)
+    monkeypatch.setattr(trainers, "_registration", lambda package: broken)
+    with pytest.warns(UserWarning, match="nothing was registered with timm: torchvision is not there"):
+        assert layerwise.register() == {}
+    with pytest.raises(MissingPackageError, match="torchvision"):
+        layerwise.register("timm")
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [(None, []), ("0", []), ("1", [()]), (" timm , x", [("timm", "x")])])
+def test_on_request_of_the_environment(monkeypatch, asked, wanted):
+    calls = []
+    monkeypatch.setattr(trainers, "register", lambda *packages: calls.append(packages))
+    if asked is None:
+        monkeypatch.delenv("LAYERWISE_REGISTER", raising=False)
+    else:
+        monkeypatch.setenv("LAYERWISE_REGISTER", asked)
+    trainers.register_as_asked()
+    assert calls == wanted
+
+
+def ran(code, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )
+
+
+@pytest.mark.slow
+def test_an_import_registers():
+    if find_spec("transformers") is None:
+        pytest.skip("needs transformers")
+    show = (
+        "from transformers import TrainingArguments; print(TrainingArguments('x', optim='layerwise_lamb').optim.value)"
+    )
+    done = ran(["-c", f"import layerwise; {show}"], LAYERWISE_REGISTER="transformers")
+    assert done.stdout.strip() == "layerwise_lamb", done.stderr
+    done = ran(["-c", "import layerwise"], LAYERWISE_REGISTER="lightning")
+    assert "`packages` must be among timm, transformers" in done.stderr
+
+
+@pytest.mark.slow
+def test_scripts_run_as_they_are_written(tmp_path):
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys\nfrom beside import answer\n"
+        "if __name__ == '__main__':\n"
+        "    from layerwise import trainers\n"
+        "    print(answer, sys.argv[1:], 'layerwise.trainers._names' in sys.modules)\n"
+    )
+    wanted = f"42 ['--opt', 'layerwise_lamb'] {find_spec('transformers') is not None or find_spec('timm') is not None}"
+    done = ran(["-m", "layerwise.run"], script, "--opt", "layerwise_lamb")
+    assert done.stdout.strip() == wanted, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "layerwise.run", "-m", "train", "--opt", "layerwise_lamb"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout.strip() == wanted, done.stderr
+    assert "usage: python -m layerwise.run" in ran(["-m", "layerwise.run"]).stderr
+
+
+def test_every_optimizer_has_a_name():
+    from layerwise.trainers._names import classes
+
+    assert [name.removeprefix("layerwise_") for name in classes()] == [name.lower() for name in ENTRIES]

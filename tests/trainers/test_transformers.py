@@ -1,0 +1,113 @@
+"""The optimizers in transformers' Trainer: as a class with its options, and by name."""
+
+import pickle
+
+import pytest
+
+import layerwise
+from layerwise.registry import ENTRIES
+
+pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+from torch import nn  # noqa: E402
+
+from layerwise.errors import HyperparameterError, UnknownOptionError  # noqa: E402
+from layerwise.torch import Adafactor, Lamb, Lars  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    layerwise.register("transformers")
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Embedding(7, 8), nn.Flatten(), nn.Linear(32, 2))
+
+    def forward(self, input_ids, labels):
+        logits = self.net(input_ids)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+ROWS = [{"input_ids": torch.full((4,), 2 + i % 2), "labels": torch.tensor(i % 2)} for i in range(16)]
+
+
+def arguments(folder, **options):
+    usual = {
+        "max_steps": 12,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "weight_decay": 0.01,
+        "lr_scheduler_type": "constant",
+    }
+    quiet = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False}
+    return transformers.TrainingArguments(str(folder), **{**usual, **quiet, **options})
+
+
+def trained(args, **given):
+    trainer = transformers.Trainer(Classifier(), args, train_dataset=ROWS, **given)
+    trainer.train()
+    return trainer, [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def weights(trainer):
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize(("front", "lr"), [(Lamb, 0.05), (Lars, 5.0), (Adafactor, 0.02)])
+def test_a_class_with_its_options(front, lr, tmp_path):
+    trainer, losses = trained(arguments(tmp_path), optimizer_cls_and_kwargs=(front, {"lr": lr}))
+    assert type(trainer.optimizer.optimizer) is front
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.01, 0.0]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_name_is_the_class_with_what_the_arguments_say(tmp_path):
+    given = {"learning_rate": 0.05, "adam_beta1": 0.8, "adam_epsilon": 1e-7}
+    args = arguments(
+        tmp_path, optim="layerwise_lamb", optim_args="adapt=decayed, trust_eps=1e-3, caution=True", **given
+    )
+    trainer, losses = trained(args)
+    options = {"lr": 0.05, "betas": (0.8, 0.999), "eps": 1e-7, "adapt": "decayed", "trust_eps": 1e-3, "caution": True}
+    same, _ = trained(arguments(tmp_path), optimizer_cls_and_kwargs=(Lamb, options))
+    assert losses[-1] < 0.9 * losses[0]
+    assert all(map(torch.equal, weights(trainer), weights(same)))
+
+
+def test_every_name_makes_its_optimizer(tmp_path):
+    for name in ENTRIES:
+        args = arguments(tmp_path, optim=f"layerwise_{name.lower()}")
+        made = transformers.Trainer(Classifier(), args, train_dataset=ROWS).create_optimizer()
+        assert type(made).__name__ == name
+
+
+def test_a_run_stopped_and_resumed(tmp_path):
+    given = {"optim": "layerwise_adafactor", "learning_rate": 0.02, "save_strategy": "steps", "save_steps": 6}
+    whole, _ = trained(arguments(tmp_path / "whole", **given))
+    trainer = transformers.Trainer(Classifier(), arguments(tmp_path / "whole", **given), train_dataset=ROWS)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
+    assert all(map(torch.equal, weights(whole), weights(trainer)))
+
+
+def test_arguments_are_saved_and_their_names_found_again(tmp_path):
+    args = arguments(tmp_path, optim="layerwise_lamb")
+    assert args.to_dict()["optim"] == "layerwise_lamb"
+    assert pickle.loads(pickle.dumps(args)).optim is args.optim
+    assert layerwise.register("transformers") == layerwise.register("transformers")
+    assert transformers.TrainingArguments(str(tmp_path), optim="adafactor").optim.value == "adafactor"
+    with pytest.raises(ValueError, match="is not a valid OptimizerNames"):
+        arguments(tmp_path, optim="layerwise_adam")
+
+
+def test_wrong_options_are_named(tmp_path):
+    for text, error, match in (
+        ("trust_epsilon=1", UnknownOptionError, "trust_eps"),
+        ("trust_clip=(0", HyperparameterError, "optim_args' trust_clip.*optimizer_cls_and_kwargs"),
+    ):
+        args = arguments(tmp_path, optim="layerwise_lamb", optim_args=text)
+        with pytest.raises(error, match=match):
+            transformers.Trainer(Classifier(), args, train_dataset=ROWS).create_optimizer()
