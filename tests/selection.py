@@ -4,8 +4,8 @@ Tests that are about an option leave out optimizers that do not take it. A test 
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
 A mechanism does not depend on the rule, and there are many rules. So `make test` tries each combination of a test's
-other parameters with three optimizers, in turn from test to test, and `make test-all` with four; with n and m where it
-says `@pytest.mark.thinned(n, m)`. `EVERY=1 make test-all` tries all. What says something of each rule is in one of
+other parameters with three optimizers, in turn from test to test. Where it says `@pytest.mark.thinned(n, m)`, `make
+test` tries n and `make test-all` m, or three. `EVERY=1 make test-all` tries all. What says something of each rule is in one of
 `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
 
@@ -21,7 +21,7 @@ from layerwise.arguments import NUMPY, TORCH
 from layerwise.registry import ENTRIES
 
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
-USUALLY, IN_ALL = 3, 4
+USUALLY = 3
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Of the same name in fronts, where they are arguments of all optimizers.
 OPTIONS = set().union(*TAKEN.values()) - {one.name for one in (*NUMPY, *TORCH)}
@@ -67,12 +67,12 @@ def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
 def _most(item: Any) -> tuple[int, int]:
     """Return with how many optimizers `make test` and `make test-all` try a test."""
     if mark := item.get_closest_marker("thinned"):
-        most, in_all = (*mark.args, IN_ALL)[:2]
+        most, in_all = (*mark.args, USUALLY)[:2]
         return most, in_all
     folder = item.path.parent
     of_rules = folder.name in OF_RULES or folder == Path(__file__).parent
     every = of_rules or item.get_closest_marker("every") is not None
-    return (len(TAKEN), len(TAKEN)) if every else (USUALLY, IN_ALL)
+    return (len(TAKEN), len(TAKEN)) if every else (USUALLY, USUALLY)
 
 
 def _name(given: Any) -> str | None:
