@@ -5,8 +5,8 @@ Tests that are about an option leave out optimizers that do not take it. A test 
 
 A mechanism does not depend on the rule, and there are many rules. So `make test` tries each combination of a test's
 other parameters with three optimizers, in turn from test to test. Where it says `@pytest.mark.thinned(n, m)`, `make
-test` tries n and `make test-all` m, or three. `EVERY=1 make test-all` tries all. What says something of each rule is in one of
-`OF_RULES`, or marked `every`, and tried with all of them by `make test`.
+test` tries n and `make test-all` m, or three. `EVERY=1 make test-all` tries all. What says something of each rule is
+in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
 
 from __future__ import annotations
