@@ -52,10 +52,6 @@ def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return _sum(terms, dims, True) if dims else terms
 
 
-def _as_number(x: Tensor) -> Any:
-    return x.item() if x.place.is_cpu_place() else x  # elsewhere it would mean waiting for the device
-
-
 def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return paddle.clip(x, -inf if low is None else low, inf if high is None else high)
 
@@ -86,7 +82,6 @@ class Arrays:
         reshape=paddle.reshape,
         float64=paddle.float64,
         squares=_squares,
-        as_number=_as_number,
     )
     pure: Any = xp
     bits: Any = None  # no tensor is stored in another way than as its numbers

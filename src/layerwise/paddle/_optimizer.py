@@ -369,7 +369,15 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_turns": {}}
+        return {**self.__dict__, "_turns": {}, "_called": [p.name for p in self._members]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = state.pop("_called")
+        self.__dict__.update(state)
+        # Copies of parameters have names of their own.
+        now = dict(zip(names, (p.name for p in self._members), strict=True))
+        self._slots = {now[name]: slot for name, slot in self._slots.items()}
+        self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 
     def __repr__(self) -> str:
         return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"

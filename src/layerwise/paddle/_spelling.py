@@ -62,20 +62,21 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     `overrides` are arguments in place of the preset's, or besides them.
 
     >>> preset("paddle.Lamb")
-    {'lamb_weight_decay': 0.01, 'always_adapt': False}
+    {'lamb_weight_decay': 0.01, 'adapt': 'decayed'}
     """
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    options = {**_defaults_elsewhere(h), **one.options}
+    return {**called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}
+
+
+def called(h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as arguments, under the names that these have here."""
     found: dict[str, Any] = {}
     for option, value in options.items():
         both = paddle_pairs(h).get(option)
         found |= dict(zip(both, value, strict=True)) if both else {paddle_names(h).get(option, option): value}
-    if found.get("adapt") == "decayed" and one.optimizer in PADDLE_PRESETS:
-        found |= {"always_adapt": False}
-        del found["adapt"]
-    return {**found, **overrides}
+    return found
 
 
 def _defaults_elsewhere(h: type[Hyper]) -> dict[str, Any]:
