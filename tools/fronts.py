@@ -296,7 +296,9 @@ def _paddle(entry: Entry) -> str:
     options = [one for own in own_parameters(entry.hyper, schedules=False) for one in _in_paddle(entry, own)]
     of_all = [one._replace(keyword=True) for one in of_front(arguments.PADDLE, entry.hyper)]
     always = arguments.ALWAYS_ADAPT
-    known = {one.name: one for one in (*options, *of_all, Parameter(always.name, always.type, always.default, always.means))}
+    known = {
+        one.name: one for one in (*options, *of_all, Parameter(always.name, always.type, always.default, always.means))
+    }
     order = arguments.PADDLE_ORDER.get(entry.name, ("learning_rate",))
     first = [known[name]._replace(keyword=False) for name in order]
     rest = [one for one in (*options, *of_all) if one.name not in order]

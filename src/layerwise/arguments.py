@@ -153,9 +153,14 @@ JAX = (
 
 # Paddle's own arguments stand where its optimizers have them, and mean the same.
 PADDLE = (
-    Argument("parameters", "Any", "None", "Parameters, or groups of them: dicts with \"params\" and options of their own."),
     Argument(
-        "grad_clip", "GradientClipBase | None", "None", "How gradients are clipped; a group may have its own, as in Paddle."
+        "parameters", "Any", "None", 'Parameters, or groups of them: dicts with "params" and options of their own.'
+    ),
+    Argument(
+        "grad_clip",
+        "GradientClipBase | None",
+        "None",
+        "How gradients are clipped; a group may have its own, as in Paddle.",
     ),
     Argument(
         "exclude_from_weight_decay_fn",

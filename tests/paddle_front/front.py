@@ -49,9 +49,9 @@ def numbers(params):
     return {name: paddle.cast(p, "float64").numpy() for name, p in params.items()}
 
 
-def make(name, params, options=None, **arguments):
+def make(which, params, options=None, /, **arguments):
     """One of the optimizers, of these parameters, with options under the names that rules give them."""
-    front = FRONT_OF[name]
+    front = FRONT_OF[which]
     return front(parameters=list(params.values()), **{**called(front._hyper, options or {}), **arguments})
 
 

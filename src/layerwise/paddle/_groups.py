@@ -26,7 +26,7 @@ class Group(NamedTuple):
 
     number: int
     params: list[Tensor]
-    h: Hyper
+    h: Any
     excludes: Callable[[Tensor], Any] | None
     clip: Any
     given: dict[str, Any]  # what the group said for itself, in Paddle's form
@@ -35,7 +35,7 @@ class Group(NamedTuple):
 class Settings(NamedTuple):
     """The settings of one parameter."""
 
-    h: Hyper
+    h: Any
     weight_decay: float
     clipped_with: int | None  # the group whose gradients are clipped by a norm of their own
 
@@ -48,7 +48,9 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
     for p in (p for group in found for p in group.params):
         check_parameter(p)
         if p.name in seen:
-            twice = "is there twice" if seen[p.name] is p else "is the name of two parameters, whose state it would share"
+            twice = (
+                "is there twice" if seen[p.name] is p else "is the name of two parameters, whose state it would share"
+            )
             raise ParameterError(f"{p.name} {twice}. Pass each parameter once, in one group.")
         seen[p.name] = p
     if not seen:
@@ -90,7 +92,9 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
     excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
     if excludes is not None and not callable(excludes):
         way_out = "Pass one that returns True where there is to be no decay, or None."
-        raise HyperparameterError(sentence("exclude_from_weight_decay_fn", "a function of a parameter", excludes, way_out))
+        raise HyperparameterError(
+            sentence("exclude_from_weight_decay_fn", "a function of a parameter", excludes, way_out)
+        )
     check_clip(clip, h)
     members = _params(params, number)
     return Group(number, members, h, excludes, clip, {**own, "params": members} if own else own)
@@ -159,5 +163,7 @@ def _settings(group: Group, p: Tensor, h: Any, clipped_with: int | None) -> Sett
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Return gradients as Paddle clips and penalizes them, in copies."""
-    pairs = list(pairs) if group.clip is None else group.clip(list(pairs))
-    return [g for _, g in optimizer.append_regularization_ops(pairs, None)]
+    made = list(pairs) if group.clip is None else group.clip(list(pairs))
+    found = [g for _, g in optimizer.append_regularization_ops(made, None)]
+    # Paddle makes a vector of a single number of a scalar.
+    return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]

@@ -2,253 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 import paddle
-from paddle.base import core
-from paddle.base.dygraph.base import in_to_static_mode
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from layerwise import checks
-from layerwise.blocks import Blocks, as_blocks
-from layerwise.engines import Changed, choose
-from layerwise.engines.compiled import signals_wait
-from layerwise.errors import (
-    ContradictionError,
-    EngineError,
-    HyperparameterError,
-    ParameterError,
-    StateError,
-    sentence,
-)
-from layerwise.hyper import Hyper
-from layerwise.layout import Layout, lay_out
-from layerwise.names import ByName, check_matched
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.paddle import _state
-from layerwise.paddle._arrays import Tensor, check_gradient, check_parameter, is_finite, machine_eps, shape_of
-from layerwise.paddle._groups import (
-    Group,
-    Settings,
-    groups_of,
-    plain_settings_of,
-    prepared_by_paddle,
-    rate_of,
-    register,
-    settings_of,
-)
-from layerwise.paddle._spelling import decay_argument
+from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._state import MASTERS, SCHEDULER, Names, Slot
-from layerwise.paddle._turn import ENGINES, Due, Turn
-
-LR = checks.number(0)
-LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
-MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
-Pairs = Sequence[tuple[Tensor, Tensor]]
+from layerwise.paddle._stepping import LR, Stepping, as_rate
 
 
-def _check_blocks(argument: str, value: Any) -> Blocks:
-    return as_blocks(value, argument)
-
-
-def _check_mode() -> None:
-    if in_to_static_mode() or not paddle.in_dynamic_mode():
-        raise EngineError(
-            "layerwise.paddle steps in dynamic graph mode alone: call paddle.disable_static() and keep the step outside of "
-            "paddle.jit.to_static, or use Paddle's own optimizers there."
-        )
-
-
-class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is not there for every checker
+class Optimizer(Stepping):
     """A `paddle.optimizer.Optimizer` that carries out a rule."""
-
-    _rule: Any
-    _hyper: type[Hyper]
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        _check_mode()
-        given = dict(given)
-        rate = given["learning_rate"]
-        lr = _rate(rate()) if isinstance(rate, LRScheduler) else rate
-        self._groups = groups_of(self._hyper, given, lr)
-        self._h: Any = self._groups[0].h
-        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
-        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engines = choose(given["engine"], ENGINES)
-        multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")
-        self._members = [p for group in self._groups for p in group.params]
-        check_matched("blocks", self._by_name.patterns, [p.name for p in self._members])
-        in_dicts = any(group.given for group in self._groups)
-        parameters = [dict(group.given) for group in self._groups] if in_dicts else self._members
-        super().__init__(
-            rate if isinstance(rate, LRScheduler) else float(self._h.lr), parameters, None, given["grad_clip"], given["name"]
-        )
-        self._multi_precision = multi_precision
-        self._slots: dict[str, Slot] = {}
-        self._turns: dict[tuple[Any, ...], Turn] = {}  # by their parameters, the last taken at the end
-        self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
-        self._skipped = 0
-
-    def _add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take over a group in Paddle's own list."""
-        group = self._groups[len(self._param_groups)]
-        register(group, decay_argument(self._hyper) != "weight_decay")
-        self._param_groups.append({**group.given, "params": group.params, "grad_clip": group.clip})
-
-    # ---- the step
-
-    def step(self) -> None:
-        """Step every parameter that has a gradient: all, or none if one of them cannot be."""
-        _check_mode()
-        self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
-
-    def minimize(
-        self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
-    ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
-        """Step the parameters, or those given here, after `loss.backward()`.
-
-        As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients.
-        """
-        pairs = self.backward(loss, startup_program, parameters, no_grad_set)
-        self._take(pairs)
-        return [], pairs
-
-    def backward(
-        self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None, callbacks: Any = None
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that have a gradient, each with it, for `apply_gradients`."""
-        _check_mode()
-        if not isinstance(loss, paddle.Tensor):
-            shown = type(loss).__name__
-            raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
-        params = self._some(parameters) if parameters else self._members
-        grads = core.eager.get_all_grads(params)
-        return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
-
-    def _some(self, parameters: Any) -> list[Tensor]:
-        found = list(parameters) if not isinstance(parameters, (str, paddle.Tensor)) else [parameters]
-        for p in found:
-            if not any(p is one for one in self._members):
-                shown = p.name if isinstance(p, paddle.Tensor) else repr(p)
-                raise ParameterError(f"{shown} is none of this optimizer's parameters. Pass tensors that it was made with.")
-        return found
-
-    def apply_gradients(self, params_grads: Pairs) -> list[Any]:
-        """Step these parameters with these gradients."""
-        _check_mode()
-        self._take(params_grads)
-        return []
-
-    def _apply_optimize(self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0) -> list[Any]:
-        """Do the same where Paddle's wrappers of optimizers ask for it."""
-        return self.apply_gradients(params_grads["params"] if isinstance(params_grads, dict) else params_grads)
-
-    def _take(self, pairs: Pairs) -> None:
-        """Step parameters together: all, or none if one of them cannot be."""
-        pairs = [(p, g) for p, g in pairs if not p.stop_gradient]
-        params, grads = [p for p, _ in pairs], [g for _, g in pairs]
-        with signals_wait, paddle.no_grad():
-            if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):
-                self._skipped += 1
-                return
-            if not params:
-                return
-            lr = _rate(self.get_lr())
-            rates = [rate_of(p, lr) for p in params]
-            self._step(params, self._prepared(params, grads), rates)
-
-    def _overflowed(self) -> bool:
-        """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
-        found = self._get_auxiliary_var("found_inf")
-        if not isinstance(found, paddle.Tensor):  # nothing, or an answer that was given in an earlier step
-            return False
-        overflowed = bool(found)
-        self._set_auxiliary_var("found_inf", overflowed)
-        return overflowed
-
-    def _step(self, params: list[Tensor], grads: list[Tensor], rates: list[float]) -> None:
-        key = self._multi_precision, *map(id, params)
-        turn, before = self._turns.pop(key, None), (dict(self._slots), dict(self._master_weights))
-        try:
-            if turn is not None and turn.holds():
-                try:
-                    turn.step(grads, rates)
-                except Changed:
-                    turn = self._stepped(params, grads, rates, turn)
-            else:
-                turn = self._stepped(params, grads, rates, turn)
-        except BaseException:
-            self._slots, self._master_weights = before  # a step that is not taken leaves no trace
-            raise
-        self._turns[key] = turn
-        if len(self._turns) > MOST_TURNS + len(self._members):
-            del self._turns[next(iter(self._turns))]
-
-    def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turn | None) -> Turn:
-        """Check everything, prepare the step, and take it."""
-        for p, g in zip(params, grads, strict=True):
-            check_parameter(p)
-            check_gradient(p, g)
-        turn = Turn(self._rule, self._engines, self._dues(params), before)
-        turn.step(grads, rates)
-        return turn
-
-    def _dues(self, params: Sequence[Tensor]) -> list[Due]:
-        known = self._settings()
-        found = []
-        for p in params:
-            settings = known[p.name]
-            layout = self._layout(p, settings.h)
-            slot = self._slots[p.name] = self._slot(p, settings.h, layout)
-            found.append(Due(p, p.name, settings, slot, layout))
-        return found
-
-    def _layout(self, p: Tensor, h: Hyper) -> Layout:
-        return lay_out(p.name, self._rule, h, shape_of(p), self._by_name(p.name), machine_eps(p))
-
-    def _slot(self, p: Tensor, h: Any, layout: Layout) -> Slot:
-        slot = self._slots.get(p.name) or Slot(_state.fresh(self._rule, h, layout, p))
-        shapes = [None if x is None else shape_of(x) for x in slot.state]
-        if shapes != list(layout.state_shapes()):
-            raise ParameterError(f"{p.name} has another shape than its state was made for. Make a new optimizer.")
-        holds = self._multi_precision and _state.is_low(p)
-        master = None if not holds else slot.master if slot.master is not None else _state.master_of(p)
-        self._master_weights.pop(p.name, None)
-        if master is not None:
-            self._master_weights[p.name] = master
-        if slot.master is master:
-            return slot
-        self._turns.clear()  # which know the slot as it was
-        return Slot(slot.state, slot.step, master)
-
-    def _settings(self) -> dict[str, Settings]:
-        """Return the settings of every parameter, and note which groups' gradients Paddle has to prepare."""
-        found: dict[str, Settings] = {}
-        for group in self._groups:
-            own = settings_of(group)
-            self._by_paddle[group.number] = own is None
-            each = plain_settings_of(group) if own is None else own
-            found |= {p.name: one for p, one in zip(group.params, each, strict=True)}
-        return found
-
-    def _prepared(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        """Return gradients as they go into the rule: Paddle prepares what no option of the rule does."""
-        if not self._by_paddle:
-            self._settings()
-        if not any(self._by_paddle.values()):
-            return grads
-        places = {id(p): i for i, p in enumerate(params)}
-        found = list(grads)
-        for group in (one for one in self._groups if self._by_paddle[one.number]):
-            own = [places[id(p)] for p in group.params if id(p) in places]
-            made = prepared_by_paddle(self, group, [(params[i], grads[i]) for i in own])
-            for i, g in zip(own, made, strict=True):
-                found[i] = g
-        return found
-
-    # ---- questions
 
     @property
     def skipped(self) -> int:
@@ -280,8 +50,8 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
         value = LR("value", value, "Pass a number such as 1e-3.")
         if isinstance(self._learning_rate, LRScheduler):
             raise ContradictionError(
-                f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace it "
-                "by set_lr_scheduler."
+                f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
+                "it by set_lr_scheduler."
             )
         self._learning_rate = value
 
@@ -291,14 +61,16 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
             raise HyperparameterError(
                 sentence("scheduler", "an LRScheduler of Paddle", scheduler, "set_lr takes a number.")
             )
-        _rate(scheduler())
+        as_rate(scheduler())
         self._learning_rate = scheduler
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
         name = which.name if isinstance(which, paddle.Tensor) else which
         if name is not None and name not in self._slots:
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {', '.join(list(self._slots)[:5]) or 'none'}.")
+            raise ParameterError(
+                f"no state is kept for {name!r}. Known are: {', '.join(list(self._slots)[:5]) or 'none'}."
+            )
         for one in [*self._slots] if name is None else [name]:
             del self._slots[one]
             self._master_weights.pop(one, None)
@@ -312,15 +84,15 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state under the names that Paddle's optimizers give it, for paddle.save."""
-        found = _state.dump(self._names, {p: self._h_of(p) for p in self._slots}, self._slots)
+        found = _state.dump(self._names, self._settings_by_name(), self._slots)
         if isinstance(self._learning_rate, LRScheduler):
             found[SCHEDULER] = self._learning_rate.state_dict()
         return found
 
-    def _h_of(self, name: str) -> Any:
-        return next(group.h for group in self._groups if any(p.name == name for p in group.params))
+    def _settings_by_name(self) -> dict[str, Any]:
+        return {p.name: group.h for group in self._groups for p in group.params}
 
-    def set_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def set_state_dict(self, state_dict: Any) -> None:
         """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was."""
         if not isinstance(state_dict, Mapping):
             shown = type(state_dict).__name__
@@ -340,11 +112,18 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
         found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
             raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {masters!r}.")
-        slots = {}
+        low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
+        if dropped := [name for name in masters if name not in low]:
+            warnings.warn(
+                f"the state holds master weights that are dropped, of {', '.join(dropped[:4])}: multi_precision=True "
+                "keeps those of float16 and bfloat16 parameters.",
+                stacklevel=3,
+            )
+        slots, settings = {}, self._settings_by_name()
         for name, one in found.items():
-            p, h = known[name], self._h_of(name)
+            p, h = known[name], settings[name]
             slots[name] = slot = _state.slot_of(self._names, h, p, self._begun(p, h), one)
-            if name in masters and self._multi_precision and _state.is_low(p):
+            if name in masters and name in low:
                 slot.master = _state.taken(f"the master weight of {name}", masters[name], _state.master_of(p))
                 slot.master.name = getattr(masters[name], "name", None) or f"{name}_fp32_master_0"
         return slots
@@ -354,16 +133,18 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
 
     def _load_scheduler(self, state: Mapping[str, Any]) -> None:
         scheduler = self._learning_rate
-        if not isinstance(scheduler, LRScheduler):
-            return
         saved = state.get(SCHEDULER)
+        if not isinstance(scheduler, LRScheduler):
+            if saved:
+                warnings.warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.", stacklevel=3)
+            return
         if saved is None and not isinstance(scheduler, LambdaDecay):
             raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")
         before = deepcopy({key: x for key, x in vars(scheduler).items() if not callable(x)})
         try:
             if saved:
                 scheduler.set_state_dict(saved)
-            _rate(scheduler())
+            as_rate(scheduler())
         except Exception as problem:
             vars(scheduler).update(before)
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
@@ -381,18 +162,3 @@ class Optimizer(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is 
 
     def __repr__(self) -> str:
         return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"
-
-
-def _gradients(params: list[Tensor]) -> list[Tensor | None]:
-    """Return the gradient of each parameter; what Paddle keeps as `main_grad` goes first, as in its optimizers."""
-    found: list[Tensor | None] = core.eager.get_all_grads(params)
-    for i, p in enumerate(params):
-        main = getattr(p, "main_grad", None)
-        if main is not None:
-            found[i] = main
-    return found
-
-
-def _rate(value: Any) -> float:
-    found: float = LR("learning_rate", value, LR_WAY_OUT)
-    return found

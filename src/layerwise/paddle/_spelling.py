@@ -51,7 +51,7 @@ def _option(h: type[Hyper], name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _pair(h: type[Hyper], name: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    spec = h.__dataclass_fields__[name]
+    spec: Any = h.__dataclass_fields__[name]
     each = zip(paddle_pairs(h)[name], spec.metadata["check"].members, spec.default, strict=True)
     return tuple(check(one, given[one], f"Pass a number such as {one}={usual}.") for one, check, usual in each)
 

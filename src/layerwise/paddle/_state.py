@@ -18,6 +18,7 @@ from layerwise.paddle._arrays import FLOATING, LOW, Tensor, computing, dtype_nam
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
 POWERS = ("beta1_pow_acc", "beta2_pow_acc")
 WITH_POWERS = ("Lamb", "AdamW")  # whose states Paddle's own optimizers have, with powers of β in place of a count
+WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only the first step differs from others
 COUNT = "step"
 MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
@@ -64,25 +65,22 @@ def master_of(p: Tensor) -> Tensor:
 def powers(beta: float, dtype: str) -> Any:
     """Return β, β², … as Paddle carries them along from step to step, rounded each time, until no bias is left."""
     kind = np.float64 if dtype == "float64" else np.float32
-    least = np.log(np.finfo(kind).tiny)
-    count = int(least / np.log(beta)) + 2 if 0 < beta < 1 else 2
-    return np.multiply.accumulate(np.full(min(count, MOST_POWERS), beta, kind))
+    count = int(np.log(np.finfo(kind).tiny) / np.log(beta)) if 0 < beta < 1 else 1
+    factors = np.full(max(1, min(count, MOST_POWERS)), np.float32(beta), kind)  # which a kernel takes in float32
+    factors[0] = beta
+    return np.multiply.accumulate(factors)
 
 
 def power(beta: float, count: int, dtype: str) -> Any:
-    """Return the power that Paddle has after so many steps, as an array of one."""
+    """Return the power that Paddle has after so many steps, as an array of one; 0 where no bias is left."""
     known = powers(beta, dtype)
-    return known[count : count + 1] if count < len(known) else (known[-1:] * 0 if len(known) < MOST_POWERS else known[-1:])
+    return known[count : count + 1].copy() if count < len(known) else np.zeros(1, known.dtype)
 
 
 def count_of(found: float, beta: float, dtype: str) -> int | None:
-    """Return after how many steps Paddle has this power; None where it says nothing of that.
-
-    A power of 0 is that of many steps: any count that leaves no bias will do.
-    """
-    if not 0 < beta < 1:
-        return None
-    return int(np.argmin(np.abs(powers(beta, dtype).astype(np.float64) - found)))
+    """Return after how many steps Paddle has this power; None where it has vanished."""
+    known = powers(beta, dtype)
+    return None if found < known[-1] or beta == 0 else int(np.argmin(np.abs(known.astype(np.float64) - found)))
 
 
 # ---- writing
@@ -132,8 +130,8 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
         p, own = _parsed(key, keys, known)
         if p is None:
             raise StateError(
-                f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them as "
-                "they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
+                f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
+                "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
             )
         if own in found.setdefault(p, {}):
             raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
@@ -198,10 +196,19 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
         if count < 0 or count != int(count):
             raise StateError(f"{own!r} of {p.name} must be a count, but is {count}.")
         return int(count)
-    counts = [_of_power(names.prefix + key, p, beta, found) for key, beta in _powers(names, h)]
-    if (missing := [key for key, _ in _powers(names, h) if names.prefix + key not in found]) or not counts:
+    pairs = _powers(names, h)
+    if names.optimizer in WITHOUT_COUNT:
+        return 1
+    if (missing := [key for key, _ in pairs if names.prefix + key not in found]) or not pairs:
         raise StateError(f"the state does not count the steps of {p.name}: {missing or [own]} is missing.")
-    return next((n for n in reversed(counts) if n is not None), 1)  # that of β₂, which is the longer to vanish
+    counts = {n for n in (_of_power(names.prefix + key, p, beta, found) for key, beta in pairs) if n is not None}
+    if len(counts) > 1:
+        raise StateError(
+            f"the powers of β of {p.name} are of {' and of '.join(map(str, sorted(counts)))} steps. Pass the betas "
+            "with which the state was saved."
+        )
+    # Where both have vanished, any count will do that leaves no bias.
+    return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
 
 
 def _powers(names: Names, h: Any) -> list[tuple[str, float]]:
@@ -209,8 +216,6 @@ def _powers(names: Names, h: Any) -> list[tuple[str, float]]:
 
 
 def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int | None:
-    if key not in found:
-        return None
     what = f"{key!r} of {p.name}"
     value = _number(what, found[key])
     if not 0 <= value <= max(beta, float(np.float32(beta))):

@@ -53,7 +53,9 @@ class Turn:
         counts = any(piece.h.asks_of_model for i, piece in self._pieces if dues[i].settings.clipped_with is None)
         layouts = {} if before is None else before._layouts()
         self._shares = [
-            Share(places, prepare(engines, [self._job(rule, k, counts and own is None) for k in places], layouts.get(own)))
+            Share(
+                places, prepare(engines, [self._job(rule, k, counts and own is None) for k in places], layouts.get(own))
+            )
             for own, places in by_norm.items()
         ]
         self._owners = list(by_norm)
