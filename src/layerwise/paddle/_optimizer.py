@@ -13,7 +13,7 @@ from paddle.optimizer.lr import LambdaDecay, LRScheduler
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
-from layerwise.paddle._state import MASTERS, SCHEDULER, Names, Slot
+from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names, Slot
 from layerwise.paddle._stepping import LR, Stepping, as_rate
 
 
@@ -97,7 +97,7 @@ class Optimizer(Stepping):
         if not isinstance(state_dict, Mapping):
             shown = type(state_dict).__name__
             raise StateError(f"the state must be a dict, but is {shown}. Pass what state_dict() returned.")
-        arrays = {key: x for key, x in state_dict.items() if key not in (SCHEDULER, MASTERS)}
+        arrays = {key: x for key, x in state_dict.items() if key not in BESIDE}
         slots = self._loaded(arrays, state_dict.get(MASTERS) or {})
         self._load_scheduler(state_dict)
         self._slots = slots

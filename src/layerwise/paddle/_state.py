@@ -22,8 +22,8 @@ WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only t
 COUNT = "step"
 MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
-NUMBERED = re.compile(r"(.*)_\d+", re.DOTALL)
-OF_MASTER = re.compile(r"(.*)_fp32_master_\d+", re.DOTALL)
+BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
+NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
 
 
 @dataclass
@@ -127,29 +127,28 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
     keys = [*map(names.called, fields), *(names.prefix + key for key in (*POWERS, COUNT))]
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
-        p, own = _parsed(key, keys, known)
+        p, own = _parsed(key, known)
         if p is None:
             raise StateError(
                 f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
                 "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
             )
-        if own in found.setdefault(p, {}):
+        of_p = found.setdefault(p, {})
+        if own in of_p:
             raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
-        found[p][own] = value
+        if own in keys:  # paddle.Model adds others to what it loads
+            of_p[own] = value
     return found
 
 
-def _parsed(key: Any, keys: list[str], known: Mapping[str, Tensor]) -> tuple[str | None, str]:
-    """Return the parameter and the accumulator that a key names."""
-    numbered = NUMBERED.fullmatch(key) if isinstance(key, str) else None
-    for own in sorted(keys, key=len, reverse=True) if numbered else ():
-        target, ended, rest = numbered[1].rpartition(f"_{own}") if numbered else ("", "", "")
-        if not ended or rest:
-            continue
-        master = OF_MASTER.fullmatch(target)
-        for p in (target, master[1] if master else target):
-            if p in known:
-                return p, own
+def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
+    """Return the parameter that a key is of, and what it calls the accumulator."""
+    parts = key.split("_") if isinstance(key, str) else []
+    for i in range(len(parts) - 1, 0, -1):
+        p = "_".join(parts[:i])
+        numbered = NUMBERED.fullmatch("_".join(parts[i:]))
+        if p in known and numbered:
+            return p, numbered[1]
     return None, ""
 
 
