@@ -1,6 +1,8 @@
 """Steps of Paddle's parameters: against the references, in place, in groups, with what Paddle does to gradients."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -495,6 +497,55 @@ def test_the_static_graph_is_declined():
 
 def named(one):
     return next(iter(one)) if type(one) is dict else ""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_function_around_the_step_may_be_compiled():
+    params, others = (parameters(31, {"matrix": (3, 4)}, dtype="float32") for _ in range(2))
+    opt, other = make("Lamb", params), make("Lamb", others)
+
+    def train(some, each):
+        loss = (some["matrix"] ** 2).sum()
+        loss.backward()
+        each.step()
+        each.clear_grad()
+
+    compiled = paddle.jit.to_static(lambda: train(params, opt), full_graph=False)
+    for _ in range(3):
+        compiled()
+        train(others, other)
+    assert bits(params) == bits(others)
+
+    def whole(x):
+        opt.step()
+        return x
+
+    with pytest.raises(EngineError, match="dynamic graph mode alone"):
+        paddle.jit.to_static(whole, full_graph=True)(paddle.ones([2]))
+
+
+@pytest.mark.filterwarnings("ignore:Op `increment`")
+def test_paddle_s_wrappers_take_it():
+    params, others = parameters(32), parameters(32)
+    options = {"beta1": 0.875, "beta2": 1 - 2.0**-10, "epsilon": 2.0**-20, "lamb_weight_decay": 2.0**-7}
+    for some, front in ((params, Lamb), (others, paddle.optimizer.Lamb)):
+        opt = paddle.incubate.LookAhead(front(parameters=list(some.values()), **options), alpha=0.5, k=2)
+        for t in range(4):
+            set_grads(some, t)
+            opt.step()
+            opt.clear_grad()
+    close(numbers(params), numbers(others), 1e-9)
+
+
+def test_without_the_extension_the_rule_steps():
+    code = (
+        "import sys, warnings; warnings.simplefilter('ignore'); sys.modules['layerwise._native'] = None; "
+        "import paddle; from layerwise.paddle import Lamb; p = paddle.create_parameter([2, 3], 'float32'); "
+        "opt = Lamb(parameters=[p]); before = p.numpy().copy(); p.grad = paddle.ones([2, 3]); opt.step(); opt.step(); "
+        "print([one.name for one in opt._engines], (p.numpy() != before).all())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['the rule'] True"
 
 
 REFUSED = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import paddle
@@ -40,6 +42,12 @@ LR = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 Pairs = Sequence[tuple[Tensor, Tensor]]
+
+
+# Where a function around a step is compiled from bytecode (paddle.jit.to_static), that compiler leaves Paddle's own
+# frames to Python, and by this ours.
+if hasattr(core, "eval_frame_skip_file_prefix"):
+    core.eval_frame_skip_file_prefix((f"{Path(__file__).parents[1]}{os.sep}",))
 
 
 def _check_blocks(argument: str, value: Any) -> Blocks:
