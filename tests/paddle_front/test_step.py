@@ -9,6 +9,7 @@ import pytest
 from cases import CASES
 from paddle_front.front import FRONT_OF, bits, close, make, numbers, paddle, parameters, set_grads
 
+import layerwise.paddle
 from layerwise import Blocks
 from layerwise.errors import (
     ContradictionError,
@@ -19,6 +20,7 @@ from layerwise.errors import (
     UnknownOptionError,
 )
 from layerwise.paddle import SGD, Adafactor, Lamb, Lars, preset
+from layerwise.registry import ENTRIES
 
 pytestmark = pytest.mark.slow
 engines = pytest.mark.parametrize("engine", [None, "rule"])
@@ -434,6 +436,14 @@ def test_clear_grad():
     assert all(p.grad is None for p in params.values())
 
 
+def test_every_optimizer_is_here():
+    assert {*layerwise.paddle.__all__} == {"preset", *ENTRIES}
+    assert all(hasattr(layerwise.paddle, name) for name in layerwise.paddle.__all__)
+    assert "or from layerwise.paddle import Lamb" in str(
+        pytest.raises(AttributeError, getattr, layerwise, "Lamb").value
+    )
+
+
 def test_is_an_optimizer_of_paddle_s():
     opt = make("Adafactor", parameters(19))
     assert isinstance(opt, paddle.optimizer.Optimizer)
@@ -617,9 +627,21 @@ def test_parameters_are_given_once():
         Adafactor(parameters=[p, params["vector"]])
 
 
-def test_bad_gradients_change_nothing():
+def test_a_step_that_cannot_be_taken_leaves_no_trace():
+    params = parameters(28, dtype="bfloat16")
+    opt = make("Lamb", params, multi_precision=True, blocks={"stack": 5})
+    set_grads(params, 1)
+    before = bits(params)
+    with pytest.raises(ParameterError, match="must divide axis 0"):
+        opt.step()
+    assert bits(params) == before
+    assert opt.state_dict() == {}
+
+
+@pytest.mark.parametrize("clip", [None, nn.ClipGradByValue(-1.0, -2.0)], ids=["ours", "theirs"])
+def test_bad_gradients_change_nothing(clip):
     params = parameters(27, dtype="float32")
-    opt = make("Lamb", params)
+    opt = make("Lamb", params, grad_clip=clip)
     set_grads(params, 1)
     opt.step()
     before = bits(params), bits(opt.state_dict())

@@ -217,3 +217,65 @@ def test_adamw_and_its_state():
     ours = AdamW(parameters=list(weights.values()), **options)
     ours.set_state_dict(theirs.state_dict())
     assert {slot.step for slot in ours._slots.values()} == {1}
+
+
+SCRIPT = """
+import numpy as np
+import paddle
+import paddle.nn as nn
+from paddle.optimizer import Lamb
+
+
+class Classifier(nn.Layer):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0), 2)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.embed(tokens)).mean(axis=1))
+
+
+paddle.seed(7)
+model = Classifier()
+decayed = lambda name: not any(word in name for word in ("bias", "norm"))
+kept = [p.name for n, p in model.named_parameters() if decayed(n)]
+schedule = paddle.optimizer.lr.LinearWarmup(
+    paddle.optimizer.lr.PolynomialDecay(0.02, 20, end_lr=0.0), warmup_steps=5, start_lr=0.0, end_lr=0.02
+)
+optimizer = Lamb(
+    learning_rate=schedule,
+    lamb_weight_decay=0.01,
+    parameters=[
+        {"params": model.embed.parameters(), "learning_rate": 0.5},
+        {"params": model.encoder.parameters() + model.head.parameters()},
+    ],
+    grad_clip=nn.ClipGradByGlobalNorm(1.0),
+    exclude_from_weight_decay_fn=lambda p: p.name not in kept,
+)
+draw = np.random.default_rng(7)
+losses = []
+for step in range(20):
+    tokens = paddle.to_tensor(draw.integers(0, 20, (16, 8)))
+    labels = paddle.to_tensor(draw.integers(0, 3, 16))
+    loss = nn.functional.cross_entropy(model(tokens), labels)
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    optimizer.clear_grad()
+    losses.append(loss.item())
+"""
+THEIRS, OURS = "from paddle.optimizer import Lamb", "from layerwise.paddle import Lamb"
+
+
+def test_a_script_with_one_line_switched():
+    losses = []
+    for line in (THEIRS, OURS):
+        assert SCRIPT.count(THEIRS) == 1
+        found = {}
+        with paddle.utils.unique_name.guard():
+            exec(compile(SCRIPT.replace(THEIRS, line), "script", "exec"), found)  # noqa: S102
+        losses.append(found["losses"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert losses[0][0] - losses[0][-1] > 0.01

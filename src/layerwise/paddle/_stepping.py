@@ -260,6 +260,8 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         found = list(grads)
         for group in (one for one in self._groups if self._by_paddle[one.number]):
             own = [places[id(p)] for p in group.params if id(p) in places]
+            for i in own:
+                check_gradient(params[i], grads[i])
             made = prepared_by_paddle(self, group, [(params[i], grads[i]) for i in own])
             for i, g in zip(own, made, strict=True):
                 found[i] = g
