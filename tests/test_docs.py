@@ -108,16 +108,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def with_examples() -> list[str]:
+def with_examples() -> list[Any]:
     """Return the modules of the installed library that show examples."""
     home = Path(layerwise.__file__).parent
     files = sorted(path.relative_to(home.parent) for path in home.rglob("*.py") if ">>> " in path.read_text("utf-8"))
-    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files]
+    return [pytest.param(name, marks=pytest.mark.slow if name.split(".")[1:2] == ["paddle"] else ()) for name in names]
 
 
 @pytest.mark.parametrize("module", with_examples())
 def test_examples_in_docstrings(module: str) -> None:
-    failed, tried = doctest.testmod(import_module(module))
+    if module.startswith("layerwise.paddle"):
+        skip_without("paddle")
+    failed, tried = doctest.testmod(imported(module))
     assert tried
     assert not failed
 
