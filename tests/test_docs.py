@@ -182,11 +182,16 @@ def test_migration_tables_are_complete_and_name_what_there_is(
         assert stated == {name: said_of(default) for name, default in arguments(theirs).items()}
 
 
-@pytest.mark.parametrize("module", ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"])
+PUBLIC = ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"]
+
+
+@pytest.mark.parametrize("module", [*PUBLIC, pytest.param("layerwise.paddle", marks=pytest.mark.slow)])
 def test_the_reference_has_all_that_is_public(module: str) -> None:
+    if module == "layerwise.paddle":
+        skip_without("paddle")
     pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
     named = {name.split(".")[-1] for name in re.findall(rf"^::: {module}\.([\w.]+)$", pages, re.MULTILINE)}
-    assert named >= {name for name in import_module(module).__all__ if name != "__version__"}
+    assert named >= {name for name in imported(module).__all__ if name != "__version__"}
 
 
 def test_every_preset_is_named_where_people_come_from() -> None:
