@@ -323,6 +323,28 @@ def test_a_clip_of_one_s_own_is_called():
     close(numbers(params), numbers(others))
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(grouped):
+    params, others = parameters(34), parameters(34)
+    opts = []
+    for some in (params, others):
+        given = [{"params": list(some.values())}] if grouped else list(some.values())
+        opts.append(SGD(0.1, parameters=given, grad_clip=nn.ClipGradByValue(5.0 if some is params else 0.25)))
+    for t in range(2):
+        if t == 0:
+            set_grads(params, 9)  # of a first step, whose weights are put back
+            before = {name: p.detach().clone() for name, p in params.items()}
+            opts[0].step()
+            for name, p in params.items():
+                p.set_value(before[name])
+            holder = opts[0]._param_groups[0] if grouped else vars(opts[0])
+            holder["grad_clip" if grouped else "_grad_clip"] = nn.ClipGradByValue(0.25)
+        for some, opt in ((params, opts[0]), (others, opts[1])):
+            set_grads(some, t)
+            opt.step()
+    close(numbers(params), numbers(others))
+
+
 def test_a_penalty_that_no_option_has_is_added():
     params, others = (parameters(12, **given) for given in ({"regularizer": paddle.regularizer.L1Decay(0.3)}, {}))
     for name, p in params.items():  # which making another dtype of it leaves out

@@ -25,6 +25,7 @@ from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor, check_gradient, check_parameter, is_finite, machine_eps, shape_of
+from layerwise.paddle._clips import check_clip
 from layerwise.paddle._groups import (
     Settings,
     groups_of,
@@ -250,8 +251,20 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
             found |= {p.name: one for p, one in zip(group.params, each, strict=True)}
         return found
 
+    def _heed_clips(self) -> None:
+        """Take over clips that a wrapper of Paddle's, such as fleet, has put in the place of those that were given."""
+        in_dicts = isinstance(self._param_groups[0], dict)
+        clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
+        if any(group.clip is not clip for group, clip in zip(self._groups, clips, strict=True)):
+            for group, clip in zip(self._groups, clips, strict=True):
+                check_clip(clip, group.h)
+            self._groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
+            self._by_paddle.clear()
+            self._turns.clear()
+
     def _prepared(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """Return gradients as they go into the rule: Paddle prepares what no option of the rule does."""
+        self._heed_clips()
         if not self._by_paddle:
             self._settings()
         if not any(self._by_paddle.values()):

@@ -56,38 +56,37 @@ class Adafactor(Optimizer):
     rest.
 
     Args:
-        learning_rate: Learning rate; None asks for the relative step of the paper.
-        eps: Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon), and eps2 is
-            the least root mean square that weights count with.
-        eps_mode: Add eps1 to the squared gradient ("add", the paper) or use it as the least denominator ("clamp").
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
+        learning_rate: Learning rate; None selects the paper's relative step.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient (None is the dtype's own epsilon); eps2 is a
+            lower bound of the weights' root mean square.
+        eps_mode: Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator
+            ("clamp").
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
         beta2_decay: The exponent of the step t in 1 - beta2.
-        beta2: The decay rate of the second moment itself, or a function of the step; None follows 1 -
-            t**beta2_decay.
+        beta2: The decay rate of the second moment, or a function of the step; None follows 1 - t**beta2_decay.
         beta2_cap: Upper bound of beta2; None is no bound.
-        decay_offset: Steps taken off t in beta2, for fine-tuning what was trained before.
-        beta1: Decay rate of the momentum; None keeps no momentum.
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        lr_in_momentum: Average whole steps in the momentum rather than directions.
+        decay_offset: Subtract this from the step t in beta2, to fine-tune a model that was trained before.
+        beta1: Decay rate of the momentum; None means no momentum.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        lr_in_momentum: Average steps, learning_rate included, in the momentum; if False, average directions.
         weight_decay: Weight decay λ.
-        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
-            ("none").
-        scale_parameter: Multiply the step by the root mean square of the weights; None is on with a relative step.
-        relative_step: Take the rate from the step, min(lr_cap, 1/√t), which learning_rate multiplies ("factor",
-            True) or bounds ("cap"); None is on when learning_rate is None.
-        lr_cap: Upper bound of the relative step, and what learning_rate is with "cap" where none is given.
-        warmup_init: Bound the relative step by 1e-6·t as well.
+        decay_scale: Multiply weight_decay by the learning rate ("lr"), the whole step size ("step"), or 1 ("none").
+        scale_parameter: Multiply the step by the root mean square of the weights; None turns this on with a
+            relative step.
+        relative_step: Follow the step count: multiply min(lr_cap, 1/√t) by learning_rate ("factor", True), or take
+            min(learning_rate, 1/√t) ("cap"); None turns this on when learning_rate is None.
+        lr_cap: Upper bound of the relative step; with "cap", the default of learning_rate.
+        warmup_init: Also bound the relative step by 1e-6·t.
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
-        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+        min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -96,7 +95,7 @@ class Adafactor(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -151,15 +150,14 @@ class AdamMini(Optimizer):
         learning_rate: Learning rate.
         beta1: The first of the two: decay rates of the first moment m and of the second moment v.
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
-        epsilon: Added to the root of v that m is divided by.
+        epsilon: Added to the root of v, which m is divided by.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -168,7 +166,7 @@ class AdamMini(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -201,7 +199,7 @@ class AdamMini(Optimizer):
 
 
 class AdamW(Optimizer):
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with weight decay beside the step, and no ratio of norms.
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
     docs/optimizers/adamw.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
@@ -212,16 +210,15 @@ class AdamW(Optimizer):
         epsilon: Added to the denominator of the step, outside the root.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        decay: Where weight_decay enters: the weights, times learning_rate ("decoupled"), or the gradient, as in
-            Adam ("l2").
-        nesterov: Use Nesterov's momentum, as NAdam.
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        decay: Apply weight_decay to the weights, times learning_rate ("decoupled"), or to the gradient, as in Adam
+            ("l2").
+        nesterov: Use Nesterov's momentum, as in NAdam.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -230,7 +227,7 @@ class AdamW(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -266,7 +263,7 @@ class AdamW(Optimizer):
 
 
 class Came(Optimizer):
-    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, which moves by its confidence in each element.
+    """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
     docs/optimizers/came.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
@@ -274,20 +271,19 @@ class Came(Optimizer):
         learning_rate: Learning rate.
         beta1: The first of the two: decay rates of the first moment m and of the second moment v.
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
-        beta3: Decay rate of the instability, by which the confidence is measured.
-        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance of û from m.
+        beta3: Decay rate of the instability, which measures the confidence.
+        eps: Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance between û and m.
         weight_decay: Weight decay λ.
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
-        decay_scale: The factor on weight_decay: the learning rate ("lr") or 1 ("none").
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
+        decay_scale: Multiply weight_decay by the learning rate ("lr") or 1 ("none").
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False).
-        min_dim_size_to_factor: Factor only where rows and columns both have at least this size.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+        min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -296,7 +292,7 @@ class Came(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -333,7 +329,7 @@ class Came(Optimizer):
 
 
 class Lamb(Optimizer):
-    """LAMB (You et al., arXiv 1904.00962): Adam's direction, given the length lr·‖p‖ in every tensor.
+    """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
     docs/optimizers/lamb.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
@@ -351,34 +347,33 @@ class Lamb(Optimizer):
         always_adapt: Use the trust ratio everywhere; by default parameters without weight decay do without it.
         name: A word that the names of the state contain, as in Paddle.
         eps_root: Added inside the root of the denominator.
-        bias_correction: Correct m and v for their start at 0 inside the direction (True), not at all (False), or on
+        bias_correction: Correct m and v for their start at 0: in the direction (True), not at all (False), or on
             the step ("lr").
-        decay: Where lamb_weight_decay enters: the update that the ratio measures ("ratio"), the weights first
-            ("decoupled"), or the gradient ("l2").
-        peak_lr: Multiply decoupled decay by learning_rate/peak_lr as well, so that it fades as lr² does; None does
-            not, and decay="decoupled" is needed.
-        grad_averaging: Weigh the gradient by 1 - b1 as it enters m.
+        decay: Apply lamb_weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        peak_lr: Also multiply decoupled decay by learning_rate/peak_lr, so that it fades like lr²; needs
+            decay="decoupled". None does not.
+        grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where lamb_weight_decay is not 0
+        max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where lamb_weight_decay is not 0
             ("decayed"). None is as always_adapt says.
-        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        l2: L2 penalty added to the gradient, besides lamb_weight_decay.
-        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
-            first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        l2: L2 penalty, added to the gradient in addition to lamb_weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -436,15 +431,15 @@ class Lans(Optimizer):
         epsilon: Added to the denominator of both directions.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        max_weight_norm: The norm of the weights counts as at most this in the trust ratio; None is no bound.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+        max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
-        trust_clip: Bounds (low, high) of the trust ratio; None on a side is no bound.
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -453,7 +448,7 @@ class Lans(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -489,36 +484,36 @@ class Lans(Optimizer):
 
 
 class Lars(Optimizer):
-    """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a rate of its own in every tensor.
+    """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
     docs/optimizers/lars.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm.
-        momentum: Decay rate of the momentum buffer; 0 keeps none.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
         trust_coefficient: The factor on the trust ratio (η in the paper).
         epsilon: Added to the denominator of the trust ratio.
-        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
-        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
-        norm: Measure against ‖g‖ + λ‖p‖ ("split", the paper) or ‖g + λp‖ ("decayed").
-        trust_clip: Bounds (low, high) of the trust ratio divided by learning_rate; None as low is no lower bound.
-        lr_in_momentum: Multiply by learning_rate inside the momentum buffer (the paper) rather than outside.
-        adapt: Use the trust ratio everywhere (True), nowhere (False), or only where weight_decay is not 0
+        nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
+        dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
+        norm: Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").
+        trust_clip: Bounds (low, high) of the trust ratio divided by learning_rate; None as low means no lower
+            bound.
+        lr_in_momentum: Multiply by learning_rate inside the momentum buffer (the paper), not outside.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
-        zero_norm_ratio: The trust ratio of a tensor where a norm is 0.
-        min_norm: Both norms count as at least this in the trust ratio.
-        l2: L2 penalty added to the gradient, besides weight_decay.
-        keep_norm: Give the weights back, after each step, the norm that they had before it (True) or before the
-            first step ("first"; arXiv 2606.16899).
-        caution: Step only where the direction and the gradient have the same sign, and enlarge the step by as much
-            as the number of elements shrinks (arXiv 2411.16085).
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -527,7 +522,7 @@ class Lars(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -570,7 +565,7 @@ class Lars(Optimizer):
 
 
 class NovoGrad(Optimizer):
-    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum of gradients, divided by an average of their norm.
+    """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
     docs/optimizers/novograd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
@@ -578,22 +573,21 @@ class NovoGrad(Optimizer):
         learning_rate: Learning rate.
         beta1: The first of the two: decay rates of the momentum m and of the squared norm v.
         beta2: The second of the two: decay rates of the momentum m and of the squared norm v.
-        epsilon: Added to the root of v that the gradient is divided by.
+        epsilon: Added to the root of v, which the gradient is divided by.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        grad_averaging: Weigh what enters m by 1 - b1.
-        normalize: What is divided by the root of v: the gradient before it enters m ("gradient") or m ("momentum").
-        decay: Where weight_decay enters: the momentum ("momentum") or the weights alone ("decoupled").
-        bias_correction: Correct m and v for a start at 0.
-        v_start: What v starts from: the first squared norm ("first"), 0 ("zero"), or the first that is not 0
+        grad_averaging: Multiply what enters m by 1 - b1.
+        normalize: Divide the gradient by the root of v before it enters m ("gradient"), or divide m ("momentum").
+        decay: Apply weight_decay to the momentum ("momentum"), or to the weights directly ("decoupled").
+        bias_correction: Correct m and v as if both had started at 0.
+        v_start: Start v from the first squared norm ("first"), from 0 ("zero"), or from the first that is not 0
             ("nonzero").
-        m_start: What m starts from: 0 ("zero"), or what enters it first, which is then not weighed ("direction").
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        m_start: Start m from 0 ("zero"), or from the first direction at full weight ("direction").
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -602,7 +596,7 @@ class NovoGrad(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -641,27 +635,25 @@ class NovoGrad(Optimizer):
 
 
 class ScaleSGD(Optimizer):
-    """SCALE (Glentis et al., arXiv 2506.16659): SGD whose gradient has the same size for each output of a layer.
+    """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
     docs/optimizers/scalesgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
     Args:
         learning_rate: Learning rate.
         weight_decay: Weight decay λ.
-        over: What is divided by its own size: each row, measured over the columns ("columns"), or each column
-            ("rows").
+        over: Divide each row by its own size, measured over the columns ("columns"), or each column ("rows").
         norm: The size of a line: its root mean square ("rms") or its norm ("l2").
-        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
-        scale: A factor on the direction, which decay has not: the step is learning_rate·scale times it.
-        epsilon: What the gradient's lines are divided by is at least this.
+        momentum: Decay rate of a running mean that replaces the gradient; 0 means none, and no state.
+        scale: A factor on the step but not on the decay: the step is learning_rate·scale times the direction.
+        epsilon: Lower bound of the size that each row or column is divided by.
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
-            dimensions or groups of them, or none (False), by which a tensor is a single line.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -670,7 +662,7 @@ class ScaleSGD(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -705,24 +697,23 @@ class ScaleSGD(Optimizer):
 
 
 class SGD(Optimizer):
-    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013): the gradient's own step, and no ratio of norms.
+    """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
     docs/optimizers/sgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
     Args:
         learning_rate: Learning rate.
-        momentum: Decay rate of the momentum buffer; 0 keeps none.
-        dampening: Weaken what enters the momentum buffer from the second step on, by the factor 1 - dampening.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         weight_decay: Weight decay λ.
-        nesterov: Use Nesterov's momentum, which needs momentum > 0 and dampening = 0.
-        decay: Where weight_decay enters: the gradient ("l2"), or the weights, times learning_rate ("decoupled").
-        momentum_dtype: The dtype that stores the momentum, or its name; None is that of the other state.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
+        decay: Apply weight_decay to the gradient ("l2"), or to the weights, times learning_rate ("decoupled").
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -731,7 +722,7 @@ class SGD(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -765,25 +756,24 @@ class SGD(Optimizer):
 
 
 class SinkGD(Optimizer):
-    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD whose gradient has rows and columns of the same size.
+    """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
     docs/optimizers/sinkgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
 
     Args:
         learning_rate: Learning rate.
         weight_decay: Weight decay λ.
-        iterations: How often rows and then columns are divided by their own size.
-        momentum: Decay rate of the gradient's average, which then takes its place; 0 keeps none.
-        scale: A factor on the direction, which decay has not: the step is learning_rate·scale times it.
-        epsilon: What the gradient's lines are divided by is at least this.
+        iterations: Number of times that rows, then columns, are divided by their own size.
+        momentum: Decay rate of a running mean that replaces the gradient; 0 means none, and no state.
+        scale: A factor on the step but not on the decay: the step is learning_rate·scale times the direction.
+        epsilon: Lower bound of the size that each row or column is divided by.
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
-            dimensions or groups of them, or none (False), by which a tensor is a single line.
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -792,7 +782,7 @@ class SinkGD(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
@@ -826,7 +816,7 @@ class SinkGD(Optimizer):
 
 
 class StableAdamW(Optimizer):
-    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW, with shorter steps where v lags behind the gradient.
+    """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
     docs/optimizers/stableadamw.md has the formula with every option in its place, docs/coming-from/paddle.md the
     rest.
@@ -835,18 +825,16 @@ class StableAdamW(Optimizer):
         learning_rate: Learning rate.
         beta1: The first of the two: decay rates of the first moment m and of the second moment v.
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
-        epsilon: Added to the denominator of the direction, and the least denominator of the root mean square.
+        epsilon: Added to the denominator of the direction; lower bound of the denominator in the root mean square.
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
-        clip_threshold: Scale an update down where its root mean square is above this; None is off.
-        decay_scale: The factor on weight_decay: the learning rate ("lr"), the whole step size ("step"), or 1
-            ("none").
-        max_grad_norm: Scale all gradients down together so that their common norm is at most this; None is off.
-        max_grad_norm_per_tensor: Scale each tensor's gradient (or each block's) down to at most this norm; None is
-            off.
-        max_grad_value: Clip every element of the gradient to [-c, c] for a number c, or to (low, high); None is
-            off.
-        maximize: Climb instead of descend: the gradient is negated first.
+        clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
+        decay_scale: Multiply weight_decay by the learning rate ("lr"), the whole step size ("step"), or 1 ("none").
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
         parameters: Parameters, or groups of them: dicts with "params" and options of their own.
         grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
         exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
@@ -855,7 +843,7 @@ class StableAdamW(Optimizer):
         name: A word that the names of the state contain, as in Paddle.
         blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
             3}.
-        skip_nonfinite: Leave out a step whose gradients hold nan or inf, and count it in `skipped`.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
     """
 
