@@ -156,20 +156,46 @@ def test_masters_have_the_names_of_paddle_s():
     assert all(key == ours[key].name for key in forms)
 
 
-def test_goes_on_with_the_state_of_paddle_s_lars():
+def _lars(params):
     from paddle.incubate.optimizer import LarsMomentumOptimizer
 
-    params = parameters(13, dtype="float32")
-    options = {"lars_coeff": 2.0**-8, "lars_weight_decay": 0.125}
-    their = LarsMomentumOptimizer(0.5, 0.875, parameter_list=list(params.values()), **options)
-    walk(their, params, range(3))
-    others = parameters(13, dtype="float32")
-    ours = make("Lars", others, {"lr": 0.5, "momentum": 0.875, "trust_coefficient": 2.0**-8, "weight_decay": 0.125})
-    ours.set_state_dict(their.state_dict())
-    for name, p in params.items():
-        others[name].set_value(p.detach())
-    walk(their, params, range(3, 6))
-    walk(ours, others, range(3, 6))
+    return LarsMomentumOptimizer(0.5, 0.875, lars_coeff=2.0**-8, lars_weight_decay=0.125, parameter_list=params)
+
+
+EXACT = {"beta1": 0.875, "beta2": 1 - 2.0**-10, "epsilon": 2.0**-20}
+OTHERS = {
+    "Lars": (_lars, {"learning_rate": 0.5, "momentum": 0.875, "trust_coefficient": 2.0**-8, "weight_decay": 0.125}),
+    "SGD": (
+        lambda params: paddle.optimizer.Momentum(0.125, 0.875, parameters=params),
+        {"learning_rate": 0.125, "momentum": 0.875},
+    ),
+    "AdamW": (
+        lambda params: paddle.optimizer.AdamW(2.0**-6, weight_decay=0.125, parameters=params, **EXACT),
+        {"learning_rate": 2.0**-6, "weight_decay": 0.125, **EXACT},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("back", [False, True])
+def test_exchanges_state_with_the_others_of_paddle(name, back):
+    make_theirs, options = OTHERS[name]
+    params, others = parameters(13, dtype="float32"), parameters(13, dtype="float32")
+
+    def begun(theirs, some):
+        return make_theirs(list(some.values())) if theirs else make(name, some, **options)
+
+    with paddle.utils.unique_name.guard():
+        first = begun(not back, params)
+        walk(first, params, range(3))
+        state = first.state_dict()
+    for key, p in params.items():
+        others[key].set_value(p.detach())
+    with paddle.utils.unique_name.guard():
+        second = begun(back, others)
+        second.set_state_dict(state)
+        walk(second, others, range(3, 6))
+    walk(first, params, range(3, 6))
     close(numbers(others), numbers(params), 1e-6)
 
 
