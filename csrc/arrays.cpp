@@ -61,7 +61,9 @@ constexpr uintptr_t PAGE = 4096;
 constexpr int DTYPES = 8;
 
 PyTypeObject* torch_types[2];
+PyTypeObject* plain_types[2];  // of another library, whose tensors hold their numbers where its table says
 PyObject* torch_dtypes;
+const Exchange* plain_exchange;
 const Exchange* exchange;
 TorchFunctions functions;
 Py_ssize_t tensor_place;  // in the Python object
@@ -139,7 +141,9 @@ bool look_by_methods(PyObject* x, View& v) {
   return true;
 }
 
-bool find_by_table(PyObject* x, Tensor& t) { return exchange->tensor_of(x, &t) == 0 && t.lanes == 1; }
+bool find_by_table(PyObject* x, Tensor& t, const Exchange* table) {
+  return table->tensor_of(x, &t) == 0 && t.lanes == 1;
+}
 
 Place place_of(const Tensor& t) {
   const bool host = t.device == CPU || t.device == PINNED;
@@ -148,14 +152,14 @@ Place place_of(const Tensor& t) {
 
 bool place_by_table(PyObject* x, Place& place) {
   Tensor t;
-  if (!find_by_table(x, t)) return false;
+  if (!find_by_table(x, t, exchange)) return false;
   place = place_of(t);
   return true;
 }
 
 bool count_by_table(PyObject* x, Place& place) {
   Tensor t;
-  if (!find_by_table(x, t) || t.code != INT || t.bits != 64 || t.dims != 0) return false;
+  if (!find_by_table(x, t, exchange) || t.code != INT || t.bits != 64 || t.dims != 0) return false;
   place = place_of(t);
   return true;
 }
@@ -165,9 +169,9 @@ bool count_by_methods(PyObject* x, Place& place) {
   return shape.o && PyObject_Length(shape.o) == 0 && dtype_by_methods(x) == COUNT && find_by_methods(x, place);
 }
 
-bool look_by_table(PyObject* x, View& v) {
+bool look_by_table(PyObject* x, View& v, const Exchange* table) {
   Tensor t;
-  if (!find_by_table(x, t)) return false;
+  if (!find_by_table(x, t, table)) return false;
   if (t.code == FLOAT && t.bits == 32) v.dtype = F32;
   else if (t.code == FLOAT && t.bits == 64) v.dtype = F64;
   else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
@@ -180,6 +184,15 @@ bool look_by_table(PyObject* x, View& v) {
   v.address = place.address, v.device = place.device, v.dims = t.dims;
   v.shape = t.shape, v.stride = t.stride, v.unit = size_of(v.dtype);
   return true;
+}
+
+// The version of a library's table that is known here, or null.
+const Exchange* known(PyObject* table) {
+  if (table == Py_None) return nullptr;
+  auto found = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
+  PyErr_Clear();
+  while (found && found->major != 1) found = found->previous;
+  return found && found->minor >= 3 && found->tensor_of ? found : nullptr;
 }
 
 // Whether a single number is stored as it is, in this many bytes.
@@ -211,7 +224,13 @@ bool is_empty(const int64_t* shape, int dims) {
   return false;
 }
 
-bool look_at_torch(PyObject* x, View& v) { return exchange ? look_by_table(x, v) : look_by_methods(x, v); }
+bool look_at_torch(PyObject* x, View& v) { return exchange ? look_by_table(x, v, exchange) : look_by_methods(x, v); }
+
+bool is_plain(PyObject* x) { return plain_exchange && (Py_TYPE(x) == plain_types[0] || Py_TYPE(x) == plain_types[1]); }
+
+bool look_at_tensor(PyObject* x, View& v) {
+  return is_tensor(x) ? look_at_torch(x, v) : is_plain(x) && look_by_table(x, v, plain_exchange);
+}
 
 }  // namespace
 
@@ -224,13 +243,7 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   torch_types[0] = reinterpret_cast<PyTypeObject*>(Py_NewRef(tensor));
   torch_types[1] = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
   torch_dtypes = Py_NewRef(dtypes);
-  exchange = nullptr;
-  if (table != Py_None) {
-    auto found = static_cast<const Exchange*>(PyCapsule_GetPointer(table, "dlpack_exchange_api"));
-    while (found && found->major != 1) found = found->previous;
-    if (found && found->minor >= 3 && found->tensor_of) exchange = found;
-    PyErr_Clear();
-  }
+  exchange = known(table);
   s_data_ptr = PyUnicode_InternFromString("data_ptr"), s_stride = PyUnicode_InternFromString("stride");
   s_shape = PyUnicode_InternFromString("shape"), s_dtype = PyUnicode_InternFromString("dtype");
   s_device = PyUnicode_InternFromString("device"), s_type = PyUnicode_InternFromString("type");
@@ -238,6 +251,13 @@ void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObjec
   s_storage_offset = PyUnicode_InternFromString("storage_offset"), s_is_neg = PyUnicode_InternFromString("is_neg");
   s_cdata = PyUnicode_InternFromString("_cdata");
   functions = {};
+}
+
+bool open_plain(PyObject* tensor, PyObject* parameter, PyObject* table) {
+  plain_types[0] = reinterpret_cast<PyTypeObject*>(Py_NewRef(tensor));
+  plain_types[1] = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
+  plain_exchange = known(table);
+  return plain_exchange;
 }
 
 bool use_torch_functions(const TorchFunctions& given, PyObject* plain, PyObject* negated) {
@@ -283,6 +303,7 @@ int64_t extent(const View& v) {
 
 bool holds_numbers(PyObject* x, const View& v) {
   if (PyArray_Check(x)) return true;
+  if (is_plain(x)) return is_empty(v.shape, v.dims) || is_there(v.device, v.address);
   const bool found = !is_negated(x) && (is_empty(v.shape, v.dims) ||
                                         (is_there(v.device, v.address) && room(x, v.unit) >= extent(v)));
   if (!found) PyErr_Clear();
@@ -305,13 +326,13 @@ bool find_count(PyObject* x, int64_t*& count) {
 
 bool look_anywhere(PyObject* x, View& v) {
   if (PyArray_Check(x)) return look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, false);
-  const bool found = is_tensor(x) && look_at_torch(x, v);
+  const bool found = look_at_tensor(x, v);
   if (!found) PyErr_Clear();
   return found;
 }
 
 bool look(PyObject* x, View& v, bool writable) {
-  if (is_tensor(x)) return look_anywhere(x, v) && v.device == HOST && holds_numbers(x, v);
+  if (is_tensor(x) || is_plain(x)) return look_anywhere(x, v) && v.device == HOST && holds_numbers(x, v);
   return PyArray_Check(x) && look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, writable);
 }
 

@@ -1,4 +1,4 @@
-// Arrays of NumPy and tensors of PyTorch: where they lie, and how.
+// Arrays of NumPy, and tensors of PyTorch and of another library: where they lie, and how.
 #pragma once
 
 #include <Python.h>
@@ -38,6 +38,10 @@ struct TorchFunctions {
 // The exact types whose numbers lie where they say, their dtypes in the order of ours, and PyTorch's table of functions or
 // None.
 void open_torch(PyObject* tensor, PyObject* parameter, PyObject* dtypes, PyObject* exchange);
+
+// The same of a library whose tensors hold their numbers where its table says, such as Paddle. false, and nothing known,
+// where its table is not of a version that is known here.
+bool open_plain(PyObject* tensor, PyObject* parameter, PyObject* exchange);
 
 // Takes these functions in the place of methods from now on, if they say of a plain tensor and of one that is negated
 // when it is read what the methods say. false where they do not.

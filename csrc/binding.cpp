@@ -473,6 +473,13 @@ NB_MODULE(_native, m) {
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("dtypes"), nb::arg("exchange").none(),
       "Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.");
+  m.def(
+      "open_plain",
+      [](nb::handle tensor, nb::handle parameter, nb::handle exchange) {
+        return open_plain(tensor.ptr(), parameter.ptr(), exchange.ptr());
+      },
+      nb::arg("tensor"), nb::arg("parameter"), nb::arg("exchange").none(),
+      "Make tensors of another library known by its table of C functions; return False if that is of another version.");
   nb::enum_<Sum>(m, "Sum")
       .value("OWN", SUM_OWN)
       .value("MODEL", SUM_MODEL)

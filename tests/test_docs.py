@@ -108,16 +108,19 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
-def with_examples() -> list[str]:
+def with_examples() -> list[Any]:
     """Return the modules of the installed library that show examples."""
     home = Path(layerwise.__file__).parent
     files = sorted(path.relative_to(home.parent) for path in home.rglob("*.py") if ">>> " in path.read_text("utf-8"))
-    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files]
+    return [pytest.param(name, marks=pytest.mark.slow if name.split(".")[1:2] == ["paddle"] else ()) for name in names]
 
 
 @pytest.mark.parametrize("module", with_examples())
 def test_examples_in_docstrings(module: str) -> None:
-    failed, tried = doctest.testmod(import_module(module))
+    if module.startswith("layerwise.paddle"):
+        skip_without("paddle")
+    failed, tried = doctest.testmod(imported(module))
     assert tried
     assert not failed
 
@@ -179,11 +182,16 @@ def test_migration_tables_are_complete_and_name_what_there_is(
         assert stated == {name: said_of(default) for name, default in arguments(theirs).items()}
 
 
-@pytest.mark.parametrize("module", ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"])
+PUBLIC = ["layerwise", "layerwise.torch", "layerwise.jax", "layerwise.numpy"]
+
+
+@pytest.mark.parametrize("module", [*PUBLIC, pytest.param("layerwise.paddle", marks=pytest.mark.slow)])
 def test_the_reference_has_all_that_is_public(module: str) -> None:
+    if module == "layerwise.paddle":
+        skip_without("paddle")
     pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
     named = {name.split(".")[-1] for name in re.findall(rf"^::: {module}\.([\w.]+)$", pages, re.MULTILINE)}
-    assert named >= {name for name in import_module(module).__all__ if name != "__version__"}
+    assert named >= {name for name in imported(module).__all__ if name != "__version__"}
 
 
 def test_every_preset_is_named_where_people_come_from() -> None:

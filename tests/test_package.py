@@ -15,7 +15,7 @@ import pytest
 import layerwise
 from layerwise.registry import ENTRIES
 
-FRAMEWORKS = ("torch", "jax", "jaxlib", "tensorflow", "optax", "keras", "scipy", "ml_dtypes", "matplotlib")
+FRAMEWORKS = ("torch", "jax", "jaxlib", "tensorflow", "optax", "keras", "paddle", "scipy", "ml_dtypes", "matplotlib")
 MODULES = [
     "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.presets",
     "layerwise.recipes", "layerwise.schedules",

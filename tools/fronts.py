@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optax_calls
-from source import Parameter, docstring, signature, source_of
+from source import Parameter, docstring, renamed, signature, source_of
 
 from layerwise import arguments
 from layerwise.arguments import Argument
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
+from layerwise.presets import find
 from layerwise.registry import ENTRIES, Entry
 
 HEADER = (
@@ -27,6 +28,7 @@ def all_of_them() -> dict[str, str]:
         "torch/optimizers.py": _module(TORCH_HEAD, _torch, [entry.name for entry in ENTRIES.values()]),
         "keras/optimizers.py": _module(KERAS_HEAD, _keras, [entry.name for entry in ENTRIES.values()]),
         "numpy/optimizers.py": _module(NUMPY_HEAD, _numpy, [entry.name for entry in ENTRIES.values()]),
+        "paddle/optimizers.py": _module(PADDLE_HEAD, _paddle, [entry.name for entry in ENTRIES.values()]),
         "jax/optimizers.py": _module(JAX_HEAD, _jax, [name for one in ENTRIES.values() for name in _jax_names(one)]),
     }
 
@@ -261,6 +263,67 @@ def _keras(entry: Entry) -> str:
     first = lr._replace(name="learning_rate", type=f"Rate{optional}", means=means)
     parameters = [first, *rest, *of_front(arguments.KERAS, entry.hyper)]
     return _class(entry, parameters, "docs/trainers.md", "super().__init__(locals())")
+
+
+# ---- Paddle
+
+PADDLE_HEAD = (
+    HEADER.format(title="The optimizers as classes of `paddle.optimizer.Optimizer`.")
+    + """
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from layerwise.blocks import Blocks
+from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.keywords import explained
+from layerwise.paddle._optimizer import Optimizer
+@RULES@
+
+if TYPE_CHECKING:
+    from paddle import Tensor
+    from paddle.nn.clip import GradientClipBase
+    from paddle.optimizer.lr import LRScheduler
+
+Split = Blocks | int | Literal["each"]
+BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
+"""
+)
+
+
+def _paddle(entry: Entry) -> str:
+    options = [one for own in own_parameters(entry.hyper, schedules=False) for one in _in_paddle(entry, own)]
+    of_all = [one._replace(keyword=True) for one in of_front(arguments.PADDLE, entry.hyper)]
+    always = arguments.ALWAYS_ADAPT
+    known = {
+        one.name: one for one in (*options, *of_all, Parameter(always.name, always.type, always.default, always.means))
+    }
+    order = arguments.PADDLE_ORDER.get(entry.name, ("learning_rate",))
+    first = [known[name]._replace(keyword=False) for name in order]
+    rest = [one for one in (*options, *of_all) if one.name not in order]
+    parameters = [*first, *(one._replace(keyword=True) for one in rest)]
+    return _class(entry, parameters, "docs/coming-from/paddle.md", "super().__init__(locals())")
+
+
+def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:
+    """Return the argument of an option, or the two of a pair, as they are called and typed in Paddle."""
+    h, spec = entry.hyper, entry.hyper.__dataclass_fields__[one.name]
+    names, both = arguments.paddle_names(h), arguments.paddle_pairs(h).get(one.name)
+    means = renamed(one.means, names)
+    if both is not None:
+        each = zip(both, ("first", "second"), spec.default, strict=True)
+        return [
+            Parameter(name, "float", repr(usual), f"The {nth} of the two: {means[0].lower()}{means[1:]}")
+            for name, nth, usual in each
+        ]
+    theirs = find(arguments.PADDLE_PRESETS[entry.name]).options if entry.name in arguments.PADDLE_PRESETS else {}
+    if one.name == "adapt" and one.name in theirs:
+        return [Parameter(one.name, f"{one.type} | None", "None", f"{means} None is as always_adapt says.")]
+    type_ = one.type.replace("Scheduled", "float | LRScheduler" if one.name == "lr" else "float")
+    default = source_of(theirs[one.name]) if one.name in theirs else one.default
+    type_ = one.type if one.name == "beta2" else type_
+    return [Parameter(names.get(one.name, one.name), type_, default, means)]
 
 
 # ---- JAX

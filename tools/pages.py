@@ -19,6 +19,8 @@ SHOWN = {
     "torch": "\n    options: {members: [step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
     "clear_state, add_param_group, load_state_dict, step_parameter]}",
     "keras": "\n    options: {members: [get_config], inherited_members: false}",
+    "paddle": "\n    options: {members: [step, minimize, apply_gradients, stats, skipped, get_lr, set_lr, "
+    "set_lr_scheduler, num_parameters, clear_state, state_dict, set_state_dict]}",
 }
 ALONE = "\n    options: {members: [], inherited_members: false}"
 

@@ -42,7 +42,7 @@ struct NovoGrad {
       const double norm = root(S[0]);
       const double squares = norm * norm;
       const double new_ = k.b2 * old[0] + k.a2 * squares;
-      const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+      const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
       const bool zero = k.c2 * v + k.eps_root == 0;
       const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
       a[0] = k.lr * (inside ? 1 : 1 / d);
@@ -54,7 +54,7 @@ struct NovoGrad {
     const double norm = root(S[0]);
     const double squares = norm * norm;
     const double new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+    const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
     const bool zero = v == 0;
     to[0] = norm;
     to[1] = zero ? 0 : root(zero ? 1 : v);
@@ -65,7 +65,7 @@ struct NovoGrad {
     const double norm = root(S[0]);
     const double squares = norm * norm;
     const double new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = (old[0] == 0) & (k.reseeds != 0) ? squares : new_;
+    const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
     to[0] = v;
   }
 };

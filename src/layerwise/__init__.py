@@ -32,7 +32,7 @@ except PackageNotFoundError:  # its sources are on the path, and it was never in
     __version__ = "0+source"
 
 FRONTS = {
-    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy")),
+    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy", "layerwise.paddle")),
     **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
     "param_groups": ("layerwise.torch",),
 }

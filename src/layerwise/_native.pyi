@@ -32,6 +32,11 @@ def open_torch(tensor: object, parameter: object, dtypes: tuple[object, ...], ex
     Make PyTorch's tensors known: their types, their dtypes, and their table of C functions or None.
     """
 
+def open_plain(tensor: object, parameter: object, exchange: object | None) -> bool:
+    """
+    Make tensors of another library known by its table of C functions; return False if that is of another version.
+    """
+
 class Sum(enum.Enum):
     OWN = 0
 

@@ -151,6 +151,62 @@ JAX = (
     Argument("specs", "ByLeaf", "None", "Under shard_map, the sharded dimensions of each parameter."),
 )
 
+# Paddle's own arguments stand where its optimizers have them, and mean the same.
+PADDLE = (
+    Argument(
+        "parameters", "Any", "None", 'Parameters, or groups of them: dicts with "params" and options of their own.'
+    ),
+    Argument(
+        "grad_clip",
+        "GradientClipBase | None",
+        "None",
+        "How gradients are clipped; a group may have its own, as in Paddle.",
+    ),
+    Argument(
+        "exclude_from_weight_decay_fn",
+        "Callable[[Tensor], bool] | None",
+        "None",
+        "A function of a parameter that returns True where there is to be no weight decay.",
+    ),
+    Argument("multi_precision", "bool", "False", "Hold a float32 copy of float16 and bfloat16 parameters."),
+    Argument("name", "str | None", "None", "A word that the names of the state contain, as in Paddle."),
+    Argument(
+        "blocks",
+        "BlocksByName | None",
+        "None",
+        "What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*': 3}.",
+    ),
+    Argument("skip_nonfinite", "bool", "False", SKIPS),
+    Argument(
+        "engine", "str | None", "None", 'Engine to use: "rule" uses Paddle\'s operations, and None takes the fastest.'
+    ),
+)
+# What a parameter group may say for itself, besides options.
+OF_PADDLE_GROUP = ("params", "learning_rate", "weight_decay", "grad_clip", "exclude_from_weight_decay_fn", "name")
+ALWAYS_ADAPT = Argument(
+    "always_adapt",
+    "bool",
+    "False",
+    "Use the trust ratio everywhere; by default parameters without weight decay do without it.",
+)
+# Of an optimizer that Paddle has: its arguments in their order, and the preset with its numbers.
+PADDLE_ORDER = {
+    "Lamb": (
+        "learning_rate",
+        "lamb_weight_decay",
+        "beta1",
+        "beta2",
+        "epsilon",
+        "parameters",
+        "grad_clip",
+        "exclude_from_weight_decay_fn",
+        "multi_precision",
+        "always_adapt",
+        "name",
+    )
+}
+PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}
+
 # Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
 OWN_FORM: dict[str, tuple[Argument, ...]] = {
     "Adafactor": (
@@ -185,6 +241,22 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
     ),
     "SGD": (Argument("momentum", "Number | None", "None", "Decay rate of the momentum buffer; None or 0 is none."),),
 }
+
+
+def paddle_names(h: type[Hyper]) -> dict[str, str]:
+    """Return by option the name of its argument in Paddle, where that is another."""
+    options = {one.name: one for one in fields(h)}
+    found = {"lr": "learning_rate"}
+    if "eps" in options and isinstance(options["eps"].default, float):
+        found["eps"] = "epsilon"
+    if "lamb_weight_decay" in PADDLE_ORDER.get(h.optimizer, ()):
+        found["weight_decay"] = "lamb_weight_decay"
+    return found
+
+
+def paddle_pairs(h: type[Hyper]) -> dict[str, tuple[str, str]]:
+    """Return by option the names of the two arguments of Paddle that make it up."""
+    return {"betas": ("beta1", "beta2")} if "betas" in h.__dataclass_fields__ else {}
 
 
 def optax_names(h: type[Hyper]) -> dict[str, str]:

@@ -80,6 +80,12 @@ def know_torch(torch: Any) -> None:
         _native.use_torch_functions(_addresses(torch), plain[1:], torch._neg_view(plain)[1:])
 
 
+def know_plain(tensor: Any, parameter: Any) -> bool:
+    """Make the tensors of a library known whose numbers lie where its DLPack table says; return whether they are."""
+    exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
+    return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
+
+
 def _addresses(torch: Any) -> tuple[int, ...]:
     """Return the addresses of PyTorch's own functions; zeros if it lacks them, or they are not found."""
     try:

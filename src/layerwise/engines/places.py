@@ -62,12 +62,14 @@ class Marks:
 
 
 def _mark(x: Any) -> Hashable:
-    if hasattr(x, "data_ptr"):  # a tensor of PyTorch
+    if hasattr(x, "is_neg"):  # a tensor of PyTorch
         return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg()
+    if hasattr(x, "data_ptr"):  # a tensor of Paddle
+        return type(x), x.data_ptr(), tuple(x.shape), x.dtype, tuple(x.strides), str(x.place)
     face = x.__array_interface__
     return type(x), face["data"], x.shape, x.dtype, x.strides
 
 
 def _kind(g: Any) -> Hashable:
     # As the extension counts them: its dtype is looked at when a gradient is used.
-    return type(g), getattr(g, "layout", None), g.shape, getattr(g, "device", None)
+    return type(g), getattr(g, "layout", None), tuple(g.shape), str(getattr(g, "device", None))

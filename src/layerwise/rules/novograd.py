@@ -154,4 +154,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 def _averaged(xp: Any, v: Array, squares: Scalar, k: Coefficients) -> Array:
     """Return the average of ‖g‖², which begins with it where v is 0 if asked to."""
     new = k.b2 * v + k.a2 * squares
-    return new if is_zero(k.reseeds) else choose(xp, (v == 0) & (k.reseeds != 0), squares, new)
+    return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)

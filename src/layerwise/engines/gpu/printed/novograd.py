@@ -48,7 +48,7 @@ def novo_grad_answer(k, S, n, old, a):
     norm = root(gg)
     squares = norm * norm
     new = tl.load(k + B2) * old[0] + tl.load(k + A2) * squares
-    v = tl.where((old[0] == 0.0) & (tl.load(k + RESEEDS) != 0.0), squares, new)
+    v = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), squares, new)
     zero = tl.load(k + C2) * v + tl.load(k + EPS_ROOT) == 0.0
     d = tl.where(zero, 0.0, root(tl.where(zero, 1.0, tl.load(k + C2) * v + tl.load(k + EPS_ROOT)))) + tl.load(k + EPS)
     tl.store(a + 0, tl.load(k + LR) * tl.where(inside, 1.0, 1.0 / d))
@@ -61,7 +61,7 @@ def novo_grad_report(k, S, n, old, to):
     norm = root(gg)
     squares = norm * norm
     new = tl.load(k + B2) * old[0] + tl.load(k + A2) * squares
-    v = tl.where((old[0] == 0.0) & (tl.load(k + RESEEDS) != 0.0), squares, new)
+    v = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), squares, new)
     zero = v == 0.0
     tl.store(to + 0, norm)
     tl.store(to + 1, tl.where(zero, 0.0, root(tl.where(zero, 1.0, v))))
@@ -74,7 +74,7 @@ def novo_grad_remember(k, S, n, old):
     norm = root(gg)
     squares = norm * norm
     new = tl.load(k + B2) * old[0] + tl.load(k + A2) * squares
-    v = tl.where((old[0] == 0.0) & (tl.load(k + RESEEDS) != 0.0), squares, new)
+    v = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), squares, new)
     return (v,)
 
 

@@ -1,0 +1,19 @@
+"""The optimizers as `paddle.optimizer.Optimizer`s, in dynamic graph mode.
+
+>>> import paddle
+>>> from layerwise.paddle import Lamb
+>>> model = paddle.nn.Linear(3, 1)
+>>> opt = Lamb(learning_rate=0.01, parameters=model.parameters())
+>>> model(paddle.ones([2, 3])).sum().backward()
+>>> opt.step()
+>>> opt.clear_grad()
+>>> sorted(opt.stats()) == sorted(p.name for p in model.parameters())
+True
+"""
+
+from layerwise.paddle import optimizers
+from layerwise.paddle._spelling import preset
+from layerwise.paddle.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+
+__all__ = ["preset"]
+__all__ += optimizers.__all__

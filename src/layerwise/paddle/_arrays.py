@@ -1,0 +1,156 @@
+"""Paddle as the rules and their engine see it, and the tensors that the Paddle API accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+import paddle
+from paddle.base.framework import EagerParamBase
+
+from layerwise.engines.compiled import know_plain
+from layerwise.errors import GradientError, ParameterError
+from layerwise.spans import Lying
+
+Tensor = Any  # a paddle.Tensor, of which the types say little
+LOW = ("float16", "bfloat16")
+FLOATING = (*LOW, "float32", "float64")
+
+know_plain(paddle.Tensor, EagerParamBase)
+
+
+def dtype_name(x: Tensor) -> str:
+    """Return the name of a tensor's dtype, such as "float32"."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+def computing(x: Tensor) -> str:
+    """Return the dtype of the arithmetic and of the state: at least float32."""
+    return "float64" if dtype_name(x) == "float64" else "float32"
+
+
+def machine_eps(x: Tensor) -> float:
+    return float(paddle.finfo(x.dtype).eps)
+
+
+def shape_of(x: Tensor) -> tuple[int, ...]:
+    return tuple(x.shape)
+
+
+# ---- the namespace of the rules
+
+
+def _sum(x: Tensor, axis: tuple[int, ...], keepdims: bool) -> Tensor:
+    return paddle.sum(x, axis=list(axis), keepdim=keepdims)
+
+
+def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    terms = paddle.square(paddle.cast(x, "float64"))
+    return _sum(terms, dims, True) if dims else terms
+
+
+def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
+    return paddle.clip(x, -inf if low is None else low, inf if high is None else high)
+
+
+def _where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+    """Return a choice in the dtype of the one that is an array; a number has none of its own."""
+    like = yes if isinstance(yes, paddle.Tensor) else no
+    yes, no = (x if isinstance(x, paddle.Tensor) else paddle.full_like(like, x) for x in (yes, no))
+    return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
+
+
+def _asarray(x: Any, dtype: Any) -> Tensor:
+    return paddle.cast(x, dtype) if isinstance(x, paddle.Tensor) else paddle.to_tensor(x, dtype=dtype)
+
+
+class Arrays:
+    """Tensors as the rule engine reads and writes them."""
+
+    xp: Any = SimpleNamespace(
+        sqrt=paddle.sqrt,
+        sum=_sum,
+        where=_where,
+        clip=_clip,
+        ones_like=paddle.ones_like,
+        expm1=paddle.expm1,
+        asarray=_asarray,
+        concat=paddle.concat,
+        reshape=paddle.reshape,
+        float64=paddle.float64,
+        squares=_squares,
+    )
+    pure: Any = xp
+    bits: Any = None  # no tensor is stored in another way than as its numbers
+
+    def read(self, array: Tensor, like: Tensor) -> Tensor:
+        return paddle.cast(array, computing(like))
+
+    def copy(self, array: Tensor) -> Tensor:
+        return array.clone()
+
+    def write(self, stored: Tensor, new: Tensor) -> None:
+        stored.copy_(paddle.cast(new, stored.dtype), False)
+
+    def kind(self, array: Tensor) -> Hashable:
+        return shape_of(array), array.dtype, str(array.place)
+
+    def stack(self, arrays: Sequence[Tensor]) -> Tensor:
+        return paddle.stack(list(arrays), axis=-1)
+
+    def write_stack(self, stored: Sequence[Tensor], new: Tensor) -> None:
+        for place, one in zip(stored, paddle.unstack(new, axis=-1), strict=True):
+            self.write(place, one)
+
+
+# ---- what is accepted
+
+
+def lying(x: Tensor) -> Lying:
+    size = x.element_size()
+    return Lying(x.data_ptr(), shape_of(x), tuple(n * size for n in x.strides), size)
+
+
+def check_parameter(p: Any) -> None:
+    """Raise unless `p` is a tensor that can be stepped in place."""
+    if not isinstance(p, paddle.Tensor):
+        raise ParameterError(
+            f"`parameters` must hold tensors of Paddle, but one is {type(p).__name__}. Pass model.parameters()."
+        )
+    if p.is_dist():
+        raise ParameterError(
+            f"{p.name} is a distributed tensor, which layerwise.paddle does not step. Use layerwise.torch for sharded "
+            "parameters, or paddle.DataParallel, whose parameters are whole."
+        )
+    if not p.is_dense():
+        raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
+    if dtype_name(p) not in FLOATING:
+        raise ParameterError(f"{p.name} must be floating point of 16 to 64 bits, but is {dtype_name(p)}.")
+    if not p._is_initialized():
+        raise ParameterError(f"{p.name} holds no numbers yet. Initialize it before making the optimizer.")
+    if lying(p).overlaps_itself:
+        raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
+
+
+def check_gradient(p: Tensor, g: Tensor) -> None:
+    """Raise unless `g` is a gradient that fits `p`."""
+    if not g.is_dense():
+        raise GradientError(
+            f"the gradient of {p.name} is sparse, and the norm of a tensor needs all of it. Use sparse=False in the "
+            "embedding."
+        )
+    if dtype_name(g) not in FLOATING:
+        raise GradientError(f"the gradient of {p.name} must be floating point, but is {dtype_name(g)}.")
+    if shape_of(g) != shape_of(p):
+        raise GradientError(f"the gradient of {p.name} has the shape {shape_of(g)}, its parameter {shape_of(p)}.")
+    if str(g.place) != str(p.place):
+        raise GradientError(f"the gradient of {p.name} is on {g.place}, its parameter on {p.place}. Move one of them.")
+
+
+def is_finite(grads: Sequence[Tensor]) -> bool:
+    """Return whether all gradients are free of nan and inf; they are read once, where they lie."""
+    found = [paddle.isfinite(g).all() for g in grads if g.size]
+    return not found or bool(paddle.stack(found).all())

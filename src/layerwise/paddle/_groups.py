@@ -1,0 +1,169 @@
+"""Parameter groups in Paddle's form, and the settings of each parameter that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import paddle
+from paddle.optimizer.lr import LRScheduler
+
+from layerwise import checks
+from layerwise.arguments import OF_PADDLE_GROUP
+from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.hyper import Hyper
+from layerwise.keywords import check_keywords
+from layerwise.paddle._arrays import Tensor, check_parameter
+from layerwise.paddle._clips import as_regularizer, check_clip, clipped, penalized
+from layerwise.paddle._spelling import arguments_of, decay_argument, options_of
+
+SCALE = checks.number(0)
+PLAIN = ""  # in place of "params", where parameters are no groups
+
+
+class Group(NamedTuple):
+    """Parameters with the same settings."""
+
+    number: int
+    params: list[Tensor]
+    h: Any
+    excludes: Callable[[Tensor], Any] | None
+    clip: Any
+    given: dict[str, Any]  # what the group said for itself, in Paddle's form
+
+
+class Settings(NamedTuple):
+    """The settings of one parameter."""
+
+    h: Any
+    weight_decay: float
+    clipped_with: int | None  # the group whose gradients are clipped by a norm of their own
+
+
+def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
+    """Return the groups, if everything that was given is right; nothing of Paddle's is changed yet."""
+    found = [_group(hyper, given, one, i, lr) for i, one in enumerate(_as_dicts(given["parameters"]))]
+    found = [group for group in found if group.params]
+    seen: dict[str, Tensor] = {}
+    for p in (p for group in found for p in group.params):
+        check_parameter(p)
+        if p.name in seen:
+            twice = (
+                "is there twice" if seen[p.name] is p else "is the name of two parameters, whose state it would share"
+            )
+            raise ParameterError(f"{p.name} {twice}. Pass each parameter once, in one group.")
+        seen[p.name] = p
+    if not seen:
+        raise ParameterError("`parameters` must hold at least one parameter. Pass model.parameters().")
+    return found
+
+
+def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
+    wanted = "a list of parameters, or of dicts with 'params'"
+    if parameters is None or isinstance(parameters, (paddle.Tensor, Mapping, str)):
+        shown = type(parameters).__name__
+        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}. Pass parameters=model.parameters().")
+    try:
+        found = list(parameters)
+    except TypeError:
+        shown = type(parameters).__name__
+        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}.") from None
+    of_dicts = [isinstance(one, Mapping) for one in found]
+    if any(of_dicts) and not all(of_dicts):
+        raise ParameterError("`parameters` must be all parameters or all groups. Put the parameters into a group.")
+    return [dict(one) for one in found] if any(of_dicts) else [{PLAIN: found}]
+
+
+def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], number: int, lr: float) -> Group:
+    own, params = dict(own), own.get(PLAIN, own.get("params"))
+    if PLAIN in own:
+        own = {}
+    known = dict.fromkeys([*OF_PADDLE_GROUP, *arguments_of(hyper)])
+    check_keywords(f"group {number} of `parameters`", [key for key in own if key not in known], list(known))
+    if params is None:
+        raise ParameterError(f"group {number} of `parameters` has no 'params'. Put its parameters there.")
+    check_scale(own.get("learning_rate", 1.0))
+    settings = {**given, **{key: x for key, x in own.items() if key not in ("params", "learning_rate", "name")}}
+    if decay_argument(hyper) != "weight_decay":
+        settings["weight_decay"] = as_regularizer(own.get("weight_decay"))
+    elif settings["weight_decay"] is None:
+        settings["weight_decay"] = given["weight_decay"]
+    h = options_of(hyper, {**settings, "learning_rate": lr})
+    excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
+    if excludes is not None and not callable(excludes):
+        way_out = "Pass one that returns True where there is to be no decay, or None."
+        raise HyperparameterError(
+            sentence("exclude_from_weight_decay_fn", "a function of a parameter", excludes, way_out)
+        )
+    check_clip(clip, h)
+    members = _params(params, number)
+    return Group(number, members, h, excludes, clip, {**own, "params": members} if own else own)
+
+
+def _params(params: Any, number: int) -> list[Tensor]:
+    if isinstance(params, paddle.Tensor):
+        return [params]
+    if isinstance(params, (set, str)):
+        shown = type(params).__name__
+        raise ParameterError(f"'params' of group {number} must be in order, but are a {shown}. Pass a list.")
+    return list(params)
+
+
+def check_scale(scale: Any) -> None:
+    """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that is the rate itself."""
+    if isinstance(scale, LRScheduler):
+        way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor on it here."
+        raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
+    SCALE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
+
+
+def register(group: Group, regularizes: bool) -> None:
+    """Note on its parameters what a group says of them, where Paddle's optimizers note it."""
+    for p in group.params:
+        if regularizes:
+            p.regularizer = as_regularizer(group.given.get("weight_decay"))
+        p.optimize_attr = {**getattr(p, "optimize_attr", {}), "learning_rate": group.given.get("learning_rate", 1.0)}
+
+
+def rate_of(p: Tensor, lr: float) -> float:
+    """Return the learning rate of a parameter: a factor of its own times that of the optimizer."""
+    scale = getattr(p, "optimize_attr", _NONE).get("learning_rate", 1.0)
+    if scale == 1.0 and not isinstance(scale, paddle.Tensor):
+        return lr
+    check_scale(scale)
+    # A tensor is the rate itself, as in Paddle.
+    return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
+
+
+_NONE: dict[str, Any] = {}
+
+
+def settings_of(group: Group) -> list[Settings] | None:
+    """Return the settings of each parameter of a group, or None where Paddle has to prepare its gradients."""
+    found = []
+    for p in group.params:
+        clips = getattr(p, "need_clip", True) is not False
+        h = clipped(group.h, group.clip) if clips else group.h
+        h = None if h is None else penalized(h, getattr(p, "regularizer", None))
+        if h is None:
+            return None
+        found.append(_settings(group, p, h, group.number if group.clip is not None and h.model_bound else None))
+    return found
+
+
+def plain_settings_of(group: Group) -> list[Settings]:
+    """Return the same for gradients that Paddle has prepared."""
+    return [_settings(group, p, group.h, None) for p in group.params]
+
+
+def _settings(group: Group, p: Tensor, h: Any, clipped_with: int | None) -> Settings:
+    excluded = group.excludes is not None and bool(group.excludes(p))
+    return Settings(h, 0.0 if excluded else h.weight_decay, clipped_with)
+
+
+def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return gradients as Paddle clips and penalizes them, in copies."""
+    made = list(pairs) if group.clip is None else group.clip(list(pairs))
+    found = [g for _, g in optimizer.append_regularization_ops(made, None)]
+    # Paddle makes a vector of a single number of a scalar.
+    return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]

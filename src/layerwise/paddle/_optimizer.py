@@ -1,0 +1,164 @@
+"""The common part of all optimizers as Paddle has them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import paddle
+from paddle.optimizer.lr import LambdaDecay, LRScheduler
+
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.paddle import _state
+from layerwise.paddle._arrays import Tensor
+from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names, Slot
+from layerwise.paddle._stepping import LR, Stepping, as_rate
+
+
+class Optimizer(Stepping):
+    """A `paddle.optimizer.Optimizer` that carries out a rule."""
+
+    @property
+    def skipped(self) -> int:
+        """The number of steps left out because of nan or inf."""
+        return self._skipped
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters."""
+        return len(self._members)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return the measurements of each parameter's last step by its name: numbers, or with blocks an array.
+
+        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for turn in self._turns.values():
+            found |= turn.stats()
+        return found
+
+    def get_lr(self) -> float:
+        """Return the learning rate: the number, or what the scheduler says now."""
+        rate = self._learning_rate
+        return float(rate() if isinstance(rate, LRScheduler) else rate)
+
+    def set_lr(self, value: float) -> None:
+        """Set the learning rate, which no scheduler may have."""
+        value = LR("value", value, "Pass a number such as 1e-3.")
+        if isinstance(self._learning_rate, LRScheduler):
+            raise ContradictionError(
+                f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
+                "it by set_lr_scheduler."
+            )
+        self._learning_rate = value
+
+    def set_lr_scheduler(self, scheduler: Any) -> None:
+        """Let the learning rate follow this scheduler from now on."""
+        if not isinstance(scheduler, LRScheduler):
+            raise HyperparameterError(
+                sentence("scheduler", "an LRScheduler of Paddle", scheduler, "set_lr takes a number.")
+            )
+        as_rate(scheduler())
+        self._learning_rate = scheduler
+
+    def clear_state(self, which: str | Tensor | None = None) -> None:
+        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        name = which.name if isinstance(which, paddle.Tensor) else which
+        if name is not None and name not in self._slots:
+            raise ParameterError(
+                f"no state is kept for {name!r}. Known are: {', '.join(list(self._slots)[:5]) or 'none'}."
+            )
+        for one in [*self._slots] if name is None else [name]:
+            del self._slots[one]
+            self._master_weights.pop(one, None)
+        self._turns.clear()
+
+    # ---- checkpoints
+
+    @property
+    def _names(self) -> Names:
+        return Names(self._hyper.optimizer, "" if self._name is None else f"{self._name}_")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state under the names that Paddle's optimizers give it, for paddle.save."""
+        found = _state.dump(self._names, self._settings_by_name(), self._slots)
+        if isinstance(self._learning_rate, LRScheduler):
+            found[SCHEDULER] = self._learning_rate.state_dict()
+        return found
+
+    def _settings_by_name(self) -> dict[str, Any]:
+        return {p.name: group.h for group in self._groups for p in group.params}
+
+    def set_state_dict(self, state_dict: Any) -> None:
+        """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was."""
+        if not isinstance(state_dict, Mapping):
+            shown = type(state_dict).__name__
+            raise StateError(f"the state must be a dict, but is {shown}. Pass what state_dict() returned.")
+        arrays = {key: x for key, x in state_dict.items() if key not in BESIDE}
+        slots = self._loaded(arrays, state_dict.get(MASTERS) or {})
+        self._load_scheduler(state_dict)
+        self._slots = slots
+        self._master_weights = {p: slot.master for p, slot in slots.items() if slot.master is not None}
+        self._turns.clear()
+
+    load_state_dict = set_state_dict
+    set_dict = set_state_dict
+
+    def _loaded(self, arrays: Mapping[str, Any], masters: Any) -> dict[str, Slot]:
+        known = {p.name: p for p in self._members}
+        found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
+        if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
+            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {masters!r}.")
+        low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
+        if dropped := [name for name in masters if name not in low]:
+            warnings.warn(
+                f"the state holds master weights that are dropped, of {', '.join(dropped[:4])}: multi_precision=True "
+                "keeps those of float16 and bfloat16 parameters.",
+                stacklevel=3,
+            )
+        slots, settings = {}, self._settings_by_name()
+        for name, one in found.items():
+            p, h = known[name], settings[name]
+            slots[name] = slot = _state.slot_of(self._names, h, p, self._begun(p, h), one)
+            if name in masters and name in low:
+                slot.master = _state.taken(f"the master weight of {name}", masters[name], _state.master_of(p))
+                slot.master.name = getattr(masters[name], "name", None) or f"{name}_fp32_master_0"
+        return slots
+
+    def _begun(self, p: Tensor, h: Any) -> Any:
+        return _state.fresh(self._rule, h, self._layout(p, h), p)
+
+    def _load_scheduler(self, state: Mapping[str, Any]) -> None:
+        scheduler = self._learning_rate
+        saved = state.get(SCHEDULER)
+        if not isinstance(scheduler, LRScheduler):
+            if saved:
+                warnings.warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.", stacklevel=3)
+            return
+        if saved is None and not isinstance(scheduler, LambdaDecay):
+            raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")
+        before = deepcopy({key: x for key, x in vars(scheduler).items() if not callable(x)})
+        try:
+            if saved:
+                scheduler.set_state_dict(saved)
+            as_rate(scheduler())
+        except Exception as problem:
+            vars(scheduler).update(before)
+            raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_turns": {}, "_called": [p.name for p in self._members]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = state.pop("_called")
+        self.__dict__.update(state)
+        # Copies of parameters have names of their own.
+        now = dict(zip(names, (p.name for p in self._members), strict=True))
+        self._slots = {now[name]: slot for name, slot in self._slots.items()}
+        self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
+
+    def __repr__(self) -> str:
+        return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"

@@ -1,0 +1,229 @@
+"""The state of each parameter, and its names in Paddle's checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import paddle
+
+from layerwise.errors import StateError
+from layerwise.layout import Layout
+from layerwise.paddle._arrays import FLOATING, LOW, Tensor, computing, dtype_name, shape_of
+
+ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
+POWERS = ("beta1_pow_acc", "beta2_pow_acc")
+WITH_POWERS = ("Lamb", "AdamW")  # whose states Paddle's own optimizers have, with powers of β in place of a count
+WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only the first step differs from others
+COUNT = "step"
+MOST_POWERS = 1 << 22
+SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
+BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
+NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
+
+
+@dataclass
+class Slot:
+    """The state of one parameter."""
+
+    state: Any  # the rule's State, of tensors
+    step: int = 0
+    master: Tensor | None = None
+
+
+def fresh(rule: Any, h: Any, layout: Layout, p: Tensor) -> Any:
+    """Return the state with which a parameter begins."""
+    dtypes = h.state_dtypes()
+    fields = zip(rule.State._fields, layout.state_shapes(), strict=True)
+    return rule.State(
+        *(None if shape is None else _zeros(shape, dtypes.get(field, computing(p)), p) for field, shape in fields)
+    )
+
+
+def _zeros(shape: tuple[int, ...], dtype: str, p: Tensor) -> Tensor:
+    found = paddle.zeros(list(shape), dtype)
+    return found if str(found.place) == str(p.place) else found.to(p.place)
+
+
+def is_low(p: Tensor) -> bool:
+    return dtype_name(p) in LOW
+
+
+def master_of(p: Tensor) -> Tensor:
+    """Return a float32 copy of a parameter, under the name that Paddle gives it."""
+    with paddle.no_grad():
+        found = paddle.cast(p, "float32")
+    found.name = f"{p.name}_fp32_master_0"
+    return found
+
+
+@lru_cache(maxsize=8)
+def powers(beta: float, dtype: str) -> Any:
+    """Return β, β², … as Paddle carries them along from step to step, rounded each time, until no bias is left."""
+    kind = np.float64 if dtype == "float64" else np.float32
+    count = int(np.log(np.finfo(kind).tiny) / np.log(beta)) if 0 < beta < 1 else 1
+    factors = np.full(max(1, min(count, MOST_POWERS)), np.float32(beta), kind)  # which a kernel takes in float32
+    factors[0] = beta
+    return np.multiply.accumulate(factors)
+
+
+def power(beta: float, count: int, dtype: str) -> Any:
+    """Return the power that Paddle has after so many steps, as an array of one; 0 where no bias is left."""
+    known = powers(beta, dtype)
+    return known[count : count + 1].copy() if count < len(known) else np.zeros(1, known.dtype)
+
+
+def count_of(found: float, beta: float, dtype: str) -> int | None:
+    """Return after how many steps Paddle has this power; None where it has vanished."""
+    known = powers(beta, dtype)
+    return None if found < known[-1] or beta == 0 else int(np.argmin(np.abs(known.astype(np.float64) - found)))
+
+
+# ---- writing
+
+
+class Names(NamedTuple):
+    """The names of a parameter's state."""
+
+    optimizer: str  # of the class
+    prefix: str  # what the optimizer's own name adds
+
+    def called(self, field: str) -> str:
+        return self.prefix + ACCUMULATORS.get(field, field)
+
+
+def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
+    """Return the state under the names that Paddle's optimizers give it."""
+    found: dict[str, Any] = {}
+    for p, slot in slots.items():
+        target = p if slot.master is None else slot.master.name
+        for key, tensor in _written(names, settings[p], slot):
+            tensor.name = f"{target}_{key}_0"
+            found[tensor.name] = tensor
+    masters = {p: slot.master for p, slot in slots.items() if slot.master is not None}
+    return {**found, MASTERS: masters} if masters else found
+
+
+def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
+    for field, tensor in slot.state._asdict().items():
+        if tensor is not None:
+            yield names.called(field), tensor
+    if names.optimizer in WITH_POWERS:
+        dtype = dtype_name(slot.state.exp_avg_sq)
+        for key, beta in zip(POWERS, h.betas, strict=True):
+            yield names.prefix + key, paddle.to_tensor(power(beta, slot.step, dtype), place=paddle.CPUPlace())
+    yield names.prefix + COUNT, paddle.to_tensor(np.array([slot.step], np.int64), place=paddle.CPUPlace())
+
+
+# ---- reading
+
+
+def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
+    """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
+    keys = [*map(names.called, fields), *(names.prefix + key for key in (*POWERS, COUNT))]
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in saved.items():
+        p, own = _parsed(key, known)
+        if p is None:
+            raise StateError(
+                f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
+                "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
+            )
+        of_p = found.setdefault(p, {})
+        if own in of_p:
+            raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
+        if own in keys:  # paddle.Model adds others to what it loads
+            of_p[own] = value
+    return found
+
+
+def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
+    """Return the parameter that a key is of, and what it calls the accumulator."""
+    parts = key.split("_") if isinstance(key, str) else []
+    for i in range(len(parts) - 1, 0, -1):
+        p = "_".join(parts[:i])
+        numbered = NUMBERED.fullmatch("_".join(parts[i:]))
+        if p in known and numbered:
+            return p, numbered[1]
+    return None, ""
+
+
+def _few(known: Mapping[str, Any]) -> str:
+    return ", ".join(map(repr, list(known)[:4])) + (", …" if len(known) > 4 else "")
+
+
+def slot_of(names: Names, h: Any, p: Tensor, begun: Any, found: Mapping[str, Any]) -> Slot:
+    """Return the state of one parameter, given what a checkpoint holds of it and what it begins with."""
+    state = type(begun)(*(_field(names, p, field, one, found) for field, one in begun._asdict().items()))
+    return Slot(state, _count(names, h, p, found))
+
+
+def _field(names: Names, p: Tensor, field: str, like: Tensor | None, found: Mapping[str, Any]) -> Tensor | None:
+    key = names.called(field)
+    if like is None:
+        if key in found:
+            raise StateError(f"the state holds {key!r} of {p.name}, which these options do not keep. Give its options.")
+        return None
+    if key not in found:
+        raise StateError(f"the state holds no {key!r} of {p.name}. Pass the state of an optimizer with these options.")
+    return taken(f"{key!r} of {p.name}", found[key], like)
+
+
+def taken(what: str, value: Any, like: Tensor) -> Tensor:
+    """Return a copy of a saved array as a tensor like this one."""
+    if not isinstance(value, (paddle.Tensor, np.ndarray)):
+        raise StateError(f"{what} must be a tensor, but is {type(value).__name__}.")
+    if shape_of(value) != shape_of(like):
+        raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape_of(like)}.")
+    if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
+        raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
+    with paddle.no_grad():
+        tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
+        copied = paddle.cast(tensor, like.dtype).clone().detach()
+    return copied if str(copied.place) == str(like.place) else copied.to(like.place)
+
+
+def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
+    """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
+    own = names.prefix + COUNT
+    if own in found:
+        count = _number(f"{own!r} of {p.name}", found[own])
+        if count < 0 or count != int(count):
+            raise StateError(f"{own!r} of {p.name} must be a count, but is {count}.")
+        return int(count)
+    pairs = _powers(names, h)
+    if names.optimizer in WITHOUT_COUNT:
+        return 1
+    if (missing := [key for key, _ in pairs if names.prefix + key not in found]) or not pairs:
+        raise StateError(f"the state does not count the steps of {p.name}: {missing or [own]} is missing.")
+    counts = {n for n in (_of_power(names.prefix + key, p, beta, found) for key, beta in pairs) if n is not None}
+    if len(counts) > 1:
+        raise StateError(
+            f"the powers of β of {p.name} are of {' and of '.join(map(str, sorted(counts)))} steps. Pass the betas "
+            "with which the state was saved."
+        )
+    # Where both have vanished, any count will do that leaves no bias.
+    return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
+
+
+def _powers(names: Names, h: Any) -> list[tuple[str, float]]:
+    return list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
+
+
+def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int | None:
+    what = f"{key!r} of {p.name}"
+    value = _number(what, found[key])
+    if not 0 <= value <= max(beta, float(np.float32(beta))):
+        raise StateError(f"{what} must be a power of {beta}, but is {value}. Pass the betas it was saved with.")
+    return count_of(value, beta, computing(p))
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        return float(np.asarray(value).reshape(()))
+    except (TypeError, ValueError):
+        raise StateError(f"{what} must be one number, but is {value!r}.") from None

@@ -1,0 +1,297 @@
+"""The steps of Paddle's parameters: all of an optimizer but its state and what it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddle.base import core
+from paddle.base.dygraph.base import in_to_static_mode
+from paddle.optimizer.lr import LRScheduler
+
+from layerwise import checks
+from layerwise.blocks import Blocks, as_blocks
+from layerwise.engines import Changed, choose
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import (
+    EngineError,
+    ParameterError,
+)
+from layerwise.hyper import Hyper
+from layerwise.layout import Layout, lay_out
+from layerwise.names import ByName, check_matched
+from layerwise.paddle import _state
+from layerwise.paddle._arrays import Tensor, check_gradient, check_parameter, is_finite, machine_eps, shape_of
+from layerwise.paddle._clips import check_clip
+from layerwise.paddle._groups import (
+    Settings,
+    groups_of,
+    plain_settings_of,
+    prepared_by_paddle,
+    rate_of,
+    register,
+    settings_of,
+)
+from layerwise.paddle._spelling import decay_argument
+from layerwise.paddle._state import Slot
+from layerwise.paddle._turn import ENGINES, Due, Turn
+
+LR = checks.number(0)
+LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
+MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
+Pairs = Sequence[tuple[Tensor, Tensor]]
+
+
+# Where a function around a step is compiled from bytecode (paddle.jit.to_static), that compiler leaves Paddle's own
+# frames to Python, and by this ours.
+if hasattr(core, "eval_frame_skip_file_prefix"):
+    core.eval_frame_skip_file_prefix((f"{Path(__file__).parents[1]}{os.sep}",))
+
+
+def _check_blocks(argument: str, value: Any) -> Blocks:
+    return as_blocks(value, argument)
+
+
+def _check_mode() -> None:
+    if in_to_static_mode() or not paddle.in_dynamic_mode():
+        raise EngineError(
+            "layerwise.paddle steps in dynamic graph mode alone: call paddle.disable_static() and keep the step out of "
+            "paddle.jit.to_static, or use Paddle's own optimizers there."
+        )
+
+
+class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is not there for every checker
+    """A `paddle.optimizer.Optimizer` whose steps are those of a rule."""
+
+    _rule: Any
+    _hyper: type[Hyper]
+    # Paddle's own, which its wrappers read and write.
+    _learning_rate: Any
+    _master_weights: dict[str, Tensor]
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        _check_mode()
+        given = dict(given)
+        rate = given["learning_rate"]
+        lr = as_rate(rate()) if isinstance(rate, LRScheduler) else rate
+        self._groups = groups_of(self._hyper, given, lr)
+        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
+        self._engines = choose(given["engine"], ENGINES)
+        multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")
+        self._members = [p for group in self._groups for p in group.params]
+        check_matched("blocks", self._by_name.patterns, [p.name for p in self._members])
+        in_dicts = any(group.given for group in self._groups)
+        parameters = [dict(group.given) for group in self._groups] if in_dicts else self._members
+        super().__init__(
+            rate if isinstance(rate, LRScheduler) else float(self._groups[0].h.lr),
+            parameters,
+            None,
+            given["grad_clip"],
+            given["name"],
+        )
+        self._multi_precision = multi_precision
+        self._slots: dict[str, Slot] = {}
+        self._turns: dict[tuple[Any, ...], Turn] = {}  # by their parameters, the last taken at the end
+        self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
+        self._skipped = 0
+
+    def _add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take over a group in Paddle's own list."""
+        group = self._groups[len(self._param_groups)]
+        register(group, decay_argument(self._hyper) != "weight_decay")
+        self._param_groups.append({**group.given, "params": group.params, "grad_clip": group.clip})
+
+    # ---- the step
+
+    def step(self) -> None:
+        """Step every parameter that has a gradient: all, or none if one of them cannot be."""
+        _check_mode()
+        self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
+
+    def minimize(
+        self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
+    ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
+        """Step the parameters, or those given here, after `loss.backward()`.
+
+        As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients.
+        """
+        pairs = self.backward(loss, startup_program, parameters, no_grad_set)
+        self._take(pairs)
+        return [], pairs
+
+    def backward(
+        self,
+        loss: Any,
+        startup_program: Any = None,
+        parameters: Any = None,
+        no_grad_set: Any = None,
+        callbacks: Any = None,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return the parameters that have a gradient, each with it, for `apply_gradients`."""
+        _check_mode()
+        if not isinstance(loss, paddle.Tensor):
+            shown = type(loss).__name__
+            raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
+        params = self._some(parameters) if parameters else self._members
+        grads = core.eager.get_all_grads(params)
+        return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
+
+    def _some(self, parameters: Any) -> list[Tensor]:
+        found = list(parameters) if not isinstance(parameters, (str, paddle.Tensor)) else [parameters]
+        for p in found:
+            if not any(p is one for one in self._members):
+                shown = p.name if isinstance(p, paddle.Tensor) else repr(p)
+                raise ParameterError(
+                    f"{shown} is none of this optimizer's parameters. Pass tensors that it was made with."
+                )
+        return found
+
+    def apply_gradients(self, params_grads: Pairs) -> list[Any]:
+        """Step these parameters with these gradients."""
+        _check_mode()
+        self._take(params_grads)
+        return []
+
+    def _apply_optimize(
+        self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
+    ) -> list[Any]:
+        """Do the same where Paddle's wrappers of optimizers ask for it."""
+        return self.apply_gradients(params_grads["params"] if isinstance(params_grads, dict) else params_grads)
+
+    def _take(self, pairs: Pairs) -> None:
+        """Step parameters together: all, or none if one of them cannot be."""
+        pairs = [(p, g) for p, g in pairs if not p.stop_gradient]
+        params, grads = [p for p, _ in pairs], [g for _, g in pairs]
+        with signals_wait, paddle.no_grad():
+            if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):
+                self._skipped += 1
+                return
+            if not params:
+                return
+            lr = as_rate(self.get_lr())
+            rates = [rate_of(p, lr) for p in params]
+            self._step(params, self._prepared(params, grads), rates)
+
+    def _overflowed(self) -> bool:
+        """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
+        found = self._get_auxiliary_var("found_inf")
+        if not isinstance(found, paddle.Tensor):  # nothing, or an answer that was given in an earlier step
+            return False
+        overflowed = bool(found)
+        self._set_auxiliary_var("found_inf", overflowed)
+        return overflowed
+
+    def _step(self, params: list[Tensor], grads: list[Tensor], rates: list[float]) -> None:
+        key = self._multi_precision, *map(id, params)
+        turn, before = self._turns.pop(key, None), (dict(self._slots), dict(self._master_weights))
+        try:
+            if turn is not None and turn.holds():
+                try:
+                    turn.step(grads, rates)
+                except Changed:
+                    turn = self._stepped(params, grads, rates, turn)
+            else:
+                turn = self._stepped(params, grads, rates, turn)
+        except BaseException:
+            self._slots, self._master_weights = before  # a step that is not taken leaves no trace
+            raise
+        self._turns[key] = turn
+        if len(self._turns) > MOST_TURNS + len(self._members):
+            del self._turns[next(iter(self._turns))]
+
+    def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turn | None) -> Turn:
+        """Check everything, prepare the step, and take it."""
+        for p, g in zip(params, grads, strict=True):
+            check_parameter(p)
+            check_gradient(p, g)
+        turn = Turn(self._rule, self._engines, self._dues(params), before)
+        turn.step(grads, rates)
+        return turn
+
+    def _dues(self, params: Sequence[Tensor]) -> list[Due]:
+        known = self._settings()
+        found = []
+        for p in params:
+            settings = known[p.name]
+            layout = self._layout(p, settings.h)
+            slot = self._slots[p.name] = self._slot(p, settings.h, layout)
+            found.append(Due(p, p.name, settings, slot, layout))
+        return found
+
+    def _layout(self, p: Tensor, h: Hyper) -> Layout:
+        return lay_out(p.name, self._rule, h, shape_of(p), self._by_name(p.name), machine_eps(p))
+
+    def _slot(self, p: Tensor, h: Any, layout: Layout) -> Slot:
+        slot = self._slots.get(p.name) or Slot(_state.fresh(self._rule, h, layout, p))
+        shapes = [None if x is None else shape_of(x) for x in slot.state]
+        if shapes != list(layout.state_shapes()):
+            raise ParameterError(f"{p.name} has another shape than its state was made for. Make a new optimizer.")
+        holds = self._multi_precision and _state.is_low(p)
+        master = None if not holds else slot.master if slot.master is not None else _state.master_of(p)
+        self._master_weights.pop(p.name, None)
+        if master is not None:
+            self._master_weights[p.name] = master
+        if slot.master is master:
+            return slot
+        self._turns.clear()  # which know the slot as it was
+        return Slot(slot.state, slot.step, master)
+
+    def _settings(self) -> dict[str, Settings]:
+        """Return the settings of every parameter, and note which groups' gradients Paddle has to prepare."""
+        found: dict[str, Settings] = {}
+        for group in self._groups:
+            own = settings_of(group)
+            self._by_paddle[group.number] = own is None
+            each = plain_settings_of(group) if own is None else own
+            found |= {p.name: one for p, one in zip(group.params, each, strict=True)}
+        return found
+
+    def _heed_clips(self) -> None:
+        """Take over clips that a wrapper of Paddle's, such as fleet, has put in the place of those that were given."""
+        in_dicts = isinstance(self._param_groups[0], dict)
+        clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
+        if any(group.clip is not clip for group, clip in zip(self._groups, clips, strict=True)):
+            for group, clip in zip(self._groups, clips, strict=True):
+                check_clip(clip, group.h)
+            self._groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
+            self._by_paddle.clear()
+            self._turns.clear()
+
+    def _prepared(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
+        """Return gradients as they go into the rule: Paddle prepares what no option of the rule does."""
+        self._heed_clips()
+        if not self._by_paddle:
+            self._settings()
+        if not any(self._by_paddle.values()):
+            return grads
+        places = {id(p): i for i, p in enumerate(params)}
+        found = list(grads)
+        for group in (one for one in self._groups if self._by_paddle[one.number]):
+            own = [places[id(p)] for p in group.params if id(p) in places]
+            for i in own:
+                check_gradient(params[i], grads[i])
+            made = prepared_by_paddle(self, group, [(params[i], grads[i]) for i in own])
+            for i, g in zip(own, made, strict=True):
+                found[i] = g
+        return found
+
+
+def _gradients(params: list[Tensor]) -> list[Tensor | None]:
+    """Return the gradient of each parameter; what Paddle keeps as `main_grad` goes first, as in its optimizers."""
+    found: list[Tensor | None] = core.eager.get_all_grads(params)
+    for i, p in enumerate(params):
+        main = getattr(p, "main_grad", None)
+        if main is not None:
+            found[i] = main
+    return found
+
+
+def as_rate(value: Any) -> float:
+    """Return a learning rate, if it is a number that can be one."""
+    found: float = LR("learning_rate", value, LR_WAY_OUT)
+    return found
