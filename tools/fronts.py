@@ -110,12 +110,13 @@ TORCH_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import StateDtype
+from layerwise.blocks import BlocksByName
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 @RULES@
@@ -125,9 +126,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Rate = float | Tensor
-StateDtype = Literal["float32", "bfloat16", "int8"]
-Split = Blocks | int | Literal["each"]
-BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
+\"\"\"A number, or a tensor of one, as a captured CUDA graph reads it.\"\"\"
 """
 )
 PARAMS = Parameter(
@@ -148,20 +147,16 @@ MIXED_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import StateDtype
+from layerwise.blocks import BlocksByName
 from layerwise.hyper import Bounds
 from layerwise.keywords import explained
 from layerwise.torch._by_group import ByGroupOptimizer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-StateDtype = Literal["float32", "bfloat16", "int8"]
-Split = Blocks | int | Literal["each"]
-BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 
 __all__ = ["Mixed"]
 """
@@ -201,19 +196,15 @@ NUMPY_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import ByName, StateDtype
+from layerwise.blocks import Split
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 @RULES@
-
-V = TypeVar("V")
-StateDtype = Literal["float32", "bfloat16", "int8"]
-ByName = Mapping[str, V] | Callable[[str], V | None]
-Split = Blocks | int | Literal["each"]
 """
 )
 
@@ -276,12 +267,11 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
+from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 @RULES@
-
-StateDtype = Literal["float32", "bfloat16", "int8"]
 """
 )
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
+from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
@@ -26,8 +27,6 @@ from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
 from layerwise.rules import sinkgd as sinkgd_rule
 from layerwise.rules import stableadamw as stableadamw_rule
-
-StateDtype = Literal["float32", "bfloat16", "int8"]
 
 __all__ = [
     "AdafactorState",
