@@ -37,11 +37,11 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or thei
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of a tensor along an axis, each with norms and statistics of its own, as if it were a tensor by itself.
+    """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a tensor.
 
     Args:
-        split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
-            stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
+        split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a stack
+            of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
         axis: The axis along which the blocks lie; with "each" there may be several.
 
     >>> Blocks(3).parts("qkv", (6, 2))
@@ -64,7 +64,12 @@ class Blocks:
             )
 
     def parts(self, name: Name, shape: Shape) -> list[Part]:
-        """Return the pieces of a tensor of this shape that a rule can step. Equal blocks are one piece."""
+        """Return the pieces of a tensor that a rule steps. Equal blocks are one piece.
+
+        Args:
+            name: The tensor's name, for errors.
+            shape: The tensor's shape.
+        """
         axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
         for axis in axes:
             if not -len(shape) <= axis < len(shape):
