@@ -39,7 +39,7 @@ ABC = "https://docs.python.org/3/library/collections.abc.html"
 TORCH, JAX = "https://docs.pytorch.org/docs/stable", "https://docs.jax.dev/en/latest/_autosummary"
 OPTAX = "https://optax.readthedocs.io/en/latest"
 ELSEWHERE = {
-    **{name: f"{FUNCTIONS}#{name}" for name in ("float", "int", "bool", "complex")},
+    **{name: f"{FUNCTIONS}#{name}" for name in ("float", "int", "bool", "type")},
     **{name: f"{STDTYPES}#{name}" for name in ("str", "bytes", "tuple", "list", "dict", "set")},
     **{f"typing.{name}": f"{TYPING}#typing.{name}" for name in ("Any", "Literal", "NamedTuple")},
     **{
@@ -55,6 +55,11 @@ ELSEWHERE = {
     "torch.distributed.ProcessGroup": f"{TORCH}/distributed.html#groups",
     "numpy.ndarray": "https://numpy.org/doc/stable/reference/generated/numpy.ndarray.html#numpy.ndarray",
     "jax.Array": f"{JAX}/jax.Array.html#jax.Array",
+    "matplotlib.figure.Figure": "https://matplotlib.org/stable/api/figure_api.html#matplotlib.figure.Figure",
+    "os.PathLike": "https://docs.python.org/3/library/os.html#os.PathLike",
+    # Base classes, whose methods the reference shows with Lamb.
+    "layerwise.torch._optimizer.Optimizer": "torch.html#layerwise.torch.Lamb",
+    "layerwise.numpy._optimizer.Optimizer": "numpy.html#layerwise.numpy.Lamb",
     "optax.GradientTransformationExtraArgs": (
         f"{OPTAX}/api/transformations.html#optax.GradientTransformationExtraArgs"
     ),
@@ -95,12 +100,15 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     uri = page.file.src_uri
-    source = REPOSITORY.get(uri, f"docs/{uri}")
     if config.repo_url:
-        page.edit_url = f"{config.repo_url.rstrip('/')}/edit/main/{source}"
+        page.edit_url = f"{config.repo_url.rstrip('/')}/edit/main/{_source(uri)}"
     text = TABLE.sub(made_of_code, linked(PICTURE.sub(_by_theme, markdown), uri))
-    text = OPTIONS.sub(r'<div class="options" markdown>\n\1</div>', text)
-    return f"{text}\n\n<p class=source>Source of this page: <code>{source}</code></p>\n"
+    return OPTIONS.sub(r'<div class="options" markdown>\n\1</div>', text)
+
+
+def _source(uri: str) -> str:
+    """Return the file of the repository that a page is made of."""
+    return REPOSITORY.get(uri, f"docs/{uri}")
 
 
 def _by_theme(found: re.Match[str]) -> str:
@@ -118,12 +126,14 @@ def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
             raise PluginError(f"a docstring names docs/{found[1]}, which does not exist.")
         return f'<a href="{there.url_relative_to(page.file)}">{found[0]}</a>'
 
-    return PAGE.sub(link, html) if page.file.src_uri.startswith("reference/") else html
+    uri = page.file.src_uri
+    content = PAGE.sub(link, html) if uri.startswith("reference/") else html
+    return f"{content}\n<p class=source>Source of this page: <code>{_source(uri)}</code></p>"
 
 
 def linked(markdown: str, uri: str) -> str:
     """Return the page with links as the site has them; they are written for files of the repository."""
-    here = posixpath.dirname(REPOSITORY.get(uri, f"docs/{uri}"))
+    here = posixpath.dirname(_source(uri))
 
     def target(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(here, found[1]))

@@ -92,9 +92,7 @@ def rule_of(entry: Entry) -> str:
 
 def _class(entry: Entry, parameters: Sequence[Parameter], of: str, call: str) -> str:
     module = f"{rule_of(entry)}_rule"
-    doc = docstring(
-        summary(entry), f"{page(entry)} has the formula with every option in its place, {of} the rest.", parameters
-    )
+    doc = docstring(summary(entry), f"{page(entry)} has the formula with every option; {of} is the guide.", parameters)
     return (
         f"class {entry.name}(Optimizer):\n{textwrap.indent(doc, '    ')}\n\n"
         f"    _rule, _hyper = {module}, {module}.{entry.name}\n\n"
@@ -161,7 +159,7 @@ if TYPE_CHECKING:
 __all__ = ["Mixed"]
 """
 )
-MIXED = "One optimizer for parameter groups with different rules: each names its own, and has that rule's options"
+MIXED = "One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options"
 GROUPS = PARAMS._replace(
     means='Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its class) '
     "and the options of that rule."
@@ -180,8 +178,8 @@ def _torch_mixed() -> str:
     of_all = [_for_all_rules(one) for one in of_front(arguments.TORCH, ClippedByNorm)]
     parameters = [GROUPS, *own_parameters(ClippedByNorm, schedules=False), *of_all]
     rest = (
-        "What a group leaves out is as its rule has it by default; the arguments here are those that mean the same in "
-        "every rule, and are for all groups that say nothing else. docs/mixed.md has examples."
+        "Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every "
+        "rule, and hold for the groups that do not set them. docs/mixed.md has examples."
     )
     doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
     return (
@@ -283,7 +281,7 @@ def _jax_names(entry: Entry) -> tuple[str, str]:
 def _jax(entry: Entry) -> str:
     parameters = optax_calls.parameters(entry, own_parameters(entry.hyper), of_front(arguments.JAX, entry.hyper))
     first = sum(not one.keyword for one in parameters)
-    rest = f"{page(entry)} has the formula with every option in its place, docs/jax.md the rest."
+    rest = f"{page(entry)} has the formula with every option; docs/jax.md is the guide."
     if optax_calls.there_is(entry):
         rest += f" The first {first} arguments are those of optax.{entry.name.lower()}."
     state, name = _jax_names(entry)
@@ -300,9 +298,9 @@ def _state(entry: Entry) -> str:
     called = entry.hyper.optax_state
     parts = {part: called.get(part, part) for part in entry.rule.State._fields}
     rows = [
-        "count: Steps taken, an int32 that stays at its largest value.",
-        *(f"{here}: A tree, `{part}` in the other fronts." for part, here in parts.items()),
-        "stats: What the last step measured, a tree of dicts; None unless stats=True.",
+        "count: The number of steps taken, an int32 that stays at its largest value.",
+        *(f"{here}: A tree, called `{part}` in the other APIs." for part, here in parts.items()),
+        "stats: The measurements of the last step, a tree of dicts; None unless stats=True.",
     ]
     kept = "".join(f"    {here}: Any\n" for here in parts.values())
     return (

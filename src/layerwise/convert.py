@@ -23,7 +23,9 @@ from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 
 Names = Mapping[str, str] | Callable[[str], str] | None
+"""Names in PyTorch by leaf: a mapping, or a function of the leaf's path."""
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
+"""Orders of dimensions by leaf: a mapping, or a function of the leaf's path; None leaves the order as it is."""
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 ADAM = "ScaleByAdamState"
 MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleByNovogradState"}  # with mu and nu

@@ -10,6 +10,7 @@ from layerwise.errors import ContradictionError, sentence
 from layerwise.schedules import Polynomial
 
 Front = Literal["torch", "numpy", "jax"]
+"""The API whose names arguments have."""
 
 
 @dataclass(frozen=True)

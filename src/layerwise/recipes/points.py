@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 Betas = tuple[float, float]
+"""The decay rates of the first and of the second moment."""
 
 
 @dataclass(frozen=True)

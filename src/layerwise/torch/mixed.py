@@ -20,10 +20,10 @@ __all__ = ["Mixed"]
 
 
 class Mixed(ByGroupOptimizer):
-    """One optimizer for parameter groups with different rules: each names its own, and has that rule's options.
+    """One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options.
 
-    What a group leaves out is as its rule has it by default; the arguments here are those that mean the same in
-    every rule, and are for all groups that say nothing else. docs/mixed.md has examples.
+    Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every rule,
+    and hold for the groups that do not set them. docs/mixed.md has examples.
 
     Args:
         params: Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its

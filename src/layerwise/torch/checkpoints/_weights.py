@@ -19,6 +19,7 @@ from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_
 from layerwise.torch.step._tensors import FLOATING, LOW
 
 Optimizers = Optimizer | Iterable[Optimizer]
+"""An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
 MOST_SHOWN = 5
 

@@ -89,7 +89,8 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """Step each parameter in the backward pass and free its gradient at once.
 
     Gradients then never exist all at the same time. `optimizer.step()` steps only the parameters that the last backward
-    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are.
+    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are. Call remove() of the
+    result to step in `optimizer.step()` again.
 
     The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
     been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.

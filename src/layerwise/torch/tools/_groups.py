@@ -14,6 +14,8 @@ from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
 
 Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
+"""A choice of parameters: "bias", "norm" or "embedding", a pattern of names, a number of dimensions (parameters of at
+most so many), a type of module, or a function of name, parameter and module."""
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)

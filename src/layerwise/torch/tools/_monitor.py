@@ -63,7 +63,7 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
     """Write trust ratios, norms, the RMS of updates and the share of clipped layers of every so many steps.
 
     Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost
-    nothing but a counter.
+    nothing but a counter. Call remove() of the result to stop, or use it as a context.
 
     Args:
         optimizer: An optimizer of `layerwise.torch`.

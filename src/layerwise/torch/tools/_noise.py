@@ -45,7 +45,12 @@ KEYS = ("weight", "signal", "noise")
 
 
 class Estimate(NamedTuple):
-    """Two unbiased estimates from one step. Their ratio is biased, which is why they are averaged first."""
+    """Two unbiased estimates from one step. Average them before you divide: the ratio of two estimates is biased.
+
+    Attributes:
+        signal: |G|², of the gradient that many examples would have.
+        noise: tr Σ, of the gradient of one example.
+    """
 
     signal: float  # |G|²
     noise: float  # tr Σ
