@@ -100,6 +100,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     uri = page.file.src_uri
+    if uri == "changelog.md":
+        page.meta["search"] = {"boost": 0.2}  # it has every word
     if config.repo_url:
         page.edit_url = f"{config.repo_url.rstrip('/')}/edit/main/{_source(uri)}"
     text = TABLE.sub(made_of_code, linked(PICTURE.sub(_by_theme, markdown), uri))

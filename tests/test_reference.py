@@ -88,13 +88,3 @@ def test_types_in_signatures_have_their_place():
     named = set(re.findall(r"\b[A-Z]\w+", str(inspect.signature(optimizers.Adafactor))))
     for name in named - {"Any", "None", "Literal", "Mapping", "True", "False", "ProcessGroup"}:
         assert re.search(rf"^::: \S+\.{name}$", page, re.MULTILINE), name
-
-
-def test_the_site_needs_no_network():
-    text = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
-    assert "\n  - offline\n" in text
-    assert "font: false" in text
-    [polyfill] = re.findall(r"polyfills: \[(.*iframe-worker.*)\]", text)
-    assert (DOCS / polyfill).exists()
-    assert "://" not in text.partition("nav:")[0]
-    assert (DOCS / "reference" / "torch.md").read_text("utf-8").startswith("---\nsearch: {boost: ")
