@@ -73,7 +73,7 @@ def speed(figure: Figure, theme: Theme) -> None:
         for bar in group.bars:
             y += 1
             labels[y] = bar.label
-            _bar(axes, y, bar, theme)
+            _bar(axes, y, bar, group.scale, theme)
         axes.plot([group.scale] * 2, [y - len(group.bars) + 0.5, y + 0.5], color=theme["ink"], ls=(0, (2, 2)), lw=1.2)
         y += 1.35
     beside(
@@ -93,11 +93,12 @@ def speed(figure: Figure, theme: Theme) -> None:
     )
 
 
-def _bar(axes: Any, y: float, bar: Bar, theme: Theme) -> None:
+def _bar(axes: Any, y: float, bar: Bar, scale: float, theme: Theme) -> None:
     ours = bar.label == "layerwise"
     axes.barh(y, bar.ms, color=theme["ours" if ours else "others"], height=0.74)
     said = f"{bar.ms:.0f} ms" + ("" if ours else f", {times(bar.ratio)}")
-    beside(axes, bar.ms, y, said, theme["ink"], fontweight="bold" if ours else "normal")
+    beyond = max(bar.ms, scale)  # so that the line for scale does not cross what is written
+    beside(axes, beyond, y, said, theme["ink"], fontweight="bold" if ours else "normal")
 
 
 SPEED = Drawing(speed, 5.3)
