@@ -28,6 +28,7 @@ from layerwise.cli.bench.timing import Step, Timing, alternately
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
 from rows import RESULTS, append, provenance
+from torch_front import versions
 
 TABLE = "cpu_engine.csv"
 Names = Sequence[str]
@@ -51,7 +52,7 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     use_threads(given.threads)
-    origin = {**provenance(), "isa": _native.instruction_set()}
+    origin = {**provenance(), **versions(), "isa": _native.instruction_set()}
     console = Console(width=120)
     tables = {"table": table, "scale": scale, "sweep": sweep, "threads": threads, "copy": copied}
     for name in ["table"] if given.quick else given.only or ["table", "sweep", "threads", "copy"]:

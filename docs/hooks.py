@@ -1,4 +1,4 @@
-"""What MkDocs is told beyond mkdocs.yml: pages of the repository's root, tables made of the code, formulas."""
+"""Hooks of MkDocs: pages of the repository's root, links to sources and other packages, generated tables, formulas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
 from layerwise.registry import ENTRIES  # noqa: E402
 
-# Pages that live where people look for them in a repository, and what they are called here.
+# Pages of the repository's root, and their names on the site.
 OF_ROOT = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -29,7 +29,41 @@ OF_ROOT = {
 REPOSITORY = {uri: source for source, uri in OF_ROOT.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
 TABLE = re.compile(r"^<!-- table: (\w+) (\w+) -->$", re.MULTILINE)
+OPTIONS = re.compile(r"<!-- generated: options \w+ -->\n(.*?)<!-- end -->", re.DOTALL)
+# Types of other packages in signatures, which link to their documentation. Nothing is fetched to build the site.
+STDTYPES, TYPING = "https://docs.python.org/3/library/stdtypes.html", "https://docs.python.org/3/library/typing.html"
+FUNCTIONS = "https://docs.python.org/3/library/functions.html"
+ABC = "https://docs.python.org/3/library/collections.abc.html"
+TORCH, JAX = "https://docs.pytorch.org/docs/stable", "https://docs.jax.dev/en/latest/_autosummary"
+OPTAX = "https://optax.readthedocs.io/en/latest"
+ELSEWHERE = {
+    **{name: f"{FUNCTIONS}#{name}" for name in ("float", "int", "bool", "type")},
+    **{name: f"{STDTYPES}#{name}" for name in ("str", "bytes", "tuple", "list", "dict", "set")},
+    **{f"typing.{name}": f"{TYPING}#typing.{name}" for name in ("Any", "Literal", "NamedTuple")},
+    **{
+        f"collections.abc.{name}": f"{ABC}#collections.abc.{name}"
+        for name in ("Callable", "Iterable", "Iterator", "Mapping", "Sequence")
+    },
+    "pathlib.Path": "https://docs.python.org/3/library/pathlib.html#pathlib.Path",
+    "torch.Tensor": f"{TORCH}/tensors.html#torch.Tensor",
+    "torch.nn.Module": f"{TORCH}/generated/torch.nn.Module.html#torch.nn.Module",
+    "torch.nn.Parameter": f"{TORCH}/generated/torch.nn.parameter.Parameter.html#torch.nn.parameter.Parameter",
+    "torch.optim.Optimizer": f"{TORCH}/optim.html#torch.optim.Optimizer",
+    "torch.optim.lr_scheduler.LambdaLR": f"{TORCH}/generated/torch.optim.lr_scheduler.LambdaLR.html",
+    "torch.distributed.ProcessGroup": f"{TORCH}/distributed.html#groups",
+    "numpy.ndarray": "https://numpy.org/doc/stable/reference/generated/numpy.ndarray.html#numpy.ndarray",
+    "jax.Array": f"{JAX}/jax.Array.html#jax.Array",
+    "matplotlib.figure.Figure": "https://matplotlib.org/stable/api/figure_api.html#matplotlib.figure.Figure",
+    "os.PathLike": "https://docs.python.org/3/library/os.html#os.PathLike",
+    # Base classes, whose methods the reference shows with Lamb.
+    "layerwise.torch._optimizer.Optimizer": "torch.html#layerwise.torch.Lamb",
+    "layerwise.numpy._optimizer.Optimizer": "numpy.html#layerwise.numpy.Lamb",
+    "optax.GradientTransformationExtraArgs": (
+        f"{OPTAX}/api/transformations.html#optax.GradientTransformationExtraArgs"
+    ),
+}
 
 
 def on_config(config: Any) -> Any:
@@ -39,7 +73,23 @@ def on_config(config: Any) -> Any:
     for section in config.nav:
         if "Optimizers" in section:
             section["Optimizers"] = pages
+    told = (ROOT / "pyproject.toml").read_text("utf-8")
+    config.site_name += f" {_value(told, 'version')}"
+    if repository := _value(told, "Repository"):
+        config.repo_url, config.edit_uri = repository, "edit/main/docs/"
+        config.theme["features"].append("content.action.edit")
     return config
+
+
+def _value(toml: str, name: str) -> str | None:
+    """Return a string of pyproject.toml. (Python 3.10 has no parser of TOML.)"""
+    found = re.search(rf'^{name}\s*=\s*"(.*)"$', toml, re.MULTILINE)
+    return found and found[1]
+
+
+def on_nav(nav: Any, config: Any, **_: Any) -> None:
+    for name, url in ELSEWHERE.items():
+        config.plugins["autorefs"].register_url(name, url)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -48,25 +98,44 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    return TABLE.sub(made_of_code, linked(markdown, page.file.src_uri))
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    uri = page.file.src_uri
+    if uri == "changelog.md":
+        page.meta["search"] = {"boost": 0.2}  # it has every word
+    if config.repo_url:
+        page.edit_url = f"{config.repo_url.rstrip('/')}/edit/main/{_source(uri)}"
+    text = TABLE.sub(made_of_code, linked(PICTURE.sub(_by_theme, markdown), uri))
+    return OPTIONS.sub(r'<div class="options" markdown>\n\1</div>', text)
+
+
+def _source(uri: str) -> str:
+    """Return the file of the repository that a page is made of."""
+    return REPOSITORY.get(uri, f"docs/{uri}")
+
+
+def _by_theme(found: re.Match[str]) -> str:
+    """Return both images of a picture, of which the site shows that of its theme: a reader may switch it."""
+    dark, alt, light = found.groups()
+    return f"![{alt}]({light}#only-light)\n![{alt}]({dark}#only-dark)"
 
 
 def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
-    """Docstrings name the pages as files of the repository, which is what they are to whoever reads the source."""
+    """Link the pages that docstrings name as files of the repository, as a reader of the source finds them."""
 
     def link(found: re.Match[str]) -> str:
         there = files.get_file_from_path(found[1])
         if there is None:
-            raise PluginError(f"a docstring names docs/{found[1]}, which there is not.")
+            raise PluginError(f"a docstring names docs/{found[1]}, which does not exist.")
         return f'<a href="{there.url_relative_to(page.file)}">{found[0]}</a>'
 
-    return PAGE.sub(link, html) if page.file.src_uri.startswith("reference/") else html
+    uri = page.file.src_uri
+    content = PAGE.sub(link, html) if uri.startswith("reference/") else html
+    return f"{content}\n<p class=source>Source of this page: <code>{_source(uri)}</code></p>"
 
 
 def linked(markdown: str, uri: str) -> str:
-    """The page with links as they are on the site, where they were written for files in the repository."""
-    here = posixpath.dirname(REPOSITORY.get(uri, f"docs/{uri}"))
+    """Return the page with links as the site has them; they are written for files of the repository."""
+    here = posixpath.dirname(_source(uri))
 
     def target(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(here, found[1]))
@@ -77,7 +146,7 @@ def linked(markdown: str, uri: str) -> str:
 
 
 def formula(source: str, *_: Any, **__: Any) -> str:
-    """TeX as MathML, which browsers draw by themselves."""
+    """Return TeX as MathML, which browsers draw by themselves."""
     return f'<div class="formula">{convert(source, display="block")}</div>'
 
 
@@ -87,7 +156,7 @@ def formula(source: str, *_: Any, **__: Any) -> str:
 def made_of_code(found: re.Match[str]) -> str:
     kind, of = found.groups()
     if kind not in TABLES:
-        raise PluginError(f"no table is called {kind!r}. Known are {', '.join(TABLES)}.")
+        raise PluginError(f"no table is called {kind!r}; there are {', '.join(TABLES)}.")
     return TABLES[kind](of)
 
 

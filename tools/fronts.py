@@ -94,9 +94,7 @@ def rule_of(entry: Entry) -> str:
 
 def _class(entry: Entry, parameters: Sequence[Parameter], of: str, call: str) -> str:
     module = f"{rule_of(entry)}_rule"
-    doc = docstring(
-        summary(entry), f"{page(entry)} has the formula with every option in its place, {of} the rest.", parameters
-    )
+    doc = docstring(summary(entry), f"{page(entry)} has the formula with every option; {of} is the guide.", parameters)
     return (
         f"class {entry.name}(Optimizer):\n{textwrap.indent(doc, '    ')}\n\n"
         f"    _rule, _hyper = {module}, {module}.{entry.name}\n\n"
@@ -112,12 +110,13 @@ TORCH_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import StateDtype
+from layerwise.blocks import BlocksByName
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 @RULES@
@@ -127,9 +126,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Rate = float | Tensor
-StateDtype = Literal["float32", "bfloat16", "int8"]
-Split = Blocks | int | Literal["each"]
-BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
+\"\"\"A number, or a tensor of one, as a captured CUDA graph reads it.\"\"\"
 """
 )
 PARAMS = Parameter(
@@ -150,10 +147,10 @@ MIXED_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import StateDtype
+from layerwise.blocks import BlocksByName
 from layerwise.hyper import Bounds
 from layerwise.keywords import explained
 from layerwise.torch._by_group import ByGroupOptimizer
@@ -161,14 +158,10 @@ from layerwise.torch._by_group import ByGroupOptimizer
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-StateDtype = Literal["float32", "bfloat16", "int8"]
-Split = Blocks | int | Literal["each"]
-BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
-
 __all__ = ["Mixed"]
 """
 )
-MIXED = "One optimizer for parameter groups with different rules: each names its own, and has that rule's options"
+MIXED = "One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options"
 GROUPS = PARAMS._replace(
     means='Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its class) '
     "and the options of that rule."
@@ -187,8 +180,8 @@ def _torch_mixed() -> str:
     of_all = [_for_all_rules(one) for one in of_front(arguments.TORCH, ClippedByNorm)]
     parameters = [GROUPS, *own_parameters(ClippedByNorm, schedules=False), *of_all]
     rest = (
-        "What a group leaves out is as its rule has it by default; the arguments here are those that mean the same in "
-        "every rule, and are for all groups that say nothing else. docs/mixed.md has examples."
+        "Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every "
+        "rule, and hold for the groups that do not set them. docs/mixed.md has examples."
     )
     doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
     return (
@@ -203,19 +196,15 @@ NUMPY_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from layerwise.blocks import Blocks
+from layerwise.arguments import ByName, StateDtype
+from layerwise.blocks import Split
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.numpy._optimizer import Optimizer
 @RULES@
-
-V = TypeVar("V")
-StateDtype = Literal["float32", "bfloat16", "int8"]
-ByName = Mapping[str, V] | Callable[[str], V | None]
-Split = Blocks | int | Literal["each"]
 """
 )
 
@@ -339,12 +328,11 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
+from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
 @RULES@
-
-StateDtype = Literal["float32", "bfloat16", "int8"]
 """
 )
 
@@ -356,7 +344,7 @@ def _jax_names(entry: Entry) -> tuple[str, str]:
 def _jax(entry: Entry) -> str:
     parameters = optax_calls.parameters(entry, own_parameters(entry.hyper), of_front(arguments.JAX, entry.hyper))
     first = sum(not one.keyword for one in parameters)
-    rest = f"{page(entry)} has the formula with every option in its place, docs/jax.md the rest."
+    rest = f"{page(entry)} has the formula with every option; docs/jax.md is the guide."
     if optax_calls.there_is(entry):
         rest += f" The first {first} arguments are those of optax.{entry.name.lower()}."
     state, name = _jax_names(entry)
@@ -373,9 +361,9 @@ def _state(entry: Entry) -> str:
     called = entry.hyper.optax_state
     parts = {part: called.get(part, part) for part in entry.rule.State._fields}
     rows = [
-        "count: Steps taken, an int32 that stays at its largest value.",
-        *(f"{here}: A tree, `{part}` in the other fronts." for part, here in parts.items()),
-        "stats: What the last step measured, a tree of dicts; None unless stats=True.",
+        "count: The number of steps taken, an int32 that stays at its largest value.",
+        *(f"{here}: A tree, called `{part}` in the other APIs." for part, here in parts.items()),
+        "stats: The measurements of the last step, a tree of dicts; None unless stats=True.",
     ]
     kept = "".join(f"    {here}: Any\n" for here in parts.values())
     return (

@@ -5,10 +5,18 @@ Signatures and docstrings of the fronts are generated from these and from the op
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from layerwise.hyper import Hyper
+
+V = TypeVar("V")
+ByName = Mapping[str, V] | Callable[[str], V | None]
+"""Values by name: a mapping, whose keys may be patterns such as "*.bias", or a function of the name. The default counts
+where a mapping has no key for a name, or the function returns None."""
+StateDtype = Literal["float32", "bfloat16", "int8"]
+"""The storage of a part of the state: as it is computed, in 16 bits, or in 8 bits with a scale for each 64 numbers."""
 
 
 class Argument(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -37,10 +37,12 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or thei
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks along an axis; each has norms and statistics of its own, exactly as if it were a tensor of its own.
+    """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a tensor.
 
-    `split` is a number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
-    stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
+    Args:
+        split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a stack
+            of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
+        axis: The axis along which the blocks lie; with "each" there may be several.
 
     >>> Blocks(3).parts("qkv", (6, 2))
     [Part(axis=0, count=3, drop=False, one=None, others=())]
@@ -62,7 +64,12 @@ class Blocks:
             )
 
     def parts(self, name: Name, shape: Shape) -> list[Part]:
-        """Return the pieces of a tensor of this shape that a rule can step. Equal blocks are one piece."""
+        """Return the pieces of a tensor that a rule steps. Equal blocks are one piece.
+
+        Args:
+            name: The tensor's name, for errors.
+            shape: The tensor's shape.
+        """
         axes = self.axis if isinstance(self.axis, tuple) else (self.axis,)
         for axis in axes:
             if not -len(shape) <= axis < len(shape):
@@ -89,6 +96,12 @@ class Blocks:
         ends = list(accumulate(self.split))
         cuts = zip(self.split, ends, strict=True)
         return [Part(axis, one=(i, end - n, end, length)) for i, (n, end) in enumerate(cuts)]
+
+
+Split = Blocks | int | Literal["each"]
+"""Blocks of a tensor: a number of equal ones along axis 0, "each" for one at every index of it, or `Blocks`."""
+BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
+"""Blocks by the parameter's name: a mapping, whose keys may be patterns, or a function of the name."""
 
 
 def as_blocks(value: Any, argument: str = "blocks") -> Blocks:

@@ -23,14 +23,22 @@ from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 
 Names = Mapping[str, str] | Callable[[str], str] | None
+"""Names in PyTorch by leaf: a mapping, or a function of the leaf's path."""
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
+"""Orders of dimensions by leaf: a mapping, or a function of the leaf's path; None leaves the order as it is."""
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 ADAM = "ScaleByAdamState"
 MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleByNovogradState"}  # with mu and nu
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, ours, that goes on where the optimizer of that name in optax left off."""
+    """Return a state of our `transform` that continues where the optax optimizer of the same name left off.
+
+    Args:
+        state: The state of optax's optimizer.
+        transform: The transformation of `layerwise.jax`.
+        params: The parameters.
+    """
     ours, leaves = _ours(transform, params), parameters(params)
     if type(ours) in MOMENTS:
         one = _only(state, MOMENTS[type(ours)])
@@ -49,7 +57,13 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, optax's, that goes on where ours left off with `state`."""
+    """Return a state of optax's `transform` that continues where ours left off with `state`.
+
+    Args:
+        state: The state of an optimizer of `layerwise.jax`.
+        transform: The transformation of optax.
+        params: The parameters.
+    """
     leaves, state = parameters(params), _in_numbers(_forms.inner(state))
 
     def fill(one: Any) -> Any:
@@ -81,10 +95,14 @@ FACTORED = ("v_row", "v_col", "v")
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
-    """Return the state_dict with which `optimizer`, of layerwise.torch and made of named parameters, goes on.
+    """Return a state_dict with which an optimizer of `layerwise.torch` continues.
 
-    `names` gives the name of a leaf such as "dense/kernel" there ("dense.kernel" by default). `axes` gives the order
-    of its dimensions there, as numpy.transpose takes it.
+    Args:
+        state: The state of an optimizer of `layerwise.jax`.
+        params: The parameters.
+        optimizer: The optimizer, made of named parameters.
+        names: The name in PyTorch of each leaf, such as "dense/kernel"; None is "dense.kernel".
+        axes: The order of its dimensions in PyTorch, as numpy.transpose takes it.
     """
     import torch
 
@@ -110,9 +128,14 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 def from_torch(
     state_dict: Mapping[str, Any], transform: Any, params: Any, *, names: Names = None, axes: Axes = None
 ) -> Any:
-    """Return the state of `transform`, ours, that goes on from a state_dict of layerwise.torch's optimizer.
+    """Return a state of our `transform` that continues from a state_dict of an optimizer of `layerwise.torch`.
 
-    `names` and `axes` are as in `to_torch`.
+    Args:
+        state_dict: The state_dict.
+        transform: The transformation of `layerwise.jax`.
+        params: The parameters.
+        names: The name in PyTorch of each leaf, as in `to_torch`.
+        axes: The order of its dimensions in PyTorch, as in `to_torch`.
     """
     from layerwise.torch.checkpoints._bytes import restored
 
@@ -140,9 +163,14 @@ def from_torch(
 
 
 def stored_as(state: Any, transform: Any, params: Any) -> Any:
-    """Return the state of `transform`, ours, with what `state`, of the same optimizer, holds in other storage formats.
+    """Return a state of our `transform` with the contents of `state`, of the same optimizer, in other storage formats.
 
-    What has the same format in both is taken over bit by bit. `params` are those that belong to `state`.
+    Fields with the same format in both are copied bit by bit.
+
+    Args:
+        state: The state.
+        transform: The transformation of `layerwise.jax` whose formats the result has.
+        params: The parameters of `state`.
     """
     whole, leaves, inner = transform.init(params), parameters(params), _forms.inner(state)
     ours = _ours(transform, params)

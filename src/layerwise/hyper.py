@@ -20,10 +20,13 @@ from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, s
 from layerwise.errors import ContradictionError, sentence
 from layerwise.rules.parts import is_on
 
-Scheduled = float | Callable[[int], float]
 Shape = tuple[int, ...]
+Scheduled = float | Callable[[int], float]
+"""A number, or a function of the number of steps taken so far, which is 0 in the first."""
 Adapt = bool | Literal["decayed"]
+"""Use of the trust ratio: everywhere, nowhere, or only where weight_decay is not 0."""
 Bounds = tuple[float | None, float | None]
+"""A pair (low, high); None on a side is no bound."""
 H = TypeVar("H", bound="Hyper")
 
 RATE = number(0) | schedule()

@@ -21,6 +21,7 @@ class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bia
 
 
 Name = str | int
+"""The name of a parameter: a string, or an integer such as `id(array)`."""
 INSTEAD = tuple(BY_NAME)  # options that the NumPy front may take by name instead
 
 

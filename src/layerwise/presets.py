@@ -21,7 +21,15 @@ from layerwise.registry import ENTRIES
 
 @dataclass(frozen=True, eq=False)
 class Preset:
-    """One variant: for which optimizer, with which options, and in words how it differs and what stays different."""
+    """One variant of an optimizer: its options, how it differs from our defaults, and what it does not reproduce.
+
+    Attributes:
+        name: The name, with that of the package before the dot.
+        optimizer: The name of the optimizer's class.
+        options: Its options.
+        differs: Its differences from our defaults, in words.
+        not_reproduced: Its behaviour that these options do not reproduce, in words.
+    """
 
     name: str
     optimizer: str
@@ -346,9 +354,11 @@ _PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Return keyword arguments for its class in every front: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
+    """Return keyword arguments for the optimizer of a preset in every API: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
 
-    `overrides` are options of the formula in place of the preset's, or besides them.
+    Args:
+        name: The name of the preset.
+        **overrides: Options that replace the preset's, or are added to them.
 
     >>> preset("optax.lars", trust_coefficient=0.02)
     {'norm': 'decayed', 'trust_coefficient': 0.02}

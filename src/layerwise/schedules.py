@@ -29,7 +29,12 @@ RATE = number(0)
 
 
 class Schedule:
-    """The base of all schedules: the highest learning rate, the length in steps, and a rate for each step."""
+    """The base of all schedules.
+
+    Attributes:
+        peak: The highest learning rate.
+        total: The length in steps.
+    """
 
     peak: float
     total: int
@@ -38,7 +43,11 @@ class Schedule:
         raise NotImplementedError
 
     def __call__(self, step: Any) -> Any:
-        """Return the rate after `step` steps: a float, or for an array, traced or not, one of its library."""
+        """Return the learning rate after `step` steps: a float, or for an array (traced or not) one of its library.
+
+        Args:
+            step: The number of steps taken.
+        """
         namespace: Callable[[], Any] | None = getattr(step, "__array_namespace__", None)
         return float(self._at(np, step)) if namespace is None else self._at(namespace(), step)
 
@@ -78,9 +87,15 @@ class _Decay(Schedule):
 
 @dataclass(frozen=True)
 class Polynomial(_Decay):
-    """A line from `start` to `peak` in `warmup` steps, then `(1 − x)^power` down to `end` at `total`, x from 0 to 1.
+    """A line from `start` to `peak`, then `end + (peak − end)·(1 − x)^power`, x from 0 to 1 at `total`.
 
-    A power of 1 is a line. After `total` it stays at `end`.
+    Args:
+        peak: The highest learning rate.
+        total: The length in steps, warm-up included.
+        warmup: The number of steps from `start` to `peak`.
+        start: The learning rate of the first step.
+        end: The learning rate at `total`, and after it.
+        power: The power; 1 is a line.
     """
 
     _: KW_ONLY
@@ -92,7 +107,15 @@ class Polynomial(_Decay):
 
 @dataclass(frozen=True)
 class Cosine(_Decay):
-    """Warm-up as in `Polynomial`, then half a cosine: `(1 + cos πx) / 2`, x from 0 to 1."""
+    """A line from `start` to `peak`, then half a cosine to `end` at `total`.
+
+    Args:
+        peak: The highest learning rate.
+        total: The length in steps, warm-up included.
+        warmup: The number of steps from `start` to `peak`.
+        start: The learning rate of the first step.
+        end: The learning rate at `total`, and after it.
+    """
 
     def _left(self, xp: Any, fallen: Any) -> Any:
         return 0.5 * (1.0 + xp.cos(math.pi * fallen))
@@ -100,9 +123,12 @@ class Cosine(_Decay):
 
 @dataclass(frozen=True, init=False)
 class Stages(Schedule):
-    """One schedule after the other, each from its own first step: the second has a warm-up of its own.
+    """One schedule after another, for training in stages of different batch size or sequence length, as LAMB's of BERT.
 
-    It serves training in stages of different batch or sequence length, such as LAMB's of BERT.
+    Each counts from its own first step, so the second may have a warm-up.
+
+    Args:
+        *parts: The schedules.
     """
 
     parts: tuple[Schedule, ...]
@@ -115,10 +141,12 @@ class Stages(Schedule):
 
     @property
     def peak(self) -> float:  # type: ignore[override]
+        """The highest learning rate of all stages."""
         return max(part.peak for part in self.parts)
 
     @property
     def total(self) -> int:  # type: ignore[override]
+        """The length of all stages together."""
         return sum(part.total for part in self.parts)
 
     def _at(self, xp: Any, step: Any) -> Any:
@@ -130,14 +158,24 @@ class Stages(Schedule):
 
 
 def samples(count: float, *, batch: int) -> int:
-    """Return how many steps process so many samples. The last batch may be incomplete."""
+    """Return the number of steps that process so many samples. The last batch may be incomplete.
+
+    Args:
+        count: The number of samples.
+        batch: The batch size.
+    """
     return _steps("count", count, 1, batch)
 
 
 def epochs(count: float, *, dataset_size: int, batch: int) -> int:
-    """Return how many steps process so many epochs, if a batch may reach over the end of one.
+    """Return the number of steps that process so many epochs, if a batch may reach over the end of one.
 
     If your epochs end with a smaller batch, or leave it out, pass count·len(loader) instead.
+
+    Args:
+        count: The number of epochs; it may be a fraction.
+        dataset_size: The number of samples of an epoch.
+        batch: The batch size.
     """
     size = COUNT("dataset_size", dataset_size, "Pass how many samples an epoch has.")
     return _steps("count", count, size, batch)

@@ -21,7 +21,11 @@ _given: int | None = None
 
 
 def set_num_threads(n: int) -> None:
-    """Set the largest number of threads that the compiled engine takes. Results are the same for any number."""
+    """Set the largest number of threads of the compiled engine. Results are the same for any number.
+
+    Args:
+        n: The number of threads.
+    """
     global _given
     _given = min(int(COUNT("n", n, WAY_OUT)), MOST)
     if (native := extension()) is not None:
@@ -29,7 +33,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return the largest number of threads that the compiled engine takes: 1 without that engine."""
+    """Return the largest number of threads of the compiled engine; 1 without that engine."""
     return 1 if extension() is None else wanted_threads()
 
 

@@ -19,9 +19,12 @@ from layerwise.jax._transform import Mask, Transformation
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 
 Rate = float | jax.Array | Callable[[Any], Any]
+"""A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
 Number = float | jax.Array
-ByLeaf = Any  # a tree like the parameters, a prefix of it, or a callable of the parameters that returns one
-"""The type of `mask`, `trust_ratio_mask`, `blocks` and `specs`."""
+"""A number, also a traced one."""
+ByLeaf = Any
+"""A value for every parameter, a tree of values like the parameters, a prefix of it, or a function of the parameters
+that returns one."""
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
 
 

@@ -16,9 +16,11 @@ from layerwise.registry import ENTRIES
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Return keyword arguments for the function it belongs to: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
+    """Return keyword arguments for the function of a preset: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
-    `overrides` are arguments in place of the preset's, or besides them.
+    Args:
+        name: The name of the preset.
+        **overrides: Arguments that replace the preset's, or are added to them.
 
     >>> preset("timm.Lars", momentum=0.9)["momentum"]
     0.9

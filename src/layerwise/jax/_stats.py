@@ -31,9 +31,10 @@ def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
-    """Return the measurements of the last step by parameter: arrays, of one number a block where there are blocks.
+    """Return the measurements of the last step by parameter: arrays, with one number for each block of it.
 
-    `state` is a state of these optimizers, or holds one, as that of optax.chain does. They need stats=True.
+    Args:
+        state: A state of an optimizer made with stats=True, or one that contains it, as that of optax.chain does.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):

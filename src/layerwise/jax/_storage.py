@@ -34,7 +34,12 @@ MOST = 1 << 32  # elements of a tensor that integers of 32 bits count
 
 
 class Grouped(NamedTuple):
-    """A part of a state in 8 bits: codes of the parameter's shape, and the scale of each group of 64 of a row."""
+    """A part of a state in 8 bits.
+
+    Attributes:
+        codes: The codes, of the parameter's shape.
+        scale: The scale of each group of 64 numbers of a row.
+    """
 
     codes: Any
     scale: Any

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
+from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
@@ -26,8 +27,6 @@ from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
 from layerwise.rules import sinkgd as sinkgd_rule
 from layerwise.rules import stableadamw as stableadamw_rule
-
-StateDtype = Literal["float32", "bfloat16", "int8"]
 
 __all__ = [
     "AdafactorState",
@@ -63,12 +62,12 @@ class AdafactorState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        v_row: A tree, `exp_avg_sq_row` in the other fronts.
-        v_col: A tree, `exp_avg_sq_col` in the other fronts.
-        v: A tree, `exp_avg_sq` in the other fronts.
-        ema: A tree, `exp_avg` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        v_row: A tree, called `exp_avg_sq_row` in the other APIs.
+        v_col: A tree, called `exp_avg_sq_col` in the other APIs.
+        v: A tree, called `exp_avg_sq` in the other APIs.
+        ema: A tree, called `exp_avg` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -118,8 +117,8 @@ def adafactor(
 ) -> GradientTransformationExtraArgs:
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    docs/optimizers/adafactor.md has the formula with every option in its place, docs/jax.md the rest. The first 12
-    arguments are those of optax.adafactor.
+    docs/optimizers/adafactor.md has the formula with every option; docs/jax.md is the guide. The first 12 arguments
+    are those of optax.adafactor.
 
     Args:
         learning_rate: Learning rate, or a function of the step. None is 1, or the paper's relative step if
@@ -178,10 +177,10 @@ class AdamMiniState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -215,7 +214,7 @@ def adammini(
 ) -> GradientTransformationExtraArgs:
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    docs/optimizers/adammini.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/adammini.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -252,10 +251,10 @@ class AdamWState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -292,8 +291,8 @@ def adamw(
 ) -> GradientTransformationExtraArgs:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    docs/optimizers/adamw.md has the formula with every option in its place, docs/jax.md the rest. The first 8
-    arguments are those of optax.adamw.
+    docs/optimizers/adamw.md has the formula with every option; docs/jax.md is the guide. The first 8 arguments are
+    those of optax.adamw.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -334,14 +333,14 @@ class CameState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        exp_avg_sq_row: A tree, `exp_avg_sq_row` in the other fronts.
-        exp_avg_sq_col: A tree, `exp_avg_sq_col` in the other fronts.
-        exp_avg_sq: A tree, `exp_avg_sq` in the other fronts.
-        exp_avg: A tree, `exp_avg` in the other fronts.
-        exp_avg_res_row: A tree, `exp_avg_res_row` in the other fronts.
-        exp_avg_res_col: A tree, `exp_avg_res_col` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        exp_avg_sq_row: A tree, called `exp_avg_sq_row` in the other APIs.
+        exp_avg_sq_col: A tree, called `exp_avg_sq_col` in the other APIs.
+        exp_avg_sq: A tree, called `exp_avg_sq` in the other APIs.
+        exp_avg: A tree, called `exp_avg` in the other APIs.
+        exp_avg_res_row: A tree, called `exp_avg_res_row` in the other APIs.
+        exp_avg_res_col: A tree, called `exp_avg_res_col` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -383,7 +382,7 @@ def came(
 ) -> GradientTransformationExtraArgs:
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    docs/optimizers/came.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/came.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -425,11 +424,11 @@ class LambState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        norm: A tree, `norm` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        norm: A tree, called `norm` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -478,8 +477,8 @@ def lamb(
 ) -> GradientTransformationExtraArgs:
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    docs/optimizers/lamb.md has the formula with every option in its place, docs/jax.md the rest. The first 7
-    arguments are those of optax.lamb.
+    docs/optimizers/lamb.md has the formula with every option; docs/jax.md is the guide. The first 7 arguments are
+    those of optax.lamb.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -536,10 +535,10 @@ class LansState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -577,7 +576,7 @@ def lans(
 ) -> GradientTransformationExtraArgs:
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    docs/optimizers/lans.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/lans.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -619,10 +618,10 @@ class LarsState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        trace: A tree, `momentum_buffer` in the other fronts.
-        norm: A tree, `norm` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        trace: A tree, called `momentum_buffer` in the other APIs.
+        norm: A tree, called `norm` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -667,8 +666,8 @@ def lars(
 ) -> GradientTransformationExtraArgs:
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    docs/optimizers/lars.md has the formula with every option in its place, docs/jax.md the rest. The first 8
-    arguments are those of optax.lars.
+    docs/optimizers/lars.md has the formula with every option; docs/jax.md is the guide. The first 8 arguments are
+    those of optax.lars.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of
@@ -721,10 +720,10 @@ class NovoGradState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -764,8 +763,8 @@ def novograd(
 ) -> GradientTransformationExtraArgs:
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    docs/optimizers/novograd.md has the formula with every option in its place, docs/jax.md the rest. The first 6
-    arguments are those of optax.novograd.
+    docs/optimizers/novograd.md has the formula with every option; docs/jax.md is the guide. The first 6 arguments
+    are those of optax.novograd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -809,9 +808,9 @@ class ScaleSGDState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        exp_avg: A tree, `exp_avg` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        exp_avg: A tree, called `exp_avg` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -846,7 +845,7 @@ def scalesgd(
 ) -> GradientTransformationExtraArgs:
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    docs/optimizers/scalesgd.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/scalesgd.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -886,9 +885,9 @@ class SGDState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        trace: A tree, `momentum_buffer` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        trace: A tree, called `momentum_buffer` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -922,8 +921,8 @@ def sgd(
 ) -> GradientTransformationExtraArgs:
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    docs/optimizers/sgd.md has the formula with every option in its place, docs/jax.md the rest. The first 4
-    arguments are those of optax.sgd.
+    docs/optimizers/sgd.md has the formula with every option; docs/jax.md is the guide. The first 4 arguments are
+    those of optax.sgd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -961,9 +960,9 @@ class SinkGDState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        exp_avg: A tree, `exp_avg` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        exp_avg: A tree, called `exp_avg` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -997,7 +996,7 @@ def sinkgd(
 ) -> GradientTransformationExtraArgs:
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    docs/optimizers/sinkgd.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/sinkgd.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1036,10 +1035,10 @@ class StableAdamWState(NamedTuple):
     Its trees are like the parameters'; None stands for what is not kept.
 
     Attributes:
-        count: Steps taken, an int32 that stays at its largest value.
-        mu: A tree, `exp_avg` in the other fronts.
-        nu: A tree, `exp_avg_sq` in the other fronts.
-        stats: What the last step measured, a tree of dicts; None unless stats=True.
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        nu: A tree, called `exp_avg_sq` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
@@ -1075,7 +1074,7 @@ def stableadamw(
 ) -> GradientTransformationExtraArgs:
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    docs/optimizers/stableadamw.md has the formula with every option in its place, docs/jax.md the rest.
+    docs/optimizers/stableadamw.md has the formula with every option; docs/jax.md is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.

@@ -16,6 +16,7 @@ from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 
 Array = np.ndarray[Any, Any]
+"""A NumPy array of any shape and dtype."""
 
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")

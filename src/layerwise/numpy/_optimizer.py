@@ -70,7 +70,13 @@ class Optimizer(Settable):
         return self._skipped
 
     def step(self, name: Name, weights: Array, grad: Any) -> None:
-        """Update one named array in place."""
+        """Update one named array in place.
+
+        Args:
+            name: The name, by which its state is kept.
+            weights: The array.
+            grad: Its gradient, which is not changed.
+        """
         if limit := self._options.h.model_bound:
             raise ContradictionError(
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
@@ -81,9 +87,13 @@ class Optimizer(Settable):
         self._seen.setdefault(name, weights.shape)
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
+        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 
-        Names without a gradient, or with None, are left alone together with their state.
+        Names without a gradient, or with None, keep their weights and their state.
+
+        Args:
+            weights: The arrays by name.
+            grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
         entries = self._entries(weights, grads)
@@ -221,7 +231,11 @@ class Optimizer(Settable):
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
 
-        They are checked together, so that `set_options(momentum=0.9, nesterov=True)` may go where one alone may not.
+        They are checked together: `set_options(momentum=0.9, nesterov=True)` is right where nesterov alone would not
+        be.
+
+        Args:
+            **options: The options by name.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
         changed = self._options.changed(options, check_engine)
@@ -259,7 +273,11 @@ class Optimizer(Settable):
         }
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: they begin again when seen again."""
+        """Forget the state of one name, or of all. The next step begins it again.
+
+        Args:
+            name: The name; None is all.
+        """
         if name is None:
             self._slots.clear()
             self._seen.clear()
@@ -271,7 +289,7 @@ class Optimizer(Settable):
         self._plans.clear()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
 
     def _settings(self) -> dict[str, Any]:
@@ -282,10 +300,13 @@ class Optimizer(Settable):
         return {**kept, "seed": self._options.storage.seed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state, or raise StateError and stay as it was.
+        """Load a saved state, or raise StateError and change nothing.
 
-        State keeps its form, or takes that of `state_dtype` at its next step. lr, weight_decay and the seed are
-        restored; a schedule stays what it is here.
+        State keeps the format in which it was saved until the next step, and then follows `state_dtype`. lr,
+        weight_decay and the seed are restored; a schedule stays the one given here.
+
+        Args:
+            state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
         """
         self._take(self._loaded(state))
 

@@ -97,9 +97,13 @@ class Mixed:
         return self._skipped
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all, or none if anything given for one of them cannot be right.
+        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 
-        Names without a gradient, or with None, are left alone together with their state.
+        Names without a gradient, or with None, keep their weights and their state.
+
+        Args:
+            weights: The arrays by name.
+            grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
         new = [name for name in weights if name not in self._routes]
@@ -159,13 +163,17 @@ class Mixed:
         return {name: found for one in self._members.values() for name, found in one.stats().items()}
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all: they begin again when seen again."""
+        """Forget the state of one name, or of all. The next step begins it again.
+
+        Args:
+            name: The name; None is all.
+        """
         members = self._members.values() if name is None else [self._members[self._pattern_of(name)]]
         for one in members:
             one.clear_state(name)
 
     def state_dict(self) -> dict[str, Array]:
-        """Return all that it takes to go on bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
+        """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
         saved = {"optimizer": np.array("Mixed"), "members": np.array(len(self._members))}
         saved["skipped"] = np.array(self._skipped)
         for i, one in enumerate(self._members.values()):
@@ -173,9 +181,12 @@ class Mixed:
         return saved
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved state, or raise StateError and stay as it was.
+        """Load a saved state, or raise StateError and change nothing.
 
-        Every name has to belong to an optimizer with the rule that it had.
+        Every name has to belong to an optimizer with the same rule as before.
+
+        Args:
+            state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
         """
         parts, skipped = _apart(state, len(self._members))
         loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]

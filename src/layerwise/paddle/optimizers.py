@@ -52,8 +52,7 @@ __all__ = [
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    docs/optimizers/adafactor.md has the formula with every option in its place, docs/coming-from/paddle.md the
-    rest.
+    docs/optimizers/adafactor.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate; None selects the paper's relative step.
@@ -144,7 +143,7 @@ class Adafactor(Optimizer):
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    docs/optimizers/adammini.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/adammini.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -201,7 +200,7 @@ class AdamMini(Optimizer):
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    docs/optimizers/adamw.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/adamw.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -265,7 +264,7 @@ class AdamW(Optimizer):
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    docs/optimizers/came.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/came.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -331,7 +330,7 @@ class Came(Optimizer):
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    docs/optimizers/lamb.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/lamb.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -422,7 +421,7 @@ class Lamb(Optimizer):
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    docs/optimizers/lans.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/lans.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -486,7 +485,7 @@ class Lans(Optimizer):
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    docs/optimizers/lars.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/lars.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm.
@@ -567,7 +566,7 @@ class Lars(Optimizer):
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    docs/optimizers/novograd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/novograd.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -637,7 +636,7 @@ class NovoGrad(Optimizer):
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    docs/optimizers/scalesgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/scalesgd.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -699,7 +698,7 @@ class ScaleSGD(Optimizer):
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    docs/optimizers/sgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/sgd.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -758,7 +757,7 @@ class SGD(Optimizer):
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    docs/optimizers/sinkgd.md has the formula with every option in its place, docs/coming-from/paddle.md the rest.
+    docs/optimizers/sinkgd.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.
@@ -818,8 +817,7 @@ class SinkGD(Optimizer):
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    docs/optimizers/stableadamw.md has the formula with every option in its place, docs/coming-from/paddle.md the
-    rest.
+    docs/optimizers/stableadamw.md has the formula with every option; docs/coming-from/paddle.md is the guide.
 
     Args:
         learning_rate: Learning rate.

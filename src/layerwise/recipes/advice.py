@@ -10,11 +10,22 @@ from layerwise.errors import ContradictionError, sentence
 from layerwise.schedules import Polynomial
 
 Front = Literal["torch", "numpy", "jax"]
+"""The API whose names arguments have."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One setting: its value, why it is that, and how far the batch is from any published point."""
+    """One setting: its value, the reason, and the distance of the batch from any published point.
+
+    Attributes:
+        setting: The name of the setting.
+        value: Its value, in words.
+        why: The reason.
+        distance: The distance of the batch from the nearest published point, in words.
+        series: The published series that it is from.
+        extrapolated: True if the batch lies beyond the published points.
+        alternative: True for a remark on the setting above.
+    """
 
     setting: str
     value: str
@@ -29,12 +40,28 @@ class Line:
 
     @property
     def how_far(self) -> str:
+        """The distance, marked if it is an extrapolation."""
         return f"extrapolated: {self.distance}" if self.extrapolated else self.distance
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Settings for a batch size. None is what there is no reason to change. Print one for all that is known of it."""
+    """Settings for a batch size; None means no reason to change a setting. Print one for reasons and sources.
+
+    Attributes:
+        optimizer: The name of the optimizer.
+        batch: The batch size.
+        lr: The learning rate.
+        warmup: The warm-up, as a share of the run.
+        betas: The decay rates of the moments.
+        momentum: The momentum.
+        weight_decay: The weight decay.
+        steps: The number of steps of the run, if its length was given.
+        lines: The reason and the distance of each setting.
+        notes: Further remarks.
+        sources: The sources.
+        keep_norm: The option `keep_norm`.
+    """
 
     optimizer: str
     batch: int
@@ -56,10 +83,15 @@ class Recommendation:
 
     @property
     def warmup_steps(self) -> int | None:
+        """The warm-up in steps, if the length of the run is known."""
         return None if self.steps is None or self.warmup is None else round(self.warmup * self.steps)
 
     def kwargs(self, front: Front = "torch") -> dict[str, Any]:
-        """Return keyword arguments for layerwise.torch's or layerwise.numpy's class, or layerwise.jax's function."""
+        """Return keyword arguments for an optimizer.
+
+        Args:
+            front: The API whose names the arguments have.
+        """
         FRONT("front", front, "It says whose names the arguments have.")
         options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
@@ -70,7 +102,12 @@ class Recommendation:
         return known
 
     def schedule(self, power: float = 1.0, end: float = 0.0) -> Polynomial:
-        """Return the warm-up to lr, and a polynomial from there to `end`, over the whole run."""
+        """Return a schedule of the whole run: the warm-up to lr, then a polynomial.
+
+        Args:
+            power: The power of the polynomial; 1 is a line.
+            end: The learning rate at the end.
+        """
         if self.steps is None:
             way_out = "Ask again with total_samples; the length of a run is not known without."
             raise ContradictionError(sentence("total_samples", "given for a schedule", None, way_out))

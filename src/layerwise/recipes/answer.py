@@ -23,12 +23,22 @@ def recommend(
     like: str | None = None,
     rule: Literal["sqrt", "linear"] = "sqrt",
 ) -> Recommendation:
-    """Return settings for `optimizer`, a name or class, at `batch`: print them, or pass on their kwargs().
+    """Return settings for an optimizer at a batch size. Print them, or pass on their kwargs().
 
-    With a reference, the learning rate that was good at another batch is scaled, and so is its warm-up (a share of the
-    run); betas, momentum and weight decay stay yours. Without one the nearest run of the published series `like` is
-    taken and scaled. `total_samples` makes steps of shares. With `reference_decay` the reference is an AdamW run with
-    that weight decay, and the answer LAMB with `keep_norm`, whose learning rate is √(lr·λ) of it.
+    With a reference, its learning rate and its warm-up are scaled to the batch; betas, momentum and weight decay stay
+    yours. Without one, the nearest run of a published series is scaled.
+
+    Args:
+        optimizer: The optimizer's name or class.
+        batch: The batch size, in examples.
+        reference_batch: The batch size of a run of yours.
+        reference_lr: Its learning rate.
+        reference_warmup: Its warm-up, as a share of the run.
+        reference_decay: Its weight decay, if it is a run of AdamW. The answer is then LAMB with `keep_norm`, whose
+            learning rate is √(lr·λ) of that run.
+        total_samples: The length of the run to come, in examples; it turns shares of the run into steps.
+        like: The name of the published series to follow.
+        rule: The rule by which the learning rate follows the batch.
     """
     q = Question(
         optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule

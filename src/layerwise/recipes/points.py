@@ -6,11 +6,22 @@ import math
 from dataclasses import dataclass
 
 Betas = tuple[float, float]
+"""The decay rates of the first and of the second moment."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One published run, or mean of runs. None is what its source does not say."""
+    """One published run, or the mean of several. None marks what its source does not say.
+
+    Attributes:
+        batch: The batch size.
+        lr: The learning rate.
+        warmup: The warm-up, as a share of the run.
+        weight_decay: The weight decay.
+        betas: The decay rates of the moments.
+        momentum: The momentum.
+        cost: The length of training until its target, in the unit of the series.
+    """
 
     batch: int
     lr: float
@@ -23,7 +34,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs of one task at several batch sizes, the smallest first."""
+    """Runs of one task at several batch sizes, the smallest first.
+
+    Attributes:
+        name: The name of the series.
+        optimizer: The name of the optimizer.
+        task: The task, in words.
+        source: The publication.
+        points: The runs.
+        from_scratch: False for fine-tuning.
+        exempt: True if biases and normalization have neither decay nor a trust ratio.
+        unit: The unit of the points' cost.
+    """
 
     name: str
     optimizer: str
@@ -35,11 +57,16 @@ class Curve:
     unit: str = ""  # of what the points say of their cost
 
     def nearest(self, batch: float) -> Point:
-        """Return the point that the fewest doublings lead to."""
+        """Return the point that is the fewest doublings away.
+
+        Args:
+            batch: The batch size.
+        """
         return min(self.points, key=lambda point: abs(math.log(point.batch / batch)))
 
     @property
     def longest_warmup(self) -> float:
+        """The longest warm-up of a point."""
         return max(point.warmup or 0.0 for point in self.points)
 
 

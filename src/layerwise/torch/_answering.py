@@ -47,14 +47,16 @@ class Answering(Agreeing):
             self._skipped += skip.to(self._skipped.device) if isinstance(self._skipped, Tensor) else skip
 
     def get_lr(self) -> Any:
-        """Return the learning rate, or a list of one for each group where they differ."""
+        """Return the learning rate, or a list with one for each group if they differ."""
         rates = [group["lr"] for group in self.param_groups]
         return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
 
     def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
-        """Set the learning rate of every group to this one.
+        """Set the learning rate of every group.
 
-        With `proportional` it is the first group's, and the others keep their proportions to it.
+        Args:
+            lr: The learning rate.
+            proportional: Set the first group's rate to it, and keep the proportions of the others.
         """
         if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
@@ -84,7 +86,11 @@ class Answering(Agreeing):
         return [p for p, _ in self._members()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        """Forget the state of one parameter, or of all. The next step begins it again.
+
+        Args:
+            which: The parameter, or its name; None is all.
+        """
         found = [p for p, name in self._members() if which is None or p is which or name == which]
         if which is not None and not any(p in self.state for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
@@ -95,11 +101,11 @@ class Answering(Agreeing):
         self._forget_plans()
 
     def storage(self) -> dict[str, dict[str, Any]]:
-        """Return by name how each parameter and its state are stored, or will be from its first step on.
+        """Return how each parameter and its state are stored, by name; before the first step, how they will be.
 
-        `weights` is the dtype, and after a plus how many bits are held beside it: "bfloat16+8". `state` has a dtype for
-        each of its fields, where "int8" is 8 bits in groups. `bytes` are those of weights and state, of the whole
-        tensor where it is sharded. `why` says of which field `state_dtype` is not followed, and for what reason.
+        `weights` is the dtype, followed by the number of bits held beside it: "bfloat16+8". `state` has the dtype of
+        each of its fields; "int8" is 8 bits in groups. `bytes` counts weights and state, of the whole tensor if it is
+        sharded. `why` gives the reason for each field that does not follow `state_dtype`.
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
@@ -126,10 +132,11 @@ class Answering(Agreeing):
         self._warned.update(new)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return the measurements of each parameter's last step by name: numbers, or with blocks arrays of one a block.
+        """Return the measurements of each parameter's last step by name: numbers, or with blocks an array.
 
-        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. Reading them waits for the
-        device; the step did not. If processes that agree there have disagreed about a step, that is an error here too.
+        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. A step does not wait for the
+        device; reading its measurements does. If processes have disagreed about a step on the device, this raises the
+        error.
         """
         self._agreed.check_earlier(forget=False)
         return {name: measured for _, name, measured in self._measured()}

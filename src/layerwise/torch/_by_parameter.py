@@ -27,12 +27,16 @@ class ByParameter(Answering):
     _searched_ddp = False  # whether that was looked for since steps are taken in a process group
 
     def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
-        """Step one parameter with the gradient that it has, and leave the gradient to the caller.
+        """Step one parameter with its present gradient, and leave the gradient to the caller.
 
-        Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves.
-        It is the step that `step()` takes of this parameter: its step count advances, and `step()` finds nothing to do
-        once the gradient is gone. Nothing happens where there is no gradient. `group` is the parameter's entry of
-        `param_groups`, and `i` its place in it; both are found where they are left out.
+        Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves. It
+        is the step that `step()` takes of this parameter: its step count advances, and `step()` finds nothing to do
+        once the gradient is gone. Without a gradient nothing happens.
+
+        Args:
+            p: The parameter.
+            group: Its entry of `param_groups`; None finds it.
+            i: Its place in that entry; None finds it.
         """
         number = self._number_of(p, group, i)
         self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called

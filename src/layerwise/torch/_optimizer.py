@@ -103,7 +103,11 @@ class Optimizer(ByParameter):
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters with settings of their own; other options are as they were given to the optimizer."""
+        """Add parameters with settings of their own; other options are those of the optimizer.
+
+        Args:
+            param_group: A mapping with `params` and any options of a group.
+        """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
@@ -139,7 +143,11 @@ class Optimizer(ByParameter):
     # ---- the step
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step every parameter that has a gradient; `closure` reevaluates the model and returns the loss."""
+        """Step every parameter that has a gradient.
+
+        Args:
+            closure: A function that evaluates the model again and returns the loss, which `step` then returns.
+        """
         loss = self._loss_of(closure)
         dues = self._due()
         self._check_model(sum(len(due.params) for due in dues))
@@ -147,7 +155,11 @@ class Optimizer(ByParameter):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Forget the gradients.
+
+        Args:
+            set_to_none: Set them to None; otherwise fill them with zeros.
+        """
         super().zero_grad(set_to_none)
         for forget in self._when_zeroed:
             forget()
@@ -333,12 +345,15 @@ class Optimizer(ByParameter):
         return saved
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a checkpoint, or raise StateError and stay as it was.
+        """Load a checkpoint, or raise StateError and change nothing.
 
-        Parameters go by name where both sides have names, and otherwise by their places.
-        State keeps the dtype it was saved with, unless state_dtype asks for another. Rates that schedulers move (lr,
-        weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and a
-        warning names those that differ.
+        Parameters are matched by name if both sides have names, and otherwise by their places. State keeps the dtype in
+        which it was saved, unless `state_dtype` asks for another. Rates that schedulers move (lr, weight_decay, betas,
+        momentum) come from the checkpoint; every other option stays as it was given here, and a warning names those
+        that differ.
+
+        Args:
+            state_dict: The result of `state_dict()`.
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)

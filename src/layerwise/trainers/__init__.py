@@ -16,14 +16,13 @@ PREFIX = "layerwise_"
 
 
 def register(*packages: str) -> dict[str, list[str]]:
-    """Make the PyTorch optimizers known by name, and return the names by package.
+    """Make the PyTorch optimizers known by name, and return the names by package. A second call changes nothing.
 
     Every optimizer is called "layerwise_" and its name in lower case, such as "layerwise_lamb". Packages that build
     optimizers from a dotted path, such as Lightning and torchtune, need no names: theirs is layerwise.torch.Lamb.
 
     Args:
-        packages: The packages that shall know them, "timm" and "transformers"; without any, those that are installed.
-            A second call changes nothing.
+        *packages: The packages, "timm" and "transformers"; without any, those that are installed.
     """
     for package in packages:
         if package not in PACKAGES:

@@ -45,10 +45,15 @@ class Target(NamedTuple):
 
 
 def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
-    """Return a state_dict of ours as a state_dict that `optimizer`, the one named by `target`, loads.
+    """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
-    It has the same parameters, in the same groups or with names. Its options stay as they were given, except those
-    that schedulers move. Weights that are held beside the parameters are not carried over.
+    That optimizer has the same parameters, in the same groups or with names. Its options stay as they were given,
+    except those that schedulers move. Weights that are held beside the parameters are not carried over.
+
+    Args:
+        state_dict: The state_dict() of our optimizer.
+        optimizer: The other optimizer.
+        target: Its name. The error for an unknown one lists all names.
     """
     if target not in TARGETS:
         raise StateError(f"no checkpoint can be converted to {target!r}. Pass one of {', '.join(sorted(TARGETS))}.")

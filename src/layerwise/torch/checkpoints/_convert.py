@@ -174,11 +174,16 @@ SOURCES = {
 
 
 def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
-    """Return what `source` saved with state_dict() as a state_dict that our optimizer of its kind loads.
+    """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
-    Options are ours to give when the optimizer is made, by a preset for instance; of the groups only what schedulers
-    move is kept, and what the state's meaning depends on. The optimizer that loads it puts LARS's momentum in the form
-    in which it keeps it; `lr_in_momentum` says in which form the result has it, as the source unless given.
+    Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
+    schedulers move and the options on which the meaning of the state depends.
+
+    Args:
+        state_dict: The other optimizer's state_dict().
+        source: The name of the other optimizer. The error for an unknown one lists all names.
+        lr_in_momentum: The form of LARS's momentum in the result, with lr in it or not; None keeps that of the source.
+            The optimizer that loads it converts it to its own.
     """
     if source not in SOURCES:
         raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")

@@ -28,7 +28,10 @@ ELEMENTWISE = (MASTER, REMAINDER)
 def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     """Return the state_dict that one process with whole tensors would have, in the host's memory.
 
-    All ranks call it together, and all return it. Parameters are the tensors that flat buffers hold, by their names.
+    All ranks call this together, and each returns the whole. Parameters are the tensors that the buffers hold, by name.
+
+    Args:
+        optimizer: An optimizer of flat buffers.
     """
     with _with_buffers(_checked(optimizer)):
         return _full_state_dict(optimizer)
@@ -51,10 +54,14 @@ def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    """Load a state_dict of whole tensors into an optimizer of flat buffers; each rank takes what it holds.
+    """Load a state_dict of whole tensors into an optimizer of flat buffers. Each rank takes the part that it holds.
 
-    It is one of `full_state_dict`, or of an optimizer that has the tensors whole. Tensors go by name where it has
-    names. What does not fit raises StateError, and changes nothing.
+    Tensors are matched by name if the state_dict has names. A state_dict that does not fit raises StateError and
+    changes nothing.
+
+    Args:
+        optimizer: An optimizer of flat buffers.
+        state_dict: The result of `full_state_dict`, or the state_dict of an optimizer that has the tensors whole.
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")

@@ -19,16 +19,20 @@ from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_
 from layerwise.torch.step._tensors import FLOATING, LOW
 
 Optimizers = Optimizer | Iterable[Optimizer]
+"""An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
 MOST_SHOWN = 5
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
-    """Return model.state_dict() with weights in float32 where the optimizer holds more of them than the model shows.
+    """Return model.state_dict() with weights in float32 where the optimizer holds more digits of them than the model.
 
-    That is where `master_weights` is True, "split" or "split24". Everything else is as in model.state_dict(): keys,
-    buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights one tensor. `optimizer` may be
-    several, which hold parts of the model.
+    That is the case with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict():
+    keys, buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights are one tensor.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer, or several that hold parts of the model.
     """
     held = {p: one.state[p] for one in _each(optimizer) for p in one.parameters() if _is_held(one.state.get(p, {}))}
     _check_not_flat(held)
@@ -44,11 +48,15 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
 
 
 def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
-    """Set the weights of a model, and what its optimizer holds beside them, to those of a state_dict.
+    """Set the weights of a model, and the digits that its optimizer holds beside them, to those of a state_dict.
 
-    It may be one of full_precision_state_dict or of a model, of any floating dtype. Its keys are those of
-    model.state_dict(). Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises
-    StateError, and changes nothing.
+    Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises StateError and changes
+    nothing.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer, or several that hold parts of the model.
+        state_dict: The result of `full_precision_state_dict`, or a model's state_dict of any floating dtype.
     """
     shown = model.state_dict(keep_vars=True)
     if not isinstance(state_dict, Mapping):

@@ -29,11 +29,13 @@ class Partition(NamedTuple):
 
 
 def from_deepspeed(engine: Any) -> Segments:
-    """Describe the flat partitions of an engine of DeepSpeed with ZeRO, of whichever stage, on all ranks together.
+    """Describe the flat partitions of a DeepSpeed engine to its optimizer, for ZeRO of any stage.
 
-    The engine was made with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`. From then on that
-    optimizer, which DeepSpeed steps, steps its partitions as the tensors that they hold stretches of. Nothing is to be
-    passed on.
+    All ranks call this together. Afterwards the engine's optimizer steps its partitions as the tensors that they hold
+    parts of. The returned description need not be passed on.
+
+    Args:
+        engine: The engine. It was made with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
     """
     zero = getattr(engine, "optimizer", None) if hasattr(engine, "module") else engine
     kind = next((each for each in (STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3) if _has(zero, *each)), None)

@@ -16,10 +16,14 @@ from layerwise.torch.sharding._stretches import Shape, Spread
 
 
 class Stretch(NamedTuple):
-    """A stretch of a flat buffer, which is a stretch of a tensor.
+    """A stretch of a flat buffer, which holds a part of a tensor.
 
-    The tensor has a name and a shape. Its elements from `start` to `end`, in row-major order, begin at `offset` of the
-    buffer; None is after those of the stretch before.
+    Attributes:
+        name: The name of the tensor.
+        shape: The shape of the whole tensor.
+        start: The first element of the tensor that is here, counted in row-major order.
+        end: The element after the last one.
+        offset: The place in the buffer where they begin; None is right after the stretch before.
     """
 
     name: str

@@ -17,11 +17,14 @@ LEAF = "leaf"
 
 
 def from_fsdp1(model: nn.Module) -> Segments:
-    """Describe the parameters of a model in FullyShardedDataParallel, whichever way it shards, on all ranks together.
+    """Return a description of the parameters of a model in FullyShardedDataParallel. All ranks call this together.
 
-    Both kinds are taken: the model's own parameters, of which each rank has a stretch (`use_orig_params=True`), and
-    flat ones. Optimizers of `named_parameters()` of what is returned, or of the model's parameters in groups, step them
-    as the tensors that they were. Parameters that FSDP leaves out (`ignored_states`) are whole, and among them.
+    Every sharding strategy is supported, with flat parameters and with `use_orig_params=True`. Make the optimizer with
+    `named_parameters()` of the result, or with the model's parameters in groups. Parameters that FSDP leaves out
+    (`ignored_states`) are included as whole tensors.
+
+    Args:
+        model: The wrapped model.
     """
     from torch.distributed.fsdp import FullyShardedDataParallel
 

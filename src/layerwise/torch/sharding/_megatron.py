@@ -34,11 +34,14 @@ class Shard(NamedTuple):
 
 
 def from_megatron(optimizer: Any) -> Segments:
-    """Describe the shards of Megatron's DistributedOptimizer, on all ranks of its data-parallel group together.
+    """Return a description of the shards of Megatron's DistributedOptimizer.
 
-    A rank has shards only of the parameters that it holds something of. It gets empty ones of the others, so that
-    all ranks list the same tensors. An optimizer of `param_groups()` of what is returned goes in the place of the one
-    that Megatron has: `optimizer.optimizer = Lamb(segments.param_groups())`.
+    All ranks of its data-parallel group call this together. A rank has shards only of the parameters that it holds a
+    part of. It gets empty ones of the others, so that all ranks list the same tensors. Put an optimizer of the result's
+    `param_groups()` in place of Megatron's: `optimizer.optimizer = Lamb(segments.param_groups())`.
+
+    Args:
+        optimizer: Megatron's DistributedOptimizer.
     """
     distributed = _distributed(optimizer)
     names, inner = _names(distributed), distributed.optimizer

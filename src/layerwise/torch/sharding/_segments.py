@@ -25,17 +25,17 @@ SAME = "All ranks have to describe as many buffers, in the same order, and of ea
 
 
 class Segments:
-    """The description of flat buffers: which stretch of which tensor each stretch of a buffer is.
+    """A description of flat buffers: which parts of which tensors each buffer holds.
 
-    `buffers` has for each flat buffer, a parameter of one dimension, its stretches: `Stretch`es, or tuples of a name,
-    the shape of the whole tensor, the first element that is here and the one after the last, in row-major order, and
-    where they begin in the buffer (without it, after the stretch before). What lies between stretches, or after them,
-    is padding, which nothing reads or writes.
+    From then on optimizers of `layerwise.torch` step these buffers as the tensors that they hold parts of. All ranks of
+    `group` make their descriptions together, and exchange them. Buffers at the same place of the mapping hold parts of
+    the same tensors; a rank that has no part of a tensor need not name it.
 
-    All ranks of `group` make theirs together: they send one another what they describe. Buffers in the same place of
-    the list hold parts of the same tensors; a rank without a part of some tensor need not name it. `replicas` are a
-    group of ranks that hold the same as this one. From then on optimizers of `layerwise.torch` step these buffers as
-    the tensors that they are parts of.
+    Args:
+        buffers: The stretches of each flat buffer, a parameter of one dimension: `Stretch`es, or tuples with the same
+            entries. What lies between stretches, or after them, is padding that is neither read nor written.
+        group: The process group of the ranks that hold parts of the same tensors; None is the default group.
+        replicas: A process group of the ranks that hold the same as this one, or None.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Segments:
         self._groups: Grouped = [({}, self._named)]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
-        """Return the buffers with names: of its tensor where a buffer has one, else of its place."""
+        """Return the buffers with names: the tensor's for a buffer of one tensor, otherwise a number."""
         return list(self._named)
 
     def parameters(self) -> list[Tensor]:

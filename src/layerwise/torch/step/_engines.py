@@ -29,11 +29,14 @@ REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
 
 
 def set_bucket_size(elements: int) -> None:
-    """Set how many elements of sharded tensors wait for sums on one process, by the rule. All must set the same.
+    """Set how many elements of sharded tensors the reference implementation steps at once.
 
-    The rule holds new moments for all of them meanwhile. Of more it makes buckets of half as many, each of which costs
-    one all-reduce a round; two wait, of which one is measured while the sums of the other are on their way. The
-    compiled engine holds none and has no buckets.
+    All processes must set the same. It holds new moments for that many elements while their sums are on their way. More
+    elements go in buckets of half as many, each of which costs one all-reduce a round. The compiled engine has no
+    buckets.
+
+    Args:
+        elements: The number of elements on one process.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     RULE.bucket_size = REPRODUCIBLE.bucket_size = int(checks.integer(1)("elements", elements, way_out))

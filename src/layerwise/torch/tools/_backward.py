@@ -88,15 +88,19 @@ class InBackward:
 def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
     """Step each parameter in the backward pass and free its gradient at once.
 
-    Gradients then never exist all at the same time. With gradient accumulation the step is taken in the last of
-    `every` backward passes. `optimizer.step()` then finds gradients only of what the last pass did not reach, so a
-    training loop, its learning rate schedulers and its checkpoints stay as they are.
+    Gradients then never exist all at the same time. `optimizer.step()` steps only the parameters that the last backward
+    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are. Call remove() of the
+    result to step in `optimizer.step()` again.
 
     The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
     been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
+    DistributedDataParallel is refused, because it adds up gradients after the step would be taken.
 
-    DistributedDataParallel adds up gradients after the step would be taken, and is refused. Without `fully_shard` a
-    process that is one of several is refused, unless it has a model to itself: `alone=True`.
+    Args:
+        optimizer: An optimizer of `layerwise.torch`.
+        every: The number of backward passes whose gradients accumulate. The step is taken in the last of them.
+        alone: Say that no other process has these parameters, in a process that is one of several, without
+            `fully_shard`.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(

@@ -14,6 +14,8 @@ from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
 
 Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
+"""A choice of parameters: "bias", "norm" or "embedding", a pattern of names, a number of dimensions (parameters of at
+most so many), a type of module, or a function of name, parameter and module."""
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
@@ -30,7 +32,7 @@ WAY_OUT = (
 
 
 class ParamGroups(list[dict[str, Any]]):
-    """Parameter groups for an optimizer; print them to see the group of each parameter."""
+    """A list of parameter groups for an optimizer. Print it to see the group of each parameter."""
 
     def __str__(self) -> str:
         rows = [["parameter", "shape", "weight decay", "trust ratio"]]
@@ -67,15 +69,23 @@ def param_groups(
     other_params: Iterable[Matcher] = ("bias", "norm", "embedding"),
     **options: Any,
 ) -> ParamGroups:
-    """Return the model's trainable parameters in groups: those that match `no_decay` without weight decay, and so on.
+    """Return a model's trainable parameters in groups for an optimizer, without decay for biases and norms.
 
-    A parameter that several modules share is there once, under its first name, and matches if any of them does.
-    `options` are set in every group, such as lr=0.01. A pattern that matches no parameter is an error, unless it is
-    `layerwise.optional(pattern)`.
+    A parameter that several modules share is listed once, under its first name, and matches if any of them does.
+    Matchers are "bias", "norm" or "embedding", a pattern of names such as "head.*", a type of module, a number of
+    dimensions (parameters of at most so many), or a function of name, parameter and module. A pattern that matches no
+    parameter is an error, unless it is `layerwise.optional(pattern)`.
 
-    For `Mixed`, `rule` is the rule of all groups, and `others` another for the parameters that match `other_params`:
-    its name, or a mapping with its name and its options, such as {"rule": "adamw", "lr": 3e-4}. `options` and
-    `no_adapt` are then for the first rule alone.
+    Args:
+        model: The model. Its parameters that require no gradient are left out.
+        no_decay: Matchers of the parameters without weight decay.
+        no_adapt: Matchers of the parameters without a trust ratio.
+        rule: For `Mixed`: the rule of the parameters, by its name or class.
+        others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
+            mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
+        other_params: Matchers of the parameters that `others` steps.
+        **options: Options of every group, such as lr=0.01; with `others`, those of the first rule alone, as is
+            `no_adapt`.
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(

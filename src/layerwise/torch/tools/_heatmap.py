@@ -20,9 +20,11 @@ WAY_OUT = "Pass the path of a table that monitor(optimizer, path) has written, o
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Return the trust ratios of all layers over time, of blocks the median; saved as a picture if there is a `path`.
+    """Return a figure of the trust ratios of all layers over time; of blocks, the median.
 
-    `source` is the CSV file of a monitor, or the monitor.
+    Args:
+        source: A monitor, or the CSV file that it writes.
+        path: A file to which the figure is saved as well.
     """
     try:
         from matplotlib.figure import Figure

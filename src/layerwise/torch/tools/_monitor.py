@@ -60,11 +60,16 @@ class Monitor:
 
 
 def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
-    """Write trust ratios, norms, RMS of the update and the share of clipped layers at every so many steps.
+    """Write trust ratios, norms, the RMS of updates and the share of clipped layers of every so many steps.
 
-    `writer` is a TensorBoard SummaryWriter or what else has `add_scalar(tag, value, step)`, a Weights & Biases run or
-    what else has `log(dict)`, or the path of a CSV file. Steps are counted by the optimizer, and go on where a
-    checkpoint left off. Other steps cost a counter.
+    Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost
+    nothing but a counter. Call remove() of the result to stop, or use it as a context.
+
+    Args:
+        optimizer: An optimizer of `layerwise.torch`.
+        writer: A TensorBoard SummaryWriter, or anything with `add_scalar(tag, value, step)`; a Weights & Biases run, or
+            anything with `log(dict)`; or the path of a CSV file.
+        every: Write one of so many steps.
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(

@@ -45,7 +45,12 @@ KEYS = ("weight", "signal", "noise")
 
 
 class Estimate(NamedTuple):
-    """Two unbiased estimates from one step. Their ratio is biased, which is why they are averaged first."""
+    """Two unbiased estimates from one step. Average them before you divide: the ratio of two estimates is biased.
+
+    Attributes:
+        signal: |G|², of the gradient that many examples would have.
+        noise: tr Σ, of the gradient of one example.
+    """
 
     signal: float  # |G|²
     noise: float  # tr Σ
@@ -61,12 +66,18 @@ class Seen(NamedTuple):
 
 
 class NoiseScale:
-    """Measures the gradient noise scale tr Σ/|G|², a batch size, of a model that is being trained.
+    """A measurement of the gradient noise scale tr Σ/|G|², a batch size, of a model in training.
 
     The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
-    DistributedDataParallel or `fully_shard`. Wrap the model first. One step of `every` is measured. `group` are the
-    processes that train the model (by default all there are), of which `replicas` have batches of their own (by default
-    all; under tensor parallelism, as many as the data-parallel dimension has).
+    DistributedDataParallel or `fully_shard`. Wrap the model first.
+
+    Args:
+        model: The model.
+        beta: The decay rate of the averages of signal and noise.
+        every: Measure one of so many steps.
+        group: The processes that train the model; None is all.
+        replicas: The number of processes with batches of their own, as the size of the data-parallel dimension under
+            tensor parallelism; None is all of `group`.
     """
 
     def __init__(
@@ -121,11 +132,15 @@ class NoiseScale:
     # ---- before a step
 
     def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
-        """Take in the gradients of one step: after its last backward pass, before anything else touches them.
+        """Take in the gradients of one step, after its last backward pass and before anything else touches them.
 
-        `batch` is the number of examples in a micro-batch, or a list of them. `scale` is what the mean loss of a
-        micro-batch was multiplied by: 1/n if the losses of n are divided by n, the scale of a GradScaler, or both. What
-        is not finite is left out and gives None, as a step does that is not measured. All processes have to call it.
+        It returns None for a step that is not measured, and for gradients that are not finite. All processes have to
+        call it.
+
+        Args:
+            batch: The number of examples in a micro-batch, or a list with one number for each.
+            scale: The factor on the mean loss of a micro-batch: 1/n if the losses of n are divided by n, the scale of a
+                GradScaler, or both.
         """
         self._updates += 1
         if (self._updates - 1) % self._every:
@@ -147,7 +162,7 @@ class NoiseScale:
         return found
 
     def discard(self) -> None:
-        """Forget the gradients since the last update, if they are not to be stepped with."""
+        """Forget the gradients since the last update, for example if the step is not taken."""
         self._norms: list[Norm] = []
         self._passes: Counter[int] = Counter()
 
@@ -215,11 +230,15 @@ class NoiseScale:
         return dict(self._average)
 
     def load_state_dict(self, state_dict: Mapping[str, float]) -> None:
-        """Go on from such averages."""
+        """Continue from saved averages.
+
+        Args:
+            state_dict: The result of `state_dict()`.
+        """
         self._average = _checked(state_dict)
 
     def remove(self) -> None:
-        """Take the hooks off; what was measured stays."""
+        """Remove the hooks from the model. The measurements stay."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

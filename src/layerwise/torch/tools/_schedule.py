@@ -15,10 +15,15 @@ from layerwise.schedules import Schedule
 
 
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
-    """Return a scheduler that sets every group's lr by `schedule`. Call its step() after each step of the optimizer.
+    """Return a scheduler that sets the lr of every group by a schedule.
 
-    The schedule's peak has to be the lr of one group, and groups with another keep their proportion to it. A loaded
-    state_dict says how far it has come; the schedule stays the one given here.
+    Call its step() after each step of the optimizer. Groups with another lr keep their proportion to the schedule. A
+    loaded state_dict restores the place in the schedule, and not the schedule itself.
+
+    Args:
+        optimizer: Any optimizer of PyTorch.
+        schedule: A schedule of `layerwise.schedules`. The lr of at least one group has to be its peak.
+        last_epoch: The number of steps taken before, as in PyTorch's schedulers; -1 begins a run.
     """
     SCHEDULE("schedule", schedule, "Pass one of layerwise.schedules; for any other callable there is LambdaLR.")
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]

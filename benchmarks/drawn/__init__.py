@@ -1,0 +1,1 @@
+"""Drawings of benchmark rows, one module each; `pictures.py` writes them."""

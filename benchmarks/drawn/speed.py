@@ -1,0 +1,104 @@
+"""Step time on a CPU beside other packages' LAMB, LARS and Adafactor."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from drawn.style import (
+    PACKAGES,
+    SMALL,
+    TEXT,
+    Drawing,
+    Row,
+    Theme,
+    bare,
+    beside,
+    last_run,
+    lettered,
+    rows_of,
+    source,
+    times,
+)
+
+TABLE, SHAPES = "cpu_engine.csv", "bert-base"
+NAMES = {"Lamb": "LAMB", "Lars": "LARS", "Adafactor": "Adafactor"}
+SCALE = "torch.optim.Adam, fused"
+SKIPPED = ("layerwise", "engine", "torch.optim.Adam,", "torch.optim.AdamW", "torch.optim.SGD")
+
+
+class Bar(NamedTuple):
+    """One implementation's step: in milliseconds, and over ours, which ran in turns with it."""
+
+    label: str
+    ms: float
+    ratio: float
+
+
+class Group(NamedTuple):
+    """One optimizer: ours first, then the fastest variant of each package; and what is drawn for scale."""
+
+    name: str
+    bars: list[Bar]
+    scale: float
+
+
+def groups() -> list[Group]:
+    """Return what the last run of each optimizer found."""
+    return [group_of(last_run(rows_of(TABLE, table="table", shapes=SHAPES, optimizer=name))) for name in NAMES]
+
+
+def group_of(rows: list[Row]) -> Group:
+    ours = statistics.median(float(row["median_ms"]) for row in rows if row["ratio"] == "1.0")
+    [scale] = [float(row["median_ms"]) for row in rows if row["implementation"] == SCALE]
+    found: dict[str, Bar] = {}
+    for row in rows:
+        if not row["implementation"].startswith(SKIPPED):
+            package = row["implementation"].partition(".")[0]
+            bar = Bar(PACKAGES[package], float(row["median_ms"]), float(row["ratio"]))
+            found[package] = min(bar, found.get(package, bar), key=lambda one: one.ratio)
+    others = sorted(found.values(), key=lambda one: one.ratio)
+    return Group(NAMES[rows[0]["optimizer"]], [Bar("layerwise", ours, 1.0), *others], scale)
+
+
+def speed(figure: Figure, theme: Theme) -> None:
+    """Draw a bar for each package, the ratio written at it."""
+    found, origin = groups(), rows_of(TABLE, table="table", shapes=SHAPES)[-1]
+    axes, y = bare(figure.add_subplot(), theme), 0.0
+    labels: dict[float, str] = {}
+    for group in found:
+        axes.text(0, y - 0.15, group.name, color=theme["ink"], fontsize=TEXT, fontweight="bold", va="center")
+        for bar in group.bars:
+            y += 1
+            labels[y] = bar.label
+            _bar(axes, y, bar, group.scale, theme)
+        axes.plot([group.scale] * 2, [y - len(group.bars) + 0.5, y + 0.5], color=theme["ink"], ls=(0, (2, 2)), lw=1.2)
+        y += 1.35
+    beside(
+        axes, found[0].scale, -0.15, "PyTorch's fused Adam, for scale", theme["quiet"], xytext=(-3, 0), fontsize=SMALL
+    )
+    widest = max(bar.ms for group in found for bar in group.bars)
+    axes.set(xlim=(0, widest * 1.36), ylim=(y - 0.6, -0.6))
+    axes.set_yticks(list(labels), list(labels.values()))
+    ratios = [bar.ratio for group in found for bar in group.bars[1:]]
+    lettered(
+        figure,
+        theme,
+        f"On a CPU, other packages' LAMB, LARS and Adafactor take {min(ratios):.1f} to {max(ratios):.1f} times as long",
+        "Milliseconds for one step of BERT-base's 108.9 million float32 parameters, and times ours, which ran in turns "
+        f"with each, on {origin['threads']} threads. The fastest variant of each package. "
+        + source(TABLE, origin, "torch", "transformers", "timm", "pytorch_optimizer"),
+    )
+
+
+def _bar(axes: Any, y: float, bar: Bar, scale: float, theme: Theme) -> None:
+    ours = bar.label == "layerwise"
+    axes.barh(y, bar.ms, color=theme["ours" if ours else "others"], height=0.74)
+    said = f"{bar.ms:.0f} ms" + ("" if ours else f", {times(bar.ratio)}")
+    beyond = max(bar.ms, scale)  # so that the line for scale does not cross what is written
+    beside(axes, beyond, y, said, theme["ink"], fontweight="bold" if ours else "normal")
+
+
+SPEED = Drawing(speed, 5.3)
