@@ -6,9 +6,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,8 +15,10 @@
 
 #include "arrays.hpp"
 #include "batch.hpp"
+#include "compiler.hpp"
 #include "dispatch.hpp"
 #include "signals.hpp"
+#include "system.hpp"
 #include "threads.hpp"
 #include "watch.hpp"
 
@@ -36,7 +37,7 @@ class Unlocked {
     struct Stay {
       bool back = false;
       ~Stay() {
-        while (!back) pause();
+        if (!back) system::stay();
       }
     } stay;
     PyEval_RestoreThread(state_);
@@ -50,15 +51,7 @@ class Unlocked {
 
 struct Signals {};
 
-std::string compiler() {
-#if defined(__clang__)
-  return "clang " __clang_version__;
-#elif defined(__GNUC__)
-  return "gcc " __VERSION__;
-#else
-  return "unknown compiler";
-#endif
-}
+std::string compiler() { return LAYERWISE_COMPILER; }
 
 // The fields of a job by their places in the tuple that it is.
 enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_STORAGE, JOB_FIELDS };
@@ -75,7 +68,7 @@ int parts_of(const Form& form) {
 Role role_of(int part, const Form& form) {
   if (!form.rows.empty()) return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
   const unsigned of_layer = programs[form.program].of_layer;
-  const int before = __builtin_popcount(of_layer & ((1u << part) - 1));
+  const int before = std::popcount(of_layer & ((1u << part) - 1));
   return of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before);
 }
 
@@ -456,7 +449,7 @@ std::vector<std::string> program_names() {
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
-  if (open_numpy() < 0) throw nb::python_error();
+  if (open_numpy() < 0 || open_signals() < 0) throw nb::python_error();
   // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);
   m.def("compiler", &compiler, "Return the compiler that built this extension.");
