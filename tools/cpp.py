@@ -190,7 +190,8 @@ class Struct:
             for line in (
                 f"int {sizes}, KEEPS = {keeps}",
                 f"int LAYER_STATES = {len(program.remember)}, OF_LAYER = {of_layer}",
-                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, CACHED[{len(cached)}] = {{{', '.join(cached)}}}",
+                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, "
+                f"CACHED[{len(cached)}] = {{{', '.join(cached)}}}",
                 f"Total TOTALS[{len(kinds)}][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
                 f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
                 f"int TERMS_READ[{len(reads)}] = {{{', '.join(reads)}}}",
