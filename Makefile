@@ -75,8 +75,8 @@ test-gpu:
 test-oldest: dist-pure
 	@rm -rf build/oldest
 	@$(OLDEST_PYTHON) -m venv build/oldest/all && $(PYTHON) -m venv build/oldest/compiled
-	@build/oldest/all/bin/python -m pip install -qq --disable-pip-version-check pytest build/pure/*.whl $$($(PY) tools/oldest.py jax)
-	@build/oldest/compiled/bin/python -m pip install -qq --disable-pip-version-check pytest $(PACKAGE) $$($(PY) tools/oldest.py)
+	@build/oldest/all/bin/python -m pip install -qq --disable-pip-version-check pytest build/pure/*.whl $$($(PY) tools/requirements.py --oldest jax)
+	@build/oldest/compiled/bin/python -m pip install -qq --disable-pip-version-check pytest $(PACKAGE) $$($(PY) tools/requirements.py --oldest)
 	@build/oldest/all/bin/python -m pytest $(ALONE) tests/test_versions.py
 	@build/oldest/compiled/bin/python -m pytest $(ALONE) tests/test_versions.py tests/engines/test_threads.py
 
@@ -174,6 +174,13 @@ $(PY):
 
 $(VENV)/.tools: | $(PY)
 	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja numpy build
+	@touch $@
+
+# What `make test` needs but for the library, so that one can be installed while the other is compiled.
+$(VENV)/.needed: $(NEEDS)
+	@echo "Installing what layerwise[dev] needs into $(VENV)"
+	@$(PY) tools/requirements.py dev >$@.txt
+	@touch $@.begun && $(INSTALL) -r $@.txt && { $(COMPILE); }
 	@touch $@
 
 $(VENV)/.demo: $(NEEDS)

@@ -179,6 +179,7 @@ class Struct:
         sums = [len(one) for one in program.rounds] or [0]
         kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
         cached = [str(one) for one in program.cached or (0,)]
+        caches = f"CACHED[{len(cached)}] = {{{', '.join(cached)}}}"
         states, kept, stored = program.states, program.keep, [program.weights, *program.state.values()]
         reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
         keeps = -1 if program.keeps is None else program.keeps
@@ -190,8 +191,7 @@ class Struct:
             for line in (
                 f"int {sizes}, KEEPS = {keeps}",
                 f"int LAYER_STATES = {len(program.remember)}, OF_LAYER = {of_layer}",
-                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, "
-                f"CACHED[{len(cached)}] = {{{', '.join(cached)}}}",
+                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, {caches}",
                 f"Total TOTALS[{len(kinds)}][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
                 f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
                 f"int TERMS_READ[{len(reads)}] = {{{', '.join(reads)}}}",
