@@ -13,10 +13,14 @@ PACKAGE ?= .
 PYTEST_ARGS ?=
 WORKERS ?= logical
 BENCH_ARGS ?=
+OLDEST_PYTHON ?= $(firstword $(shell for one in python3.10 "$$(pyenv root 2>/dev/null)"/versions/3.10.*/bin/python $(PYTHON); do \
+  "$$one" -c 'import sys; print(sys.executable)' 2>/dev/null; done))
 DEMO_ARGS ?=
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
+# Without this project's settings of pytest, which need what the tests do.
+ALONE = -q --noconftest -c /dev/null --rootdir . -p no:cacheprovider
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 INSTALL = $(PIP) install -qq --no-compile -c $(CONSTRAINTS) --no-build-isolation
 # pip would compile one file after the other, for half of the time that it takes in all.
@@ -26,7 +30,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-all test-gpu check bench bench-gpu dist docs site site-serve stub generate sanitize clean help
+.PHONY: setup demo test test-all test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -36,9 +40,13 @@ help:
 	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
+	@echo "make test-oldest  a step and a checkpoint with the oldest versions that are supported"
+	@echo "make test-pure    the same with the wheel that has no extension"
 	@echo "make check        lint, format, types, and what is generated"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make dist         the source distribution, and the wheel built from it, in build/dist"
+	@echo "make dist-pure    the source distribution, and the wheel without the extension, in build/pure"
+	@echo "make cross        the extension's sources, read by Clang and by GCC for Windows"
 	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
 	@echo "make bench-gpu    check and time the optimizers on a GPU"
@@ -63,6 +71,24 @@ test-all: $(VENV)/.parity $(VENV)/.package
 test-gpu:
 	@LAYERWISE_TEST_ALL=1 $(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 
+# Fresh environments: the oldest Python that is here with the wheel for any platform, and this one with the extension.
+test-oldest: dist-pure
+	@rm -rf build/oldest
+	@$(OLDEST_PYTHON) -m venv build/oldest/all && $(PYTHON) -m venv build/oldest/compiled
+	@build/oldest/all/bin/python -m pip install -qq --disable-pip-version-check pytest build/pure/*.whl $$($(PY) tools/requirements.py --oldest jax)
+	@build/oldest/compiled/bin/python -m pip install -qq --disable-pip-version-check pytest $(PACKAGE) $$($(PY) tools/requirements.py --oldest)
+	@build/oldest/all/bin/python -m pytest $(ALONE) tests/test_versions.py
+	@build/oldest/compiled/bin/python -m pytest $(ALONE) tests/test_versions.py tests/engines/test_threads.py
+
+# Found in its archive before what is installed; with all frameworks that are.
+test-pure: dist-pure $(VENV)/.dev
+	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m pytest $(ALONE) tests/test_versions.py
+	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m layerwise info | grep -F 'compiled  not available: this installation'
+
+# Reads only; nothing is installed for it.
+cross:
+	@tools/cross.sh
+
 check: $(VENV)/.dev $(VENV)/.package
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
@@ -81,6 +107,13 @@ dist: $(VENV)/.tools
 	@$(PY) -m build --sdist --no-isolation --outdir build/dist . >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
 	@PIP_CONSTRAINT="$(abspath $(CONSTRAINTS))" $(PIP) wheel -qq --no-deps -w build/dist build/dist/*.tar.gz
 	@ls build/dist
+
+# For every platform that no other wheel is for: it steps by the reference implementation.
+dist-pure: $(VENV)/.tools
+	@rm -rf build/pure && mkdir -p build/pure
+	@$(PY) -m build --sdist --no-isolation --outdir build/pure . >build/pure.log 2>&1 || { cat build/pure.log; exit 1; }
+	@$(PIP) wheel -qq --no-deps --no-build-isolation -C wheel.cmake=false -w build/pure build/pure/*.tar.gz
+	@ls build/pure
 
 # Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
 site: $(VENV)/.docs
@@ -141,6 +174,13 @@ $(PY):
 
 $(VENV)/.tools: | $(PY)
 	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja numpy build
+	@touch $@
+
+# What `make test` needs but for the library, so that one can be installed while the other is compiled.
+$(VENV)/.needed: $(NEEDS)
+	@echo "Installing what layerwise[dev] needs into $(VENV)"
+	@$(PY) tools/requirements.py dev >$@.txt
+	@touch $@.begun && $(INSTALL) -r $@.txt && { $(COMPILE); }
 	@touch $@
 
 $(VENV)/.demo: $(NEEDS)

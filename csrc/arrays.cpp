@@ -5,8 +5,9 @@
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
+
+#include "system.hpp"
 
 namespace layerwise {
 namespace {
@@ -202,19 +203,9 @@ bool is_itself(PyObject* x, int64_t bytes) {
   return found;
 }
 
-// The lowest address that this process has, or a page, below which no system lets it have any.
-uintptr_t lowest_address() {
-  unsigned long first = 0;
-  if (std::FILE* maps = std::fopen("/proc/self/maps", "r")) {
-    if (std::fscanf(maps, "%lx", &first) != 1) first = 0;
-    std::fclose(maps);
-  }
-  return std::max<uintptr_t>(first, PAGE);
-}
-
-// A freed storage begins at 0, and a view of it lies where its offset says.
+// A freed storage begins at 0, and a view of it lies where its offset says. No system lets a process have the first page.
 bool is_there(int64_t device, const char* address) {
-  static const uintptr_t lowest = lowest_address();
+  static const uintptr_t lowest = std::max(system::lowest_address(), PAGE);
   return reinterpret_cast<uintptr_t>(address) >= (device == HOST ? lowest : PAGE);
 }
 

@@ -1,16 +1,15 @@
 #include "batch.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
+#include "compiler.hpp"
 #include "dispatch.hpp"
 #include "factors.hpp"
 #include "stages.hpp"
+#include "system.hpp"
 #include "threads.hpp"
 
 namespace layerwise {
@@ -25,23 +24,10 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 #include "numbers.hpp"
 
 // Bytes that are still in the shared cache when a group's next stage asks for them: a part of it, since others use it
-// too. What the system says of one processor comes first, because some processors count the caches of all their parts.
-int64_t read_cached_bytes() {
-  int64_t size = 0;
-  if (std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r")) {
-    long kibibytes = 0;
-    if (std::fscanf(file, "%ldK", &kibibytes) == 1) size = int64_t(kibibytes) << 10;
-    std::fclose(file);
-  }
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  if (size <= 0) size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-  return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
-}
-
+// too.
 int64_t cached_bytes() {
-  static const int64_t found = read_cached_bytes();
-  return found;
+  static const int64_t size = system::last_cache();
+  return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
 }
 
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
@@ -240,7 +226,7 @@ void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROL
   storage.index = formats.index + base[ROLE_INDEX], storage.group = base[ROLE_GROUP];
   int64_t last = storage.index;
   for (int d = 0; d < l.dims; d++) last += std::max<int64_t>(l.size[d] - 1, 0) * l.stride[d][INDEX];
-  storage.near = l.stride[l.dims - 1][INDEX] == 1 && storage.index >> 32 == last >> 32;
+  storage.close = l.stride[l.dims - 1][INDEX] == 1 && storage.index >> 32 == last >> 32;
   bool in_a_row = storage.group % GROUP_SIZE == 0;
   for (int k = 0; k < ARRAYS; k++) {
     const Formats::One& one = formats.of[size_t(k)];
@@ -387,7 +373,7 @@ void Batch::now_as(int tensor, int other) {
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
     if (!l.storage) continue;
-    l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->near);
+    l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
     draw(*storage_[size_t(i)], uint64_t(gradient.t));
   }
 }

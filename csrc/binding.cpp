@@ -6,9 +6,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,8 +15,10 @@
 
 #include "arrays.hpp"
 #include "batch.hpp"
+#include "compiler.hpp"
 #include "dispatch.hpp"
 #include "signals.hpp"
+#include "system.hpp"
 #include "threads.hpp"
 #include "watch.hpp"
 
@@ -36,7 +37,7 @@ class Unlocked {
     struct Stay {
       bool back = false;
       ~Stay() {
-        while (!back) pause();
+        if (!back) system::stay();
       }
     } stay;
     PyEval_RestoreThread(state_);
@@ -50,15 +51,7 @@ class Unlocked {
 
 struct Signals {};
 
-std::string compiler() {
-#if defined(__clang__)
-  return "clang " __clang_version__;
-#elif defined(__GNUC__)
-  return "gcc " __VERSION__;
-#else
-  return "unknown compiler";
-#endif
-}
+std::string compiler() { return LAYERWISE_COMPILER; }
 
 // The fields of a job by their places in the tuple that it is.
 enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_STORAGE, JOB_FIELDS };
@@ -75,7 +68,7 @@ int parts_of(const Form& form) {
 Role role_of(int part, const Form& form) {
   if (!form.rows.empty()) return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
   const unsigned of_layer = programs[form.program].of_layer;
-  const int before = __builtin_popcount(of_layer & ((1u << part) - 1));
+  const int before = std::popcount(of_layer & ((1u << part) - 1));
   return of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before);
 }
 
@@ -456,7 +449,7 @@ std::vector<std::string> program_names() {
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
-  if (open_numpy() < 0) throw nb::python_error();
+  if (open_numpy() < 0 || open_signals() < 0) throw nb::python_error();
   // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);
   m.def("compiler", &compiler, "Return the compiler that built this extension.");
@@ -511,12 +504,12 @@ NB_MODULE(_native, m) {
       .def("same", [](Watch& self, Objects params, Objects grads, Dict states, bool only_objects) {
              return self.same(params.ptr(), grads.ptr(), states.ptr(), only_objects);
            },
-           nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("only_objects") = false,
+           nb::lock_self(), nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("only_objects") = false,
            "Return whether all of it is as it was, or with `only_objects` whether the state is made of the same objects.")
       .def("moved", [](Watch& self, Objects params, Objects grads, Dict states) {
              return self.moved(params.ptr(), grads.ptr(), states.ptr());
            },
-           nb::arg("params"), nb::arg("grads"), nb::arg("states"),
+           nb::lock_self(), nb::arg("params"), nb::arg("grads"), nb::arg("states"),
            "Return whether all of it is as it was but for its addresses, with no two tensors in the same memory.");
   nb::class_<Places>(m, "Places", "The arrays of jobs when these were prepared, and gradients as they first came.")
       .def("__init__", [](Places* self, Objects arrays) {
@@ -524,9 +517,9 @@ NB_MODULE(_native, m) {
              if (!self->see(arrays.ptr())) throw nb::value_error("an array of another kind");
            },
            nb::arg("arrays"))
-      .def("same", [](Places& self, Objects arrays) { return self.same(arrays.ptr()); }, nb::arg("arrays"),
+      .def("same", [](Places& self, Objects arrays) { return self.same(arrays.ptr()); }, nb::lock_self(), nb::arg("arrays"),
            "Whether all of them lie where and how they lay, and their memory holds their numbers as it did.")
-      .def("like", [](Places& self, Objects grads) { return self.like(grads.ptr()); }, nb::arg("grads"),
+      .def("like", [](Places& self, Objects grads) { return self.like(grads.ptr()); }, nb::lock_self(), nb::arg("grads"),
            "Whether gradients are floating tensors on the devices and of the shapes of the first ones, wherever they lie.");
   nb::class_<Signals>(m, "Signals", "A context in which signals wait that Python would handle.")
       .def(nb::init<>())
@@ -541,13 +534,13 @@ NB_MODULE(_native, m) {
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("forms"),
            nb::arg("numbers"), nb::arg("stops") = false)
-      .def("step", &Jobs::step, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
+      .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.")
-      .def("takes", &Jobs::takes, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
+      .def("takes", &Jobs::takes, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
-      .def("retune", &Jobs::retune, nb::arg("hs"), nb::arg("forms"),
+      .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),
            "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
-      .def("begin", &Jobs::begin, nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
+      .def("begin", &Jobs::begin, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")

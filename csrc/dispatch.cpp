@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "processor.hpp"
+
 namespace layerwise {
 
 extern const Functions baseline_any, baseline_low;
@@ -15,12 +17,9 @@ std::vector<const Kernels*> available_kernels() {
 #ifdef LAYERWISE_X86
   static const Kernels kernels_avx2{"avx2", &avx2_any, &avx2_any, &avx2_low};
   static const Kernels kernels_avx512{"avx512", &avx512_narrow, &avx2_any, &avx512_low};
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    found.push_back(&kernels_avx512);
-  if (avx2) found.push_back(&kernels_avx2);
+  const Instructions has = instructions();
+  if (has.avx512) found.push_back(&kernels_avx512);
+  if (has.avx2) found.push_back(&kernels_avx2);
 #endif
   found.push_back(&kernels_baseline);
   return found;

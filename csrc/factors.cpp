@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "compiler.hpp"
 #include "layer.hpp"
 
 namespace layerwise {

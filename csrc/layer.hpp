@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "digits.hpp"
 
 namespace layerwise {
 
-inline constexpr double NO_BOUND = __builtin_inf();
+inline constexpr double NO_BOUND = std::numeric_limits<double>::infinity();
 
 // The first four are of floating numbers, and what is computed with. COUNT are PyTorch's counts of steps; the others are
 // what compact formats store.
@@ -46,7 +47,7 @@ struct Stored {
 struct Storage {
   Stored of[ARRAYS];
   int64_t index, group;  // of the layer's first element
-  bool near;             // numbers along the innermost dimension count by one, and the upper halves of all are equal
+  bool close;            // numbers along the innermost dimension count by one, and the upper halves of all are equal
 };
 
 // The numbers by which a gradient is prepared (rules/parts.py, `ready` and `clipped`); infinite bounds do nothing.

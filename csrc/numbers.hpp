@@ -1,9 +1,12 @@
-// Functions of numbers that printed code calls. No `pragma once`: each file with kernels has its own.
+// Functions of numbers that printed code calls. No `pragma once`: each file with kernels has its own. Those of <math.h> are
+// C's, which no file can have in a version of its own.
 
-inline float root(float x) { return __builtin_sqrtf(x); }
-inline double root(double x) { return __builtin_sqrt(x); }
-inline float absolute(float x) { return __builtin_fabsf(x); }
-inline double absolute(double x) { return __builtin_fabs(x); }
+inline float root(float x) { return sqrtf(x); }
+inline double root(double x) { return sqrt(x); }
+inline float absolute(float x) { return fabsf(x); }
+inline double absolute(double x) { return fabs(x); }
+inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
 // In this order, so that nan stays nan.
 template <class T>

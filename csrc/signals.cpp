@@ -1,29 +1,26 @@
 #include "signals.hpp"
 
-#include <signal.h>
-
+#include <atomic>
 #include <vector>
+
+#include "system.hpp"
 
 namespace layerwise {
 namespace {
 
-// What comes from outside. What a thread brings upon itself, such as SIGSEGV, cannot wait; SIGKILL and SIGSTOP do not.
-// Stopping, going on and windows that change are nothing that a handler raises for.
-constexpr int WAITING[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGUSR1,   SIGUSR2, SIGALRM,
-                           SIGTERM, SIGCHLD, SIGXCPU, SIGVTALRM, SIGPROF};
 constexpr int MOST = 65;
 
 struct Kept {
   int number;
   PyObject* handler;  // Python's, owned
-  struct sigaction action;  // what the system calls: Python's function, or another that was put before it
+  system::Action action;  // what the system calls: Python's function, or another that was put before it
 };
 
 void (*of_python)(int) = nullptr;
 
-// All of it belongs to the thread that holds, and is touched under Python's lock.
+// Other threads only read who holds. The rest belongs to the thread that does, which is Python's main thread.
+std::atomic<unsigned long> holder{0};
 std::vector<Kept> kept;
-unsigned long holder = 0;
 int depth = 0;
 bool came[MOST];
 PyObject *get_handler, *set_handler, *main_thread, *s_ident, *note_it, *numbers[MOST];
@@ -43,16 +40,19 @@ PyObject* member(const char* module, const char* name) {
   return value;
 }
 
-bool open() {
-  if (note_it) return true;
+}  // namespace
+
+int open_signals() {
   static PyMethodDef def{"note", note, METH_VARARGS, "Note a signal that came during a step."};
   get_handler = member("_signal", "getsignal"), set_handler = member("_signal", "signal");
   main_thread = member("threading", "main_thread");
   s_ident = PyUnicode_InternFromString("ident");
-  for (int number : WAITING) numbers[number] = PyLong_FromLong(number);
-  if (!get_handler || !set_handler || !main_thread || !s_ident) return false;
-  return (note_it = PyCFunction_New(&def, nullptr));
+  for (int number : system::waiting_signals()) numbers[number] = PyLong_FromLong(number);
+  note_it = PyCFunction_New(&def, nullptr);
+  return get_handler && set_handler && main_thread && s_ident && note_it ? 0 : -1;
 }
+
+namespace {
 
 // 1, 0, or −1 and a Python error.
 int is_main() {
@@ -66,17 +66,13 @@ int is_main() {
 }
 
 // Python sets its own function for the system to call as well. A function that was put before it stays.
-bool set(int number, PyObject* handler, const struct sigaction& action) {
+bool set(int number, PyObject* handler, const system::Action& action) {
   PyObject* const args[] = {numbers[number], handler};
   PyObject* before = PyObject_Vectorcall(set_handler, args, 2, nullptr);
   if (!before) return false;
   Py_DECREF(before);
-  if (!of_python) {
-    struct sigaction now;
-    sigaction(number, nullptr, &now);
-    of_python = now.sa_handler;
-  }
-  if (action.sa_handler != of_python) sigaction(number, &action, nullptr);
+  if (!of_python) of_python = system::function_of(system::action_of(number));
+  if (system::function_of(action) != of_python) system::set_action(number, action);
   return true;
 }
 
@@ -109,7 +105,7 @@ void deliver() {
 
 int end() {
   restore();
-  holder = 0;
+  holder = 0, depth = 0;
   deliver();
   for (Kept& one : kept) Py_DECREF(one.handler);
   kept.clear();
@@ -119,18 +115,16 @@ int end() {
 }  // namespace
 
 int hold_signals() {
-  if (depth && holder == PyThread_get_thread_ident()) return depth++, 0;
-  if (!open()) return -1;
+  if (holder == PyThread_get_thread_ident()) return depth++, 0;
   if (const int found = is_main(); found != 1) return found;
-  for (int number : WAITING) {
+  for (int number : system::waiting_signals()) {
     PyObject* handler = PyObject_CallOneArg(get_handler, numbers[number]);
     if (!handler) return end();
     if (!PyCallable_Check(handler)) {
       Py_DECREF(handler);
       continue;
     }
-    kept.push_back({number, handler, {}});
-    sigaction(number, nullptr, &kept.back().action);
+    kept.push_back({number, handler, system::action_of(number)});
     if (!set(number, note_it, kept.back().action)) return end();
   }
   holder = PyThread_get_thread_ident(), depth = 1;
@@ -138,7 +132,7 @@ int hold_signals() {
 }
 
 int release_signals() {
-  if (!depth || holder != PyThread_get_thread_ident() || --depth) return 0;
+  if (holder != PyThread_get_thread_ident() || --depth) return 0;
   return end();
 }
 

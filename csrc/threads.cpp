@@ -1,26 +1,19 @@
 #include "threads.hpp"
 
 #include <fenv.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <condition_variable>
 #include <mutex>
 #include <system_error>
 #include <thread>
 
+#include "processor.hpp"
+#include "system.hpp"
+
 namespace layerwise {
 namespace {
 
 constexpr int SPINS = 2000;  // some tens of microseconds: less than it takes to sleep and be woken
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb");  // yield does next to nothing on most cores
-#endif
-}
 
 class Pool {
  public:
@@ -45,16 +38,12 @@ class Pool {
 
  private:
   void grow(int n) {
-    // Signals are for the threads that know about them.
-    sigset_t all, before;
     if (grown_ >= n) return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const system::WithoutSignals started;
     try {
       for (; grown_ < n; grown_++) std::thread([this] { live(); }).detach();
     } catch (const std::system_error&) {  // the system has no more threads: fewer do the work
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   [[noreturn]] void live() {
@@ -91,7 +80,7 @@ void after_fork() { the_pool.store(new Pool); }
 Pool& pool() {
   static const bool once = [] {
     the_pool.store(new Pool);  // never deleted: its threads outlive static objects
-    pthread_atfork(nullptr, nullptr, after_fork);
+    system::when_forked(after_fork);
     return true;
   }();
   (void)once;
@@ -107,7 +96,7 @@ void run_on(int threads, void (*work)(void*), void* context) { pool().run(thread
 void wait_for(const std::atomic<int>& flag) {
   for (int i = 0; i < SPINS; i++) {
     if (flag.load(std::memory_order_acquire)) return;
-    pause();
+    relax();
   }
   while (!flag.load(std::memory_order_acquire)) flag.wait(0, std::memory_order_acquire);
 }

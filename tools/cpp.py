@@ -93,6 +93,8 @@ class Cpp(Language):
     def choice(self, condition: str, yes: str, no: str) -> str:
         if all(re.fullmatch(r"-?\d+", one) for one in (yes, no)):
             yes = f"{self.type}({yes})"
+        if re.search(r" [&|] ", condition):
+            condition = f"({condition})"  # as compilers ask for
         return f"{condition} ? {yes} : {no}"
 
     def line(self, name: str, x: Symbol, text: str) -> str:
@@ -176,21 +178,23 @@ class Struct:
         program = self.program
         sums = [len(one) for one in program.rounds] or [0]
         kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
-        cached = ", ".join(map(str, program.cached or (0,)))
+        cached = [str(one) for one in program.cached or (0,)]
+        caches = f"CACHED[{len(cached)}] = {{{', '.join(cached)}}}"
         states, kept, stored = program.states, program.keep, [program.weights, *program.state.values()]
         reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
         keeps = -1 if program.keeps is None else program.keeps
         sizes = f"STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, CACHES = {len(program.cached)}"
         of_layer = " | ".join(f"1 << {i}" for i in program.places_of_numbers()) or "0"
+        # Arrays say how long they are: some compilers do not know it of a template's before they need it.
         return "\n".join(
             f"static constexpr {line};"
             for line in (
                 f"int {sizes}, KEEPS = {keeps}",
                 f"int LAYER_STATES = {len(program.remember)}, OF_LAYER = {of_layer}",
-                f"int SUMS[] = {{{', '.join(map(str, sums))}}}, CACHED[] = {{{cached}}}",
-                f"Total TOTALS[][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
+                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, {caches}",
+                f"Total TOTALS[{len(kinds)}][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
                 f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
-                f"int TERMS_READ[] = {{{', '.join(reads)}}}",
+                f"int TERMS_READ[{len(reads)}] = {{{', '.join(reads)}}}",
                 f"int APPLY_READS = {_bits(stored, states)}, APPLY_WRITES = {_places(program.state, states)}",
             )
         )

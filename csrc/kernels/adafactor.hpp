@@ -22,7 +22,7 @@ inline bool wants_weights(const Layer& layer) { return layer.sums(0) == 1; }
 template <class T, class S>
 double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
-#pragma omp simd reduction(+ : sum)
+  LAYERWISE_SIMD(reduction(+ : sum))
   for (int64_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
     const double gg_ = double(T(g_ * g_));
@@ -65,7 +65,7 @@ template <class T, class S, bool Clamp, bool Both>
 double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, const T* __restrict fixed,
                       const T* __restrict varying, int64_t n) {
   double uu = 0;
-#pragma omp simd reduction(+ : uu)
+  LAYERWISE_SIMD(reduction(+ : uu))
   for (int64_t i = 0; i < n; i++) {
     const T u_ = u(get(g, i), Both ? fixed[i] : fixed[0], varying[i]);
     uu += double(u_) * double(u_);
@@ -97,7 +97,7 @@ void measure_update(const Layer& layer, int64_t chunk, double* sums) {
 
 // Computes the new p and e of an element, given u: what the rule does where V is not factored, but for V.
 template <class R, class T, class S, class D>
-LAYERWISE_ELEMENT void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i, const D& rounding) {
+LAYERWISE_INLINE void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i, const D& rounding) {
   T s[STATES] = {}, x[SUMS] = {};
   if constexpr (R::STATES > 1) s[1] = e[i];
   x[R::CACHED[0]] = u;
@@ -108,7 +108,7 @@ LAYERWISE_ELEMENT void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i,
 template <class R, bool Clamp, bool Both, class T, class S, class D>
 void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p, const S* __restrict g, T* __restrict e,
                     const T* __restrict fixed, const T* __restrict varying, int32_t n, const D rounding) {
-#pragma omp simd
+  LAYERWISE_SIMD()
   for (int32_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
     apply_update(k, p, e, u(g_, Both ? fixed[i] : fixed[0], varying[i]), g_, i, rounding);

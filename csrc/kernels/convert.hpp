@@ -4,15 +4,15 @@
 inline constexpr int64_t SCRATCH = 512;  // numbers that are converted at once; four such arrays fit the first cache
 
 // Arrays may lie at any address.
-typedef float __attribute__((aligned(1), may_alias)) f32_at;
-typedef double __attribute__((aligned(1), may_alias)) f64_at;
-typedef uint16_t __attribute__((aligned(1), may_alias)) u16_at;
-typedef int16_t __attribute__((aligned(1), may_alias)) i16_at;
+typedef LAYERWISE_ANYWHERE(float) f32_at;
+typedef LAYERWISE_ANYWHERE(double) f64_at;
+typedef LAYERWISE_ANYWHERE(uint16_t) u16_at;
+typedef LAYERWISE_ANYWHERE(int16_t) i16_at;
 
-inline float bf16_to_float(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
+inline float bf16_to_float(uint16_t x) { return float_of(uint32_t(x) << 16); }
 
 inline uint16_t float_to_bf16(float x) {
-  uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  uint32_t bits = bits_of(x);
   uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   uint32_t nan = (bits >> 16) | 0x40u;
   return uint16_t(x != x ? nan : rounded);
@@ -22,18 +22,18 @@ inline float f16_to_float(uint16_t x) {
   uint32_t magnitude = x & 0x7fffu, sign = uint32_t(x & 0x8000u) << 16;
   // Below 2^-14 it counts units of 2^-24. Nothing here is a float below 2^-126, which some modes of the processor take
   // for 0.
-  uint32_t small = __builtin_bit_cast(uint32_t, float(int32_t(magnitude)) * 0x1p-24f);
+  uint32_t small = bits_of(float(int32_t(magnitude)) * 0x1p-24f);
   uint32_t bits = magnitude < 0x0400u    ? small
                   : magnitude >= 0x7c00u ? magnitude << 13 | 0x7f800000u
                                          : (magnitude << 13) + 0x38000000u;
-  return __builtin_bit_cast(float, bits | sign);
+  return float_of(bits | sign);
 }
 
 inline uint16_t float_to_f16(float x) {
-  uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits & 0x80000000u;
+  uint32_t bits = bits_of(x), sign = bits & 0x80000000u;
   bits ^= sign;
   // Below 2^-14: adding 0.5 leaves the rounded result in the last bits.
-  uint32_t small = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, bits) + 0.5f) - 0x3f000000u;
+  uint32_t small = bits_of(float_of(bits) + 0.5f) - 0x3f000000u;
   uint32_t normal = (bits + 0xc8000fffu + ((bits >> 13) & 1u)) >> 13;
   uint32_t large = bits > 0x7f800000u ? 0x7e00u : 0x7c00u;
   uint32_t out = bits < 0x38800000u ? small : bits >= 0x47800000u ? large : normal;
@@ -67,7 +67,7 @@ void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict 
       if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(((const u16_at*)at)[i]));
       else for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(*(const u16_at*)(at + i * stride)));
       break;
-    default: __builtin_unreachable();  // others are formats.hpp's
+    default: LAYERWISE_UNREACHABLE();  // others are formats.hpp's
   }
 }
 
@@ -90,6 +90,6 @@ void store(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict
       if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_f16(float(from[i]));
       else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_f16(float(from[i]));
       break;
-    default: __builtin_unreachable();
+    default: LAYERWISE_UNREACHABLE();
   }
 }

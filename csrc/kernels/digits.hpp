@@ -8,10 +8,10 @@ inline constexpr int64_t DIGIT_BLOCK = 512;      // elements whose digits are ad
 inline constexpr int64_t MOST_BLOCKS = 1 << 12;  // that digits take before they are carried
 inline constexpr double MOST_NUMBER = 0x1p1011;  // from here on the first rounding would leave the dtype
 
-inline double rounder(int k) { return __builtin_ldexp(1.5, 52 + DIGIT * k); }
+inline double rounder(int k) { return ldexp(1.5, 52 + DIGIT * k); }
 inline int digit_of(double largest) {
   int exponent;
-  __builtin_frexp(largest, &exponent);
+  frexp(largest, &exponent);
   return exponent > 0 ? (exponent - 1) / DIGIT : -((DIGIT - exponent) / DIGIT);
 }
 
@@ -19,7 +19,7 @@ inline int digit_of(double largest) {
 inline void put_digit(double* digits, Window window, int k, double units) {
   const int at = k - window.low;
   if (at < 0) return;  // there are none so small
-  const double up = at + 1 < window.digits ? __builtin_round(units / DIGIT_UNIT) : 0;
+  const double up = at + 1 < window.digits ? round(units / DIGIT_UNIT) : 0;
   digits[at] += units - up * DIGIT_UNIT;
   if (up != 0) digits[at + 1] += up;
 }
@@ -27,32 +27,32 @@ inline void put_digit(double* digits, Window window, int k, double units) {
 inline void carry_digits(double* digits, Window window) {
   double up = 0;
   for (int i = 0; i < window.digits - 1; i++) {
-    digits[i] += up, up = __builtin_round(digits[i] / DIGIT_UNIT);
+    digits[i] += up, up = round(digits[i] / DIGIT_UNIT);
     digits[i] -= up * DIGIT_UNIT;
   }
   digits[window.digits - 1] += up;
 }
 
 // Takes a block digit by digit; the numbers are used up.
-__attribute__((noinline, cold)) void add_each_digit(double* x, int64_t n, double* digits, Window window) {
+LAYERWISE_RARE void add_each_digit(double* x, int64_t n, double* digits, Window window) {
   const int last = window.low + window.digits - 1;
   for (int64_t i = 0; i < n; i++)
-    if (!(__builtin_fabs(x[i]) < MOST_NUMBER))  // neither are these numbers of the last digit, nor do they leave it
-      digits[window.digits - 1] += __builtin_ldexp(x[i], -DIGIT * last), x[i] = 0;
+    if (!(fabs(x[i]) < MOST_NUMBER))  // neither are these numbers of the last digit, nor do they leave it
+      digits[window.digits - 1] += ldexp(x[i], -DIGIT * last), x[i] = 0;
   for (;;) {
     double largest = 0;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < n; i++) largest = __builtin_fabs(x[i]) > largest ? __builtin_fabs(x[i]) : largest;
+    LAYERWISE_SIMD(reduction(max : largest))
+    for (int64_t i = 0; i < n; i++) largest = fabs(x[i]) > largest ? fabs(x[i]) : largest;
     if (largest == 0) return;
     const int found = digit_of(largest), k = found < last ? found : last;
     const double shift = rounder(k);
     double sum = 0;
-#pragma omp simd reduction(+ : sum)
+    LAYERWISE_SIMD(reduction(+ : sum))
     for (int64_t i = 0; i < n; i++) {
       const double rounded = (x[i] + shift) - shift;
       x[i] -= rounded, sum += rounded;
     }
-    put_digit(digits, window, k, __builtin_ldexp(sum, -DIGIT * k));
+    put_digit(digits, window, k, ldexp(sum, -DIGIT * k));
   }
 }
 
@@ -66,18 +66,18 @@ void add_slowly(const T* x, int64_t n, double* digits, Window window) {
 template <bool SQUARES>
 void add_block_to_digits(const float* x, int64_t n, double* digits, Window window) {
   uint32_t bits = 0;  // of the largest, which are in the order of sizes; nan comes last
-#pragma omp simd reduction(max : bits)
+  LAYERWISE_SIMD(reduction(max : bits))
   for (int64_t i = 0; i < n; i++) {
-    const uint32_t size = __builtin_bit_cast(uint32_t, x[i]) & 0x7fffffffu;
+    const uint32_t size = bits_of(x[i]) & 0x7fffffffu;
     bits = size > bits ? size : bits;
   }
   if (bits == 0) return;
   if (bits >= 0x7f800000u) return add_slowly<SQUARES>(x, n, digits, window);
-  const double largest = __builtin_bit_cast(float, bits);
+  const double largest = float_of(bits);
   const int k = digit_of(SQUARES ? largest * largest : largest);
   const double first = rounder(k), second = rounder(k - 1), third = rounder(k - 2);
   double a = 0, b = 0, c = 0, left = 0;
-#pragma omp simd reduction(+ : a, b, c) reduction(max : left)
+  LAYERWISE_SIMD(reduction(+ : a, b, c) reduction(max : left))
   for (int64_t i = 0; i < n; i++) {
     const double wide = x[i];
     double rest = SQUARES ? wide * wide : wide;  // exact, and so it is when a multiplication and an addition are one
@@ -87,12 +87,12 @@ void add_block_to_digits(const float* x, int64_t n, double* digits, Window windo
     rest -= b_, b += b_;
     const double c_ = (rest + third) - third;
     rest -= c_, c += c_;
-    left = __builtin_fabs(rest) > left ? __builtin_fabs(rest) : left;
+    left = fabs(rest) > left ? fabs(rest) : left;
   }
   if (left != 0) return add_slowly<SQUARES>(x, n, digits, window);
-  put_digit(digits, window, k, __builtin_ldexp(a, -DIGIT * k));
-  put_digit(digits, window, k - 1, __builtin_ldexp(b, -DIGIT * (k - 1)));
-  put_digit(digits, window, k - 2, __builtin_ldexp(c, -DIGIT * (k - 2)));
+  put_digit(digits, window, k, ldexp(a, -DIGIT * k));
+  put_digit(digits, window, k - 1, ldexp(b, -DIGIT * (k - 1)));
+  put_digit(digits, window, k - 2, ldexp(c, -DIGIT * (k - 2)));
 }
 
 template <bool SQUARES>

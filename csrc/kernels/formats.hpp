@@ -30,9 +30,6 @@ inline void with_draws(const Draws& d, int64_t n, F&& f) {
   else f(d);
 }
 
-inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
-inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
-
 inline constexpr uint32_t SIGN = 0x80000000u, MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
 inline constexpr uint32_t BF16_MOST = 0x7f7f0000u, F16_MOST = 0x477fe000u, F16_NORMAL = 0x38800000u;
 
@@ -119,7 +116,7 @@ using Code = std::conditional_t<SIGNED, int8_t, uint8_t>;
 
 // Calls f(k, at, n) for each group of a run: its number, its first element, and how many it has.
 template <class F>
-inline __attribute__((always_inline)) void for_groups(int64_t n, F&& f) {
+LAYERWISE_INLINE void for_groups(int64_t n, F&& f) {
   int64_t k = 0, at = 0;
   for (; at + GROUP_SIZE <= n; k++, at += GROUP_SIZE) f(k, at, GROUP_SIZE);
   if (at < n) f(k, at, n - at);
@@ -129,7 +126,7 @@ template <bool SIGNED, class T>
 inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int64_t n, T* __restrict to) {
   for (int64_t i = 0; i < n; i++) {
     const float root = float(codes[i]) * scale, square = root * root;
-    to[i] = T(SIGNED ? __builtin_copysignf(square, root) : square * square);
+    to[i] = T(SIGNED ? copysignf(square, root) : square * square);
   }
 }
 
@@ -145,7 +142,7 @@ void decode(const char* codes, const f32_at* scales, int64_t n, T* to) {
 template <class T>
 inline float largest(const T* __restrict from, int64_t n) {
   int32_t most = 0;
-#pragma omp simd reduction(max : most)
+  LAYERWISE_SIMD(reduction(max : most))
   for (int64_t i = 0; i < n; i++) {
     const int32_t u = int32_t(bits_of(float(from[i])) & MAGNITUDE);
     most = most > u ? most : u;
@@ -154,7 +151,7 @@ inline float largest(const T* __restrict from, int64_t n) {
 }
 
 template <bool SIGNED>
-inline float bent(float size) { return SIGNED ? __builtin_sqrtf(size) : __builtin_sqrtf(__builtin_sqrtf(size)); }
+inline float bent(float size) { return SIGNED ? sqrtf(size) : sqrtf(sqrtf(size)); }
 
 // From 2^23 to 2^24 floats are whole numbers, and the last bits of such a sum are the code. The sign is put between the
 // product and the sum: made together, they would be rounded otherwise than elsewhere.
@@ -174,7 +171,7 @@ inline void encode_group(const T* __restrict from, float inverse, int64_t n, Cod
 inline bool encode_by_estimate(const float* from, float inverse, uint8_t* codes) {
   const __m512 whole = _mm512_set1_ps(0x1p23f), scale = _mm512_set1_ps(inverse), half = _mm512_set1_ps(0.5f * inverse);
   __m512 most = _mm512_setzero_ps();
-#pragma GCC unroll 4
+  LAYERWISE_UNROLL(4)
   for (int64_t i = 0; i < GROUP_SIZE; i += 16) {
     const __m512 root = _mm512_sqrt_ps(_mm512_abs_ps(_mm512_loadu_ps(from + i)));
     // Of 0 it is infinite. The code is then nan, whose last bits are those of 0, and which no maximum takes.
@@ -197,7 +194,7 @@ void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restri
   for (int64_t k = 0; k < (n + GROUP_SIZE - 1) / GROUP_SIZE; k++) {
     const float scale = bent<SIGNED>(most[k]) / (SIGNED ? 127.0f : 255.0f);
     scales[k] = scale;
-    inverse[k] = scale > 0 && scale <= __FLT_MAX__ ? 1 / scale : 0;
+    inverse[k] = scale > 0 && scale <= FLT_MAX ? 1 / scale : 0;
   }
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
 #ifdef __AVX512F__
@@ -205,7 +202,7 @@ void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restri
       if (inverse[k] > 0 && count == GROUP_SIZE && encode_by_estimate(from + at, inverse[k], (Code<SIGNED>*)codes + at)) return;
 #endif
     if (inverse[k] > 0) encode_group<SIGNED>(from + at, inverse[k], count, (Code<SIGNED>*)codes + at);
-    else __builtin_memset(codes + at, 0, size_t(count));
+    else memset(codes + at, 0, size_t(count));
   });
 }
 

@@ -21,7 +21,7 @@ const T* Run<T>::gradient() const {
   T* g = read(G);
   if (!layer.prepared) return g;
   alignas(64) T copy[SCRATCH];
-  if (g == scratch.of[G]) __builtin_memcpy(copy, g, n * sizeof(T)), g = copy;
+  if (g == scratch.of[G]) memcpy(copy, g, size_t(n) * sizeof(T)), g = copy;
   ready<T>(layer, g, scratch.of[G], n);
   return scratch.of[G];
 }
@@ -29,7 +29,7 @@ const T* Run<T>::gradient() const {
 template <class S>
 double squares(const S* __restrict x, int64_t n) {
   double xx = 0;
-#pragma omp simd reduction(+ : xx)
+  LAYERWISE_SIMD(reduction(+ : xx))
   for (int64_t i = 0; i < n; i++) xx += double(get(x, i)) * double(get(x, i));
   return xx;
 }

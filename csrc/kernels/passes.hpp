@@ -8,7 +8,7 @@
 
 // Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
 // finite numbers.
-inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= __FLT_MAX__; }
+inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= FLT_MAX; }
 inline bool fits(double) { return true; }
 
 // The arrays of a run. What a program does not read is null.
@@ -63,11 +63,10 @@ inline constexpr int apply_reads = 1 << P | R::APPLY_READS | apply_writes<R, FOU
 
 // What a compiler vectorizes are loops over single numbers. The arrays of one element are therefore in functions of their
 // own, which it inlines, and then finds to be numbers.
-#define LAYERWISE_ELEMENT inline __attribute__((always_inline))
 
 // Makes the terms of an element, as they are added up. The new state is only stored if STORES.
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_ELEMENT void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, U& a, U& b, U& c, U& d) {
+LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, U& a, U& b, U& c, U& d) {
   T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
   read_element<measure_reads<R, ROUND, FOUND>>(at, i, p, g, s);
   if constexpr (FOUND == BEFORE && keeps_by<R, ROUND>) k.keep(p, g, s);
@@ -83,10 +82,10 @@ LAYERWISE_ELEMENT void measure_element(const R& k, const Arrays<T, S>& at, int64
 
 // Adds up the terms of a block in U.
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_ELEMENT void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
+LAYERWISE_INLINE void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
   constexpr int n = R::SUMS[ROUND];
   U a = 0, b = 0, c = 0, d = 0;
-#pragma omp simd reduction(+ : a, b, c, d)
+  LAYERWISE_SIMD(reduction(+ : a, b, c, d))
   for (int64_t i = from; i < to; i++) {
     U a_, b_, c_, d_;
     measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, i, a_, b_, c_, d_);
@@ -102,7 +101,7 @@ LAYERWISE_ELEMENT void add_block(const R k, const Arrays<T, S> at, int64_t from,
 }
 
 template <class R, int ROUND, State FOUND, class T, class S>
-__attribute__((noinline, cold)) void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
+LAYERWISE_RARE void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
   double wide[SUMS];
   add_block<R, ROUND, FOUND, false, false>(k, at, from, to, wide);
   for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
@@ -133,7 +132,7 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
 
 // Computes the new weights of an element. Cached terms are read where they are.
 template <class R, State FOUND, bool CACHED, class T, class S, class D>
-LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
+LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
   T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
   read_element<apply_reads<R, FOUND, CACHED>>(at, i, p, g, s);
   if constexpr (R::KEEPS >= 0 && FOUND == BEFORE) k.keep(p, g, s);
@@ -149,7 +148,7 @@ LAYERWISE_ELEMENT void apply_element(const R& k, const Arrays<T, S>& at, int64_t
 
 template <class R, State FOUND, bool CACHED, class T, class S, class D>
 void apply_run(const R k, const Arrays<T, S> at, int32_t n, const D rounding) {
-#pragma omp simd
+  LAYERWISE_SIMD()
   for (int32_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
 }
 

@@ -69,8 +69,8 @@ struct Run {
     else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
   bool in_format(Operand k) const { return layer.storage && !layer.storage->of[k].plain(); }
-  __attribute__((noinline)) void load_format(Operand k) const;
-  __attribute__((noinline)) void store_format(Operand k) const;
+  LAYERWISE_NOINLINE void load_format(Operand k) const;
+  LAYERWISE_NOINLINE void store_format(Operand k) const;
   Beside beside(Operand k) const;
   Draws draws(Operand k) const;
   f32_at* scales(Operand k) const;

@@ -1,20 +1,17 @@
 // All kernels for one instruction set. The file that includes this is compiled for it, and names its table
 // LAYERWISE_TABLE; with LAYERWISE_LOW they are those for p and g of bfloat16, with LAYERWISE_NARROW those of float32 alone.
 //
-// Everything is in a namespace without a name, and nothing of the standard library is used but functions of doubles: an inline function that
-// several files share exists once in the program, and might then be the one with instructions not every machine has.
+// Everything is in a namespace without a name, and of the standard libraries only C's functions are used: an inline function
+// that several files share exists once in the program, and might then be the one with instructions not every machine has.
 #pragma once
 
-#ifdef __AVX512F__
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC's own, where a result is wholly masked
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#endif
+#include <float.h>
+#include <math.h>
+#include <string.h>
 
-#include <cmath>
 #include <type_traits>
 
+#include "../compiler.hpp"
 #include "../digits.hpp"
 #include "../layer.hpp"
 

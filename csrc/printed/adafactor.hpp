@@ -10,10 +10,10 @@ struct Adafactor {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {1};
+  static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b2, a2, eps1, least, lam, size;
@@ -70,10 +70,10 @@ struct AdafactorScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b2, a2, eps1, least, lam, size;
@@ -122,10 +122,10 @@ struct AdafactorWithExpAvg {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {1};
+  static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, lam, size, step;
@@ -187,10 +187,10 @@ struct AdafactorWithExpAvgScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, lam, size, step;
@@ -241,10 +241,10 @@ struct AdafactorWithExpAvgCautionTrue {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE, MEAN_SQUARE}, {MEAN}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE, MEAN_SQUARE}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, step, lam, size, size_;
@@ -268,7 +268,7 @@ struct AdafactorWithExpAvgCautionTrue {
       const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
       const T e_ = b1 * e + step * u;
-      const T agrees = ((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0)) ? 1 : 0 * e_;
+      const T agrees = (((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0))) ? 1 : 0 * e_;
       x[0] = agrees;
     }
   }
@@ -323,10 +323,10 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
   using Numbers = AdafactorNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1, 1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}, {MEAN}};
+  static constexpr int SUMS[2] = {1, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[2] = {1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b2, a2, eps1, least, b1, step, lam, size, size_;
@@ -349,7 +349,7 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
       const T V_ = b2 * V + a2 * (g * g + eps1);
       const T u = g / at_least(root(V_), least);
       const T e_ = b1 * e + step * u;
-      const T agrees = ((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0)) ? 1 : 0 * e_;
+      const T agrees = (((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0))) ? 1 : 0 * e_;
       x[0] = agrees;
     }
   }

@@ -10,10 +10,10 @@ struct AdamMini {
   using Numbers = AdamMiniNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN_SQUARE}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G};
+  static constexpr int TERMS_READ[1] = {1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b1, a1, shrink, step;

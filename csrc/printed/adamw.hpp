@@ -10,10 +10,10 @@ struct AdamW {
   using Numbers = AdamWNumbers;
   static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T l2, shrink, b1, a1, b2, a2, c2, eps_root, eps, lr;
@@ -49,10 +49,10 @@ struct AdamWNesterovTrue {
   using Numbers = AdamWNumbers;
   static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T l2, shrink, b1, a1, b2, a2, ahead, beside, c2, eps_root, eps, lr;

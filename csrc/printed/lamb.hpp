@@ -11,10 +11,10 @@ struct Lamb {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {1};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size;
@@ -60,7 +60,7 @@ struct Lamb {
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
       a[0] = size;
     }
@@ -74,7 +74,7 @@ struct Lamb {
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_;
@@ -88,10 +88,10 @@ struct LambAdaptFalse {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr;
@@ -130,10 +130,10 @@ struct LambCautionTrue {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1, 2}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{MEAN}, {SQUARES, SQUARES}};
+  static constexpr int SUMS[2] = {1, 2}, CACHED[1] = {1};
+  static constexpr Total TOTALS[2][4] = {{MEAN}, {SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1, 1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G | 1 << S0 | 1 << S1, 1 << P | 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_;
@@ -160,7 +160,7 @@ struct LambCautionTrue {
       const T root_v = root(v_hat + eps_root);
       const T u = m / (eps + c1 * root_v);
       const T g_ = g + l2 * p;
-      const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+      const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
       x[0] = agrees;
     }
     if constexpr (ROUND == 1) {
@@ -170,7 +170,7 @@ struct LambCautionTrue {
       const T root_v = root(v_hat + eps_root);
       const T u = m / (eps + c1 * root_v);
       const T g_ = g + l2 * p;
-      const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+      const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
       const T u_ = u * agrees / size;
       const T r = u_ + lam * p_;
       x[0] = p_;
@@ -197,7 +197,7 @@ struct LambCautionTrue {
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
       a[1] = size;
     }
@@ -211,7 +211,7 @@ struct LambCautionTrue {
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_;
@@ -226,10 +226,10 @@ struct LambCautionTrueAdaptFalse {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{MEAN}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size;
@@ -255,7 +255,7 @@ struct LambCautionTrueAdaptFalse {
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
     const T g_ = g + l2 * p;
-    const T agrees = ((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0)) ? 1 : 0 * u;
+    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
     x[0] = agrees;
   }
 
@@ -290,10 +290,10 @@ struct LambKeepNormTrue {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {3}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[1] = {3}, CACHED[1] = {1};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
@@ -341,7 +341,7 @@ struct LambKeepNormTrue {
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
       const double w_ = there ? norm_p : 1;
       const double a_ = size * norm_r / w_;
@@ -368,7 +368,7 @@ struct LambKeepNormTrue {
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_;
@@ -382,10 +382,10 @@ struct LambWithNormKeepNormFirst {
   using Numbers = LambNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 2;
-  static constexpr int SUMS[] = {3}, CACHED[] = {1};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[1] = {3}, CACHED[1] = {1};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
@@ -434,7 +434,7 @@ struct LambWithNormKeepNormFirst {
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
       const double n = there ? norm_p : 1;
       const double a_ = size * norm_r / n;
@@ -462,7 +462,7 @@ struct LambWithNormKeepNormFirst {
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_;

@@ -11,10 +11,10 @@ struct Lans {
   using Numbers = LansNumbers;
   static constexpr int STATES = 2, ROUNDS = 2, CACHES = 2, KEEPS = 1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1, 3}, CACHED[] = {1, 2};
-  static constexpr Total TOTALS[][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
+  static constexpr int SUMS[2] = {1, 3}, CACHED[2] = {1, 2};
+  static constexpr Total TOTALS[2][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[] = {1 << G, 1 << P | 1 << G | 1 << S0 | 1 << S1};
+  static constexpr int TERMS_READ[2] = {1 << G, 1 << P | 1 << G | 1 << S0 | 1 << S1};
   static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
 
   T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, step, step_;
@@ -72,12 +72,12 @@ struct Lans {
       const double phi = at_most(w, k.trust_max_norm);
       const double d = x == 0 ? 1 : x;
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+      const double ratio_r = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double norm_c = root(S[3]);
       const double y = at_least(norm_c, k.trust_min_norm);
       const double d_ = y == 0 ? 1 : y;
       const double ratio_ = at_most(at_least(phi / (d_ + k.trust_eps), k.trust_low), k.trust_high);
-      const double ratio_c = k.trust_adapts == 0 ? 1 : ((w != 0) & (y != 0) ? ratio_ : k.trust_undefined);
+      const double ratio_c = k.trust_adapts == 0 ? 1 : (((w != 0) & (y != 0)) ? ratio_ : k.trust_undefined);
       a[1] = k.lr_r * ratio_r;
       a[2] = k.lr_c * ratio_c;
     }
@@ -91,7 +91,7 @@ struct Lans {
     const double phi = at_most(w, k.trust_max_norm);
     const double d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_r = k.trust_adapts == 0 ? 1 : ((w != 0) & (x != 0) ? ratio : k.trust_undefined);
+    const double ratio_r = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_r;
     to[2] = ratio_r;
@@ -105,10 +105,10 @@ struct LansAdaptFalse {
   using Numbers = LansNumbers;
   static constexpr int STATES = 2, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G};
+  static constexpr int TERMS_READ[1] = {1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
 
   T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size;

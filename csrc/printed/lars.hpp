@@ -11,10 +11,10 @@ struct Lars {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, pace, step;
@@ -51,7 +51,7 @@ struct Lars {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -64,7 +64,7 @@ struct Lars {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -78,10 +78,10 @@ struct LarsNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, pace, step;
@@ -119,7 +119,7 @@ struct LarsNesterovTrue {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -132,7 +132,7 @@ struct LarsNesterovTrue {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -146,10 +146,10 @@ struct LarsAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, pace;
@@ -182,10 +182,10 @@ struct LarsAdaptFalseNesterovTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, pace;
@@ -219,10 +219,10 @@ struct LarsCautionTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2, 1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {MEAN}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, pace, step, size;
@@ -246,7 +246,7 @@ struct LarsCautionTrue {
       const T r = g_ + lam * p;
       const T u = step * r;
       const T b_ = damped * u + mu * b;
-      const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+      const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
       x[0] = agrees;
     }
   }
@@ -257,7 +257,7 @@ struct LarsCautionTrue {
     const T r = g_ + lam * p;
     const T u = step * r;
     const T b_ = damped * u + mu * b;
-    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
     const T moved = b_ * agrees / size;
     s[0] = b_;
     return p - pace * moved;
@@ -272,7 +272,7 @@ struct LarsCautionTrue {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
     if (round == 1) {
@@ -289,7 +289,7 @@ struct LarsCautionTrue {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -304,10 +304,10 @@ struct LarsCautionTrueAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{MEAN}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{MEAN}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, pace, size;
@@ -323,7 +323,7 @@ struct LarsCautionTrueAdaptFalse {
     const T r = g_ + lam * p;
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
-    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
     x[0] = agrees;
   }
 
@@ -333,7 +333,7 @@ struct LarsCautionTrueAdaptFalse {
     const T r = g_ + lam * p;
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
-    const T agrees = ((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0)) ? 1 : 0 * b_;
+    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
     const T moved = b_ * agrees / size;
     s[0] = b_;
     return p - pace * moved;
@@ -359,10 +359,10 @@ struct LarsWithoutMomentumBuffer {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}};
+  static constexpr int SUMS[1] = {2}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
   T l2, lam, lam_x, pace, step;
@@ -395,7 +395,7 @@ struct LarsWithoutMomentumBuffer {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
   }
@@ -408,7 +408,7 @@ struct LarsWithoutMomentumBuffer {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -422,10 +422,10 @@ struct LarsWithoutMomentumBufferAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 0, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
   T l2, lam, lr, pace;
@@ -455,10 +455,10 @@ struct LarsKeepNormTrue {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {2, 3}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 3}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, step, more, size;
@@ -507,7 +507,7 @@ struct LarsKeepNormTrue {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
     if (round == 1) {
@@ -539,7 +539,7 @@ struct LarsKeepNormTrue {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -553,10 +553,10 @@ struct LarsKeepNormTrueAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {3}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[1] = {3}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, more, size;
@@ -621,10 +621,10 @@ struct LarsWithNormKeepNormFirst {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[] = {2, 3}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 3}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lam_x, damped, mu, step, more, size;
@@ -673,7 +673,7 @@ struct LarsWithNormKeepNormFirst {
       const double d = f + k.lam_w * w + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-      const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+      const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
       a[0] = k.lr * ratio__;
     }
     if (round == 1) {
@@ -707,7 +707,7 @@ struct LarsWithNormKeepNormFirst {
     const double d = f + k.lam_w * w + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : ((w != 0) & (f != 0) ? ratio_ : k.trust_undefined);
+    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
     to[0] = norm_p;
     to[1] = norm_x;
     to[2] = ratio__;
@@ -725,10 +725,10 @@ struct LarsWithNormKeepNormFirstAdaptFalse {
   using Numbers = LarsNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[] = {3}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[1] = {3}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, lam, lr, damped, mu, more, size;

@@ -10,10 +10,10 @@ struct NovoGrad {
   using Numbers = NovoGradNumbers;
   static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[] = {1}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{SQUARES}};
+  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {1 << G};
+  static constexpr int TERMS_READ[1] = {1 << G};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b1, shrink, step, step_, step__;
@@ -42,7 +42,7 @@ struct NovoGrad {
       const double norm = root(S[0]);
       const double squares = norm * norm;
       const double new_ = k.b2 * old[0] + k.a2 * squares;
-      const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
+      const double v = ((k.reseeds != 0) & (old[0] == 0)) ? squares : new_;
       const bool zero = k.c2 * v + k.eps_root == 0;
       const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
       a[0] = k.lr * (inside ? 1 : 1 / d);
@@ -54,7 +54,7 @@ struct NovoGrad {
     const double norm = root(S[0]);
     const double squares = norm * norm;
     const double new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
+    const double v = ((k.reseeds != 0) & (old[0] == 0)) ? squares : new_;
     const bool zero = v == 0;
     to[0] = norm;
     to[1] = zero ? 0 : root(zero ? 1 : v);
@@ -65,7 +65,7 @@ struct NovoGrad {
     const double norm = root(S[0]);
     const double squares = norm * norm;
     const double new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = (k.reseeds != 0) & (old[0] == 0) ? squares : new_;
+    const double v = ((k.reseeds != 0) & (old[0] == 0)) ? squares : new_;
     to[0] = v;
   }
 };

@@ -10,10 +10,10 @@ struct SGD {
   using Numbers = SGDNumbers;
   static constexpr int STATES = 0, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G, APPLY_WRITES = 0;
 
   T l2, shrink, lr;
@@ -41,10 +41,10 @@ struct SGDWithMomentumBuffer {
   using Numbers = SGDNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, shrink, damped, mu, lr;
@@ -75,10 +75,10 @@ struct SGDWithMomentumBufferNesterovTrue {
   using Numbers = SGDNumbers;
   static constexpr int STATES = 1, ROUNDS = 0, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[] = {0}, CACHED[] = {0};
-  static constexpr Total TOTALS[][4] = {{NONE}};
+  static constexpr int SUMS[1] = {0}, CACHED[1] = {0};
+  static constexpr Total TOTALS[1][4] = {{NONE}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[] = {0};
+  static constexpr int TERMS_READ[1] = {0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T l2, shrink, damped, mu, lr;

@@ -10,7 +10,7 @@ import pytest
 from cli.program import here, run
 
 import layerwise
-from layerwise.cli import info
+from layerwise.cli import info, report
 
 
 def test_it_imports_no_framework_and_needs_none():
@@ -39,6 +39,7 @@ def test_help_is_that_of_the_other_commands(capsys):
     out = here(capsys, "info", "--help").out
     assert "--devices" in out
     assert "--json" in out
+    assert "--report" in out
 
 
 class Jax:
@@ -53,7 +54,7 @@ class Properties:
 
 class Torch:
     class version:  # noqa: N801
-        hip = None
+        hip, cuda = None, "12.8"
 
     class cuda:  # noqa: N801
         is_available = staticmethod(lambda: True)
@@ -66,9 +67,9 @@ def test_devices_never_fail(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", Jax)
     monkeypatch.setitem(sys.modules, "torch", Torch)
     found = info.facts(devices=True)
-    assert found["devices"]["torch"] == ["CUDA 0 Some GPU 0, 80 GiB", "CUDA 1 Some GPU 1, 80 GiB"]
+    assert found["devices"]["torch"] == ["CUDA 12.8: 0 Some GPU 0, 80 GiB", "CUDA 12.8: 1 Some GPU 1, 80 GiB"]
     assert found["devices"]["jax"] == "cannot say (RuntimeError: no backend)"
-    assert "           jax: cannot say (RuntimeError: no backend)" in list(info.lines(found))
+    assert "            jax: cannot say (RuntimeError: no backend)" in list(info.lines(found))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert info.facts(devices=True)["devices"]["torch"] == "not installed"
 
@@ -78,3 +79,60 @@ def test_a_wrong_variable_is_one_line(variable):
     done = run("info", code=2, **{variable: "many"})
     assert done.stderr.startswith(f"layerwise: {variable} must be ")
     assert done.stderr.count("\n") == 1
+
+
+def test_only_what_is_installed_and_can_be_there_is_shown(monkeypatch):
+    monkeypatch.setattr(info, "version_of", lambda name: None if name in ("triton", "optax") else "1.2")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(info, "has_gpu", lambda: False)
+    said = "\n".join(info.lines(info.facts()))
+    assert "numpy 1.2" in said
+    for absent in ("triton", "optax", "gpu", "not installed"):
+        assert absent not in said
+    monkeypatch.setattr(info, "has_gpu", lambda: True)
+    assert "  gpu       " in "\n".join(info.lines(info.facts()))
+    monkeypatch.setattr(info, "version_of", lambda name: None if name == "torch" else "1.2")
+    assert "  gpu       " not in "\n".join(info.lines(info.facts()))
+
+
+def test_a_driver_says_that_there_is_a_gpu(tmp_path):
+    assert not info.has_gpu([str(tmp_path / "none")])
+    assert info.has_gpu([str(tmp_path / "none"), str(tmp_path)])
+
+
+def test_a_report_is_a_table_of_what_matters(monkeypatch):
+    monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU | 80 GiB"])
+    monkeypatch.setattr(info, "_jax_devices", lambda: "cannot say (OSError: /home/ada/jax/x.so: no)")
+    monkeypatch.setattr(info, "proven", dict)
+    monkeypatch.setenv("LAYERWISE_NUM_THREADS", "1")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/home/ada/dump")
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    rows = list(report.markdown(info.facts(devices=True)))
+    assert rows[:2] == ["| | |", "|---|---|"]
+    assert all(row.startswith("| ") and row.endswith(" |") and row.count("|") == 3 for row in rows[2:])
+    found = dict(row.strip("| ").split(" | ") for row in rows[2:])
+    assert found["layerwise"] == layerwise.__version__
+    assert {"Python", "platform", "processor", "engines in use", "compiled", *info.PACKAGES} < found.keys()
+    assert found["devices of jax"] == "cannot say (OSError: …/x.so: no)"
+    assert "LAYERWISE_NUM_THREADS=1" in found["environment"]
+    assert "XLA_FLAGS=--xla_dump_to=…/dump" in found["environment"]
+    assert not any(word in row for row in rows for word in ("ada", "hidden"))
+
+
+def test_the_command_prints_it():
+    assert run("info", "--report").stdout.startswith("| | |\n|---|---|\n| layerwise | ")
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("/home/ada/lib/x.so: bad", "…/x.so: bad"),
+        (r"C:\Users\Ada Lovelace\x.pyd is bad", "…/x.pyd is bad"),
+        ("(/root/a.py)", "(…/a.py)"),
+        ("~/x/y.py", "…/y.py"),
+        ("CUDA 12.8: 0 A/B, 1/2", "CUDA 12.8: 0 A/B, 1/2"),
+        ("Linux-6.1-x86_64", "Linux-6.1-x86_64"),
+    ],
+)
+def test_paths_lose_their_folders(given, left):
+    assert report.without_paths(given) == left

@@ -29,7 +29,7 @@ def test_info(capsys, monkeypatch):
 def test_info_without_the_extension(monkeypatch):
     monkeypatch.setattr(info, "extension", lambda: None)
     monkeypatch.setattr(info, "why_not", lambda: "it was not built")
-    assert "  compiled not available: it was not built" in list(info.lines(info.facts()))
+    assert "  compiled  not available: it was not built" in list(info.lines(info.facts()))
 
 
 def test_without_the_extension_the_rule_serves(monkeypatch):

@@ -71,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _is_plain(arguments: Sequence[str]) -> bool:
     """Return whether this is `info`, which has to answer where things are missing."""
-    return list(arguments[:1]) == ["info"] and {"--json", "--devices"}.issuperset(arguments[1:])
+    return list(arguments[:1]) == ["info"] and {"--json", "--devices", "--report"}.issuperset(arguments[1:])
 
 
 def _what_to_install(package: str, arguments: Sequence[str]) -> str:

@@ -63,9 +63,10 @@ def options(
 def info(
     devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Print Markdown to paste into a bug report.")] = False,
 ) -> None:
     """Show the engines with their instructions and threads, and why one is unavailable."""
-    facts.show(devices, json)
+    facts.show(devices, json, report)
 
 
 app.command("presets", short_help="List the named variants, or show one.")(presets.command)

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from layerwise.cli.report import markdown
 from layerwise.engines import gpu
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
@@ -24,14 +25,21 @@ from layerwise.threads import available_processors, extension, wanted_threads
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
 DTYPES = ("float32", "bfloat16")
+TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the rule before its first step on a device; --devices does so now"
 NOT_INSTALLED = "not installed"
+REFERENCE = "everything else, by plain operations of its array library"
+# Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
+DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128", "/dev/dxg")
 
 
-def show(devices: bool = False, json: bool = False) -> None:
+def show(devices: bool = False, json: bool = False, report: bool = False) -> None:
     """Print the output of `layerwise info`."""
-    found = facts(devices)
-    print(text.dumps(found, indent=2, ensure_ascii=False) if json else "\n".join(lines(found)))
+    found = facts(devices or report)
+    if json:
+        print(text.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(markdown(found) if report else lines(found)))
 
 
 def facts(devices: bool = False) -> dict[str, Any]:
@@ -44,7 +52,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "engines": {
             "compiled": _compiled(),
             "gpu": _gpu(),
-            "rule": {"available": True, "takes": "any array library: what no other engine takes"},
+            "reference": {"available": True, "takes": REFERENCE},
         },
     }
     if not devices:
@@ -55,37 +63,38 @@ def facts(devices: bool = False) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    versions = (f"{name} {number or NOT_INSTALLED}" for name, number in found["packages"].items())
+    versions = (f"{name} {number}" for name, number in found["packages"].items() if number)
     engines, machine = found["engines"], found["processor"]
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
-    yield f"  with     {', '.join(versions)}"
-    yield f"  machine  {machine['name']}, {_many(machine['available'], 'processor')} for this process"
+    yield f"  with      {', '.join(versions)}"
+    yield f"  machine   {machine['name']}, {_many(machine['available'], 'processor')} for this process"
     for name, listed in found.get("devices", {}).items():
-        yield f"           {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
+        yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"
     yield from _compiled_lines(engines["compiled"], machine["available"])
-    yield f"  gpu      {engines['gpu'].get('takes') or 'not available: ' + engines['gpu']['why']}"
-    yield from _gpu_lines(engines["gpu"])
-    yield f"  rule     {engines['rule']['takes']}"
+    if engines["gpu"]["concerns"]:
+        yield from _gpu_lines(engines["gpu"])
+    yield f"  reference {engines['reference']['takes']}"
 
 
 def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
     if not found["available"]:
-        yield f"  compiled not available: {found['why']}"
+        yield f"  compiled  not available: {found['why']}"
         return
     others = ", ".join(found["instruction_sets"])
-    yield f"  compiled {found['takes']}"
-    yield f"           instructions {found['instructions']} (kernels for {others}){_set_by(ISA_VARIABLE)}"
-    yield f"           threads {found['threads']} (of {_many(there, 'processor')}){_set_by(THREADS_VARIABLE)}"
-    yield f"           compiled by {found['compiler']}"
+    yield f"  compiled  {found['takes']}"
+    yield f"            instructions {found['instructions']} (kernels for {others}){_set_by(ISA_VARIABLE)}"
+    yield f"            threads {found['threads']} (of {_many(there, 'processor')}){_set_by(THREADS_VARIABLE)}"
+    yield f"            compiled by {found['compiler']}"
 
 
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"  gpu       {found.get('takes') or 'not available: ' + found['why']}"
     if found["available"]:
-        yield f"           {found['proof']}{_set_by(gpu.PROOF_VARIABLE)}"
+        yield f"            {found['proof']}{_set_by(gpu.PROOF_VARIABLE)}"
     for device, verdicts in found.get("verdicts", {}).items():
         for what, verdict in verdicts.items():
-            yield f"           {device}: {what}: {verdict}"
+            yield f"            {device}: {what}: {verdict}"
 
 
 def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
@@ -136,12 +145,19 @@ def _compiled() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    why = gpu.why_not()
-    return (
-        {"available": False, "why": why}
-        if why
-        else {"available": True, "takes": "PyTorch's tensors on GPUs, by Triton", "proof": PROOF}
+    """Return whether the GPU engine is there, and whether it concerns this machine, which may have no GPU."""
+    concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
+    if why := gpu.why_not():
+        return {"available": False, "concerns": concerns, "why": why}
+    return {"available": concerns, "concerns": concerns, "takes": TAKES, "proof": PROOF} | (
+        {} if concerns else {"why": "this machine has no GPU"}
     )
+
+
+def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
+    """Return whether a driver says that there is a GPU for Triton: no framework is imported for that."""
+    nvidia = Path(os.environ.get("SYSTEMROOT", "")) / "System32" / "nvcuda.dll"
+    return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
 
 
 def _torch_devices() -> list[str] | str:
@@ -149,13 +165,21 @@ def _torch_devices() -> list[str] | str:
     try:
         torch = importlib.import_module("torch")
         cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-        kind = "ROCm" if torch.version.hip else "CUDA"
-        found = [f"{kind} {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
-        return found or "no CUDA or ROCm device"
+        hip = torch.version.hip
+        kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
+        found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
+        return found + _others(torch) or "no device but the processor"
     except ModuleNotFoundError:
         return NOT_INSTALLED
     except Exception as problem:
         return f"cannot say ({type(problem).__name__}: {problem})"
+
+
+def _others(torch: Any) -> list[str]:
+    """Return the other kinds of devices that the reference implementation steps on."""
+    mps = getattr(getattr(torch, "backends", None), "mps", None)
+    xpu = getattr(torch, "xpu", None)
+    return [*(["MPS"] if mps and mps.is_available() else []), *(["XPU"] if xpu and xpu.is_available() else [])]
 
 
 def _memory(torch: Any, index: int) -> str:

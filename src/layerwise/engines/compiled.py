@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib.util import find_spec
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ from layerwise.threads import extension, wanted_threads
 LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
 VARIABLE = "LAYERWISE_ISA"
+PURE = (
+    "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
+    "reference implementation; `pip install --force-reinstall --no-binary layerwise layerwise` compiles it"
+)
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 # Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
 # PyTorch's stable interface; the first is `bool at::native::is_neg(const at::Tensor&)`.
@@ -65,7 +70,7 @@ def why_not() -> str:
     try:
         from layerwise import _native  # noqa: F401
     except ImportError as problem:
-        return f"the compiled extension cannot be imported ({problem})"
+        return f"the compiled extension cannot be imported ({problem})" if find_spec("layerwise._native") else PURE
     return ""
 
 

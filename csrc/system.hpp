@@ -1,0 +1,51 @@
+// What operating systems do differently. Nothing else in this folder calls one.
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace layerwise::system {
+
+// While this lives, threads that are started get no signals: these are for the threads that know about them.
+class WithoutSignals {
+ public:
+  WithoutSignals();
+  ~WithoutSignals();
+  WithoutSignals(const WithoutSignals&) = delete;
+
+ private:
+#ifndef _WIN32
+  sigset_t before_;
+#endif
+};
+
+// Calls `function` in each process that is forked from this one, where a system forks.
+void when_forked(void (*function)());
+
+// Bytes of the last cache that one processor uses, or 0 where nobody says.
+int64_t last_cache();
+
+// An address below which this process has no memory.
+uintptr_t lowest_address();
+
+// Does not return.
+[[noreturn]] void stay();
+
+// The signals that come from outside and can wait. What a thread brings upon itself, such as SIGSEGV, cannot; SIGKILL and
+// SIGSTOP do not. Stopping, going on and windows that change are nothing that a handler raises for.
+const std::vector<int>& waiting_signals();
+
+// What the system calls when a signal comes.
+#ifdef _WIN32
+using Action = void (*)(int);
+inline auto function_of(const Action& action) { return action; }
+#else
+using Action = struct sigaction;
+inline auto function_of(const Action& action) { return action.sa_handler; }
+#endif
+Action action_of(int signal);
+void set_action(int signal, const Action& action);
+
+}  // namespace layerwise::system
