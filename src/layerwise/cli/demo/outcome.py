@@ -34,7 +34,6 @@ class Outcome:
     weight_bytes: int = 0
     state_bytes: int = 0
     seconds: float = 0.0  # of the steps, without getting ready
-    stepping: float = 0.0  # seconds of them inside the optimizer
     losses: list[tuple[int, float]] = field(default_factory=list)  # of the batch, by step
     ratios: list[tuple[int, Ratios]] = field(default_factory=list)
     noise: Noise | None = None
