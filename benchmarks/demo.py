@@ -9,9 +9,9 @@ from pathlib import Path
 
 from layerwise.cli.demo.lines import Lines
 from layerwise.cli.demo.outcome import Noise, Outcome
-from layerwise.cli.demo.result import Result
+from layerwise.cli.demo.result import Result, shown
 from layerwise.cli.demo.run import check_packages, new_result, train
-from layerwise.cli.demo.settings import Run
+from layerwise.cli.demo.settings import Act, Case, Run
 from rows import RESULTS, append, provenance
 
 TABLE = RESULTS / "demo.csv"
@@ -25,8 +25,8 @@ def rows_of(result: Result) -> Iterator[dict[str, object]]:
             "lr": f"{run.case.lr:.4g}",
             "warmup": run.case.recipe.warmup_steps,
             "options": " ".join(f"{k}={v}" for k, v in run.case.options.items()).replace(", ", ","),
-            "accuracy": "" if o.accuracy is None else f"{o.accuracy:.4f}",
-            "loss": "" if o.loss is None else f"{o.loss:.5f}",
+            "accuracy": "" if o.accuracy is None else f"{o.accuracy:.6f}",
+            "loss": "" if o.loss is None else f"{o.loss:.8f}",
             "steps": o.losses[-1][0],
             "parameters": o.parameters,
             "weight_bytes": o.weight_bytes,
@@ -67,12 +67,34 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
     )
 
 
+def markdown(result: Result) -> str:
+    """Return the figures as the tables of docs/demo.md."""
+    return "\n\n".join("\n".join(_table(result, act)) for act in result.acts)
+
+
+def _table(result: Result, act: Act) -> Iterator[str]:
+    batches = [f"batch {act.task.small:,}"]
+    if act.grows:
+        batches += [f"batch {act.task.large:,}, scaled", f"batch {act.task.large:,}, re-tuned"]
+    yield f"| act {act.number} | {' | '.join(batches)} | bytes a parameter |"
+    yield "|---" * (len(batches) + 2) + "|"
+    for contender in act.contenders:
+        rows = [result.row(Case(act.task, contender, act.task.small))]
+        if act.grows:
+            rows += [result.row(Case(act.task, contender, act.task.large, retuned=again)) for again in (False, True)]
+        yield f"| {contender.name} | {' | '.join(map(shown, rows))} | {rows[0].bytes_per_parameter or 0.0:.2f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2, help="runs at the same time")
     parser.add_argument("--report", type=Path, help="also write the report to this file")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE.name}")
+    parser.add_argument("--show", action="store_true", help="only print the tables of the rows that are there")
     given = parser.parse_args()
+    if given.show:
+        print(markdown(read()[0]))
+        return
     check_packages()
     where, result = provenance(), new_result((), False, 0, given.threads)
     train(result, Lines(result))

@@ -163,6 +163,22 @@ class TestCommands:
         assert done.stderr == "layerwise: cannot write what there is to say: No space left on device\n"
 
 
+def shown_in_docs():
+    """Return the commands of docs/cli.md and what it says they print, where that depends on no machine."""
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    for block in re.findall(r"^```text\n(\$ .*?)^```", text, re.DOTALL | re.MULTILINE):
+        for command, printed in re.findall(r"^\$ layerwise ([^\n]*)\n(.*?)(?=^\$|\Z)", block, re.DOTALL | re.MULTILINE):
+            if not command.startswith("info"):
+                yield pytest.param(command, printed, id=command)
+
+
+@pytest.mark.parametrize(("command", "printed"), list(shown_in_docs()))
+def test_the_page_shows_what_is_printed(command, printed, capsys):
+    app.run(command.split())
+    done = capsys.readouterr()
+    assert (done.out + done.err).rstrip() == printed.rstrip()
+
+
 class TestFiles:
     def test_a_file_is_whole_or_as_it_was(self, tmp_path, monkeypatch):
         path = tmp_path / "report"
