@@ -17,8 +17,8 @@ from rich.console import Console
 from layerwise.cli.demo.events import Finished, Moved, Started
 from layerwise.cli.demo.outcome import Progress
 from layerwise.cli.demo.report import page
-from layerwise.cli.demo.result import Result
-from layerwise.cli.demo.screen import Screen, axis, bar, decades, log_mark
+from layerwise.cli.demo.result import Result, shown
+from layerwise.cli.demo.screen import Screen, axis, bar, decades, line_of, log_mark
 from layerwise.cli.demo.settings import ACTS
 
 EMPTY = ("meta", "path", "use", "rect", "image", "br", "img", "link")
@@ -219,6 +219,15 @@ class TestScreen:
         assert "0 of 44 runs done" in drawn[0]
         assert "1 of 44 runs done" in next(screen.__rich_console__(console, console.options)).plain
         assert made.outcomes == {}
+
+    @pytest.mark.parametrize("width", [40, 80])
+    def test_a_finished_row_has_its_figure_on_any_terminal(self, width):
+        made = result()
+        for act in made.acts:
+            for row in made.rows(act):
+                line = line_of(row, width)
+                assert len(line) <= width
+                assert line.endswith(shown(row))
 
     def test_bars(self):
         assert bar(0.5, 4) == "━━──"

@@ -82,7 +82,7 @@ class Screen:
         watched = next((run for run in self.bounds if run in self.under_way), None)  # the first that has had ratios
         if watched is not None and left >= 4:
             lines += [Text(), *self._ratios(watched, width, min(left - 1, MOST_LAYERS))]
-        done = list(self._done())
+        done = list(self._done(width))
         left = height - len(lines) - 2
         if done and left > 0:
             lines += [Text(), *done[-left:]]
@@ -125,11 +125,13 @@ class Screen:
             yield Text.assemble(f"{name:{names}}  ", (log_mark(x, low, high, space), "magenta"), f" {x:.3g}")
         yield Text(f"{'':{names}}  {axis(low, high, space)}", style="dim")
 
-    def _done(self) -> Iterable[Text]:
-        return (Text(line_of(row), style="dim") for row in begun(self.result) if row.done)
+    def _done(self, width: int) -> Iterable[Text]:
+        return (Text(line_of(row, width), style="dim") for row in begun(self.result) if row.done)
 
 
-def line_of(row: Row) -> str:
+def line_of(row: Row, width: int) -> str:
+    if width < NARROW:
+        return f"{row.case}: {shown(row)}"
     return f"{row.case!s:{NAMES}.{NAMES}} {row.case.task.metric} {shown(row)}"
 
 
