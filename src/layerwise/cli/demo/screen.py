@@ -131,7 +131,7 @@ class Screen:
 
 def line_of(row: Row, width: int) -> str:
     if width < NARROW:
-        return f"{row.case}: {shown(row)}"
+        return f"{row.case}: {shown(row).removesuffix(' %')}"
     return f"{row.case!s:{NAMES}.{NAMES}} {row.case.task.metric} {shown(row)}"
 
 
