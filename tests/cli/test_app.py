@@ -111,7 +111,7 @@ class TestCommands:
         assert done.out == ""
         assert done.err.lower().removeprefix(f"layerwise {arguments[0]}: ").startswith(said.lower())
         assert done.err.count("\n") == 1
-        assert done.err.endswith("--help' shows what there is.\n")
+        assert done.err.endswith("--help'.\n")
 
     @pytest.mark.parametrize(
         ("words", "expected"),
@@ -160,7 +160,7 @@ class TestCommands:
         with Path("/dev/full").open("w") as full:
             done = subprocess.run([*COMMAND, command], stdout=full, stderr=subprocess.PIPE, text=True, env=PLAIN)
         assert done.returncode == 1
-        assert done.stderr == "layerwise: cannot write what there is to say: No space left on device\n"
+        assert done.stderr == "layerwise: cannot write the output: No space left on device\n"
 
 
 def shown_in_docs():

@@ -86,7 +86,7 @@ def demo(
         int | None, typer.Option(**whole(1), help="Runs at the same time, each with one thread.")
     ] = None,
 ) -> None:
-    """See in some minutes, on real data, what LARS, LAMB and Adafactor are for, and get a report of it."""
+    """Train small networks with LARS, LAMB, Adafactor and what they replace, and write a report."""
     from layerwise.cli.demo.run import main  # not at the top: the other commands should neither wait for it nor need it
 
     raise typer.Exit(main(act or (), quick, out, seed, threads))

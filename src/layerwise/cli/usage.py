@@ -25,7 +25,7 @@ def in_one_line(problem: Any) -> str:
     else:
         message = " ".join(problem.format_message().split())
     ending = "" if message.endswith((".", "?")) else "."
-    return f"{name}: {message[0].lower()}{message[1:]}{ending} '{name} --help' shows what there is."
+    return f"{name}: {message[0].lower()}{message[1:]}{ending} See '{name} --help'."
 
 
 def in_flags(message: str, names: Iterable[str]) -> str:

@@ -101,5 +101,5 @@ def print_list() -> None:
         print(f"shapes     {name}: {parameters(shapes):,} parameters in {len(shapes):,} tensors")
     for optimizer, peers in PEERS.items():
         for peer in peers:
-            there = ("needs a GPU" if peer.gpu else "there") if peer.installed else "not installed"
+            there = ("needs a GPU" if peer.gpu else "installed") if peer.installed else "not installed"
             print(f"{optimizer.lower():<10} {peer.label}: {there}")

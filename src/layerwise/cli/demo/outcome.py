@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Weights and state; gradients come on top."""
+        """Weights and state, without gradients."""
         return (self.weight_bytes + self.state_bytes) / self.parameters
 
     @property

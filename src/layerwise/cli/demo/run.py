@@ -70,7 +70,8 @@ def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) 
 
 def _watched(console: Console, result: Result, path: Path) -> int:
     """Train and show; whatever ends it, what is done is kept in a report."""
-    print(f"{len(result.runs())} runs with {result.threads} at a time; the report will be {path}.", flush=True)
+    quick = " Quick: no conclusions." if result.quick else ""
+    print(f"{len(result.runs())} runs, {result.threads} at a time. The report will be {path}.{quick}", flush=True)
     try:
         train(result, _listener(console, result))
     except KeyboardInterrupt:

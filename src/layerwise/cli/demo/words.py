@@ -41,7 +41,7 @@ def caption(result: Result) -> str:
         f"± is the standard deviation over {how_many_seeds(result)}." if several else "One seed, so without a spread."
     )
     nats = "Losses are in nats a character. " if any(act.task.metric == "loss" for act in result.acts) else ""
-    return f"{spread} {nats}Kept are weights and state; gradients come on top (4 bytes of float32, 2 of bfloat16)."
+    return f"{spread} {nats}Bytes are those of weights and state; gradients add 4 in float32 and 2 in bfloat16."
 
 
 def compared(a: Row, b: Row) -> Verdict:
@@ -101,7 +101,7 @@ def verdicts(rows: Mapping[str, Row], ours: str) -> str:
     how = {
         "better": "{ours} did better than {others} {every}.",
         "worse": "{ours} did worse than {others} {every}.",
-        "even": "These seeds show no clear difference between {ours} and {others}.",
+        "even": "These seeds show no clear difference of {ours} from {others}.",
     }
     return " ".join(how[v].format(ours=ours, others=joined(names), every=every) for v, names in found.items())
 
@@ -109,10 +109,10 @@ def verdicts(rows: Mapping[str, Row], ours: str) -> str:
 def _lost(result: Result, rows: Mapping[str, Row]) -> str:
     """Say what each lost on the way from the small batch, which need not follow the order at the large one."""
     sign = 1 if next(iter(rows.values())).case.task.metric == "accuracy" else -1
-    digits, unit = (1, " points") if sign == 1 else (3, "")
+    digits, unit = (1, " points") if sign == 1 else (3, " nats")
     moved = {name: change(result, row) for name, row in rows.items()}
-    lost = [f"{name} {max(0.0, -sign * x):.{digits}f}{unit}" for name, x in moved.items() if x is not None]
-    return f"On the way from the small batch {joined(lost)} were lost." if lost else ""
+    lost = [f"{name} lost {max(0.0, -sign * x):.{digits}f}{unit}" for name, x in moved.items() if x is not None]
+    return f"Compared with the small batch, {joined(lost)}." if lost else ""
 
 
 def _first(result: Result, act: Act) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _third(result: Result, act: Act) -> Iterator[str]:
         f"{_ends(bare, adamw)}."
     )
     yield {
-        "better": "LAMB ended lower in fewer bytes, for which there is no reason but chance.",
+        "better": "LAMB ended lower in fewer bytes, probably by chance.",
         "worse": "LAMB ended higher in fewer bytes.",
         "even": "These seeds show no clear difference between LAMB in fewer bytes and in float32.",
     }[compared(compact, lamb)]
