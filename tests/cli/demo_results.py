@@ -45,7 +45,6 @@ def outcome(run: Run, figure: float) -> Outcome:
         weight_bytes=PARAMETERS * (2 if run.case.contender.dtype == "bfloat16" else 4),
         state_bytes=round(PARAMETERS * BYTES.get(run.case.contender.name, 8.0)),
         seconds=2.0,
-        stepping=0.5,
         losses=[(steps[0], 4.0), (steps[1], 3.0), (steps[2], figure if done else math.nan)],
         ratios=[(step, {"first": 0.01 * step, "last": 2.0} if ours else {}) for step in steps],
         noise=Noise(42.0, 2, run.case.steps) if run.measures_noise else None,

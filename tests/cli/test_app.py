@@ -33,9 +33,10 @@ class TestCommands:
         assert "--seed" in here(capsys, "demo", "--seed", str(seed), code=2).err
 
     def test_a_file_that_cannot_be_written_is_one_line_before_the_work(self, tmp_path):
-        done = run("demo", "--out", str(tmp_path / "missing" / "report.html"), code=2)
+        (tmp_path / "file").touch()
+        done = run("demo", "--out", str(tmp_path / "file" / "report.html"), code=2)
         assert done.stdout == ""
-        assert re.fullmatch(r"layerwise: cannot write .*there is no folder.*\n", done.stderr)
+        assert re.fullmatch(r"layerwise: cannot write .*file is not a folder\n", done.stderr)
 
     @pytest.mark.parametrize(
         ("command", "package", "extra"),
@@ -73,20 +74,44 @@ class TestCommands:
         [
             (("bnech",), "layerwise: no such command 'bnech'. Did you mean 'bench'?"),
             (("--versoin",), "layerwise: no such option: --versoin. Did you mean --version?"),
-            (("demo", "--quik"), "layerwise demo: no such option: --quik. Did you mean --quick?"),
-            (("recommend", "lamb"), "layerwise recommend: missing argument 'batch'."),
-            (("recommend", "lamb", "many"), "layerwise recommend: invalid value for 'batch'"),
-            (("presets", "one", "two"), "layerwise presets: "),
-            (("info", "--jsn"), "layerwise info: no such option: --jsn. Did you mean --json?"),
+            (("demo", "--quik"), "no such option: --quik. Did you mean --quick?"),
+            (("recommend", "lamb"), "missing argument 'batch'."),
+            (("recommend", "lamb", "many"), "invalid value for 'batch'"),
+            (("presets", "one", "two"), "invalid value for 'name': there is no preset"),
+            (("info", "--jsn"), "no such option: --jsn. Did you mean --json?"),
+            (
+                ("demo", "--act", "4"),
+                "invalid value for '--act': it must be an integer from 1 to 3, but ",
+            ),
+            (
+                ("demo", "--act", "x"),
+                "invalid value for '--act': it must be an integer from 1 to 3, but ",
+            ),
+            (
+                ("demo", "--threads", "-1"),
+                "invalid value for '--threads': it must be an integer ≥ 1, but",
+            ),
+            (
+                ("bench", "--memory", "-1.5"),
+                "invalid value for '--memory': it must be a finite number ≥",
+            ),
+            (
+                ("recommend", "lamb", "-5"),
+                "invalid value for 'batch': it must be an integer ≥ 1, but",
+            ),
+            (
+                ("recommend", "lamb", "1e4"),
+                "invalid value for 'batch': it must be an integer ≥ 1, but",
+            ),
         ],
     )
     def test_what_was_typed_wrongly_is_one_line(self, arguments, said, capsys):
         assert app.run(arguments) == 2
         done = capsys.readouterr()
         assert done.out == ""
-        assert done.err.lower().startswith(said.lower())
+        assert done.err.lower().removeprefix(f"layerwise {arguments[0]}: ").startswith(said.lower())
         assert done.err.count("\n") == 1
-        assert done.err.endswith("--help' shows what there is.\n")
+        assert done.err.endswith("--help'.\n")
 
     @pytest.mark.parametrize(
         ("words", "expected"),
@@ -135,7 +160,23 @@ class TestCommands:
         with Path("/dev/full").open("w") as full:
             done = subprocess.run([*COMMAND, command], stdout=full, stderr=subprocess.PIPE, text=True, env=PLAIN)
         assert done.returncode == 1
-        assert done.stderr == "layerwise: cannot write what there is to say: No space left on device\n"
+        assert done.stderr == "layerwise: cannot write the output: No space left on device\n"
+
+
+def shown_in_docs():
+    """Return the commands of docs/cli.md and what it says they print, where that depends on no machine."""
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    for block in re.findall(r"^```text\n(\$ .*?)^```", text, re.DOTALL | re.MULTILINE):
+        for command, printed in re.findall(r"^\$ layerwise ([^\n]*)\n(.*?)(?=^\$|\Z)", block, re.DOTALL | re.MULTILINE):
+            if not command.startswith("info"):
+                yield pytest.param(command, printed, id=command)
+
+
+@pytest.mark.parametrize(("command", "printed"), list(shown_in_docs()))
+def test_the_page_shows_what_is_printed(command, printed, capsys):
+    app.run(command.split())
+    done = capsys.readouterr()
+    assert (done.out + done.err).rstrip() == printed.rstrip()
 
 
 class TestFiles:
@@ -150,6 +191,17 @@ class TestFiles:
             files.write_text(path, "lost")
         assert path.read_text() == "after"
         assert list(tmp_path.iterdir()) == [path]
+
+    def test_folders_are_made(self, tmp_path):
+        path = tmp_path / "new" / "er" / "rows.csv"
+        files.check_writable(path)
+        assert not (tmp_path / "new").exists()
+        files.write_text(path, "text")
+        assert path.read_text() == "text"
+        with pytest.raises(files.CannotWrite, match="it is the name of a folder"):
+            files.as_file("new/")
+        with pytest.raises(files.CannotWrite, match=r"rows\.csv is not a folder"):
+            files.check_writable(path / "beside")
 
     def test_a_link_stays_one(self, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "report")

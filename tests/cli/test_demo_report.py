@@ -17,8 +17,8 @@ from rich.console import Console
 from layerwise.cli.demo.events import Finished, Moved, Started
 from layerwise.cli.demo.outcome import Progress
 from layerwise.cli.demo.report import page
-from layerwise.cli.demo.result import Result
-from layerwise.cli.demo.screen import Screen, axis, bar, decades, log_bar
+from layerwise.cli.demo.result import Result, shown
+from layerwise.cli.demo.screen import Screen, axis, bar, decades, line_of, log_mark
 from layerwise.cli.demo.settings import ACTS
 
 EMPTY = ("meta", "path", "use", "rect", "image", "br", "img", "link")
@@ -59,6 +59,13 @@ def usual():
     return page(result())
 
 
+@pytest.fixture(scope="module")
+def broken():
+    """Some of it diverged, some was not finished."""
+    changed = {("AdamW", 128): [3.0, math.inf, 3.1], ("LAMB 24+8", 8): [math.inf] * 2, ("LAMB", 128): None}
+    return page(result({("SGD", 1024): [math.inf] * 3, **changed}))
+
+
 class TestReport:
     def test_it_is_whole_and_alone(self, usual):
         seen = Page(usual)
@@ -71,19 +78,48 @@ class TestReport:
     def test_pictures(self, usual):
         labels = re.findall(r'aria-label="([^"]*)"', usual)
         for part in (
-            "Test accuracy against batch",
-            "Test loss against batch",
+            "Test accuracy at batch 32 and 1,024",
+            "Test loss at batch 8 and 128",
             "Test loss against memory",
+            "Memory for weights and state",
             "Training loss",
-            "Step time",
         ):
             assert any(label.startswith(part) for label in labels), part
-        ratios = [label for label in labels if label.startswith("Trust ratio of each layer")]
-        assert len(ratios) == 7  # LARS and LAMB at their large batches, scaled and re-tuned, and all of ours in act 3
+        ratios = [label for label in labels if label.startswith("Trust ratios of ")]
+        assert len(ratios) == 5  # LARS and LAMB re-tuned, and all of ours in act 3
         assert Page(usual).tags["svg"] == len(labels)
 
+    def test_headlines_then_pictures_then_tables_then_caveats(self, usual):
+        places = [
+            usual.index(part) for part in ("class=cards", "<svg", "<table", "What this does not show.", "<script")
+        ]
+        assert places == sorted(places)
+        assert "Step time" not in usual
+
+    def test_what_diverged_says_so_in_its_plot(self, broken):
+        first, second, memory = (
+            re.search(rf'aria-label="{title}.*?</svg>', broken, re.DOTALL).group()
+            for title in ("Test accuracy at", "Test loss at", "Test loss against memory")
+        )
+        assert "✕ diverged" in first
+        assert "✕ 1 of 3 diverged" in second
+        assert "✕ diverged: LAMB 24+8" in memory
+        curves = re.findall(r'aria-label="Training loss.*?</svg>', broken, re.DOTALL)
+        assert ["diverged" in curve for curve in curves] == [True, False, True]
+
+    def test_no_better_than_guessing(self):
+        labelled = [
+            page(result({("SGD", 1024): [x, x, x]}, acts=(1,))).count("no better than guessing") for x in (9, 30)
+        ]
+        assert labelled == [1, 0]
+
+    def test_long_settings_wrap(self, usual):
+        cell = re.search(r"<td ([^>]*)>[^<]*master_weights=[^<]*</td>", usual).group(1)
+        assert cell == "class=text"
+        assert re.search(r"\.text {[^}]*white-space: normal", usual)
+
     def test_colours_come_from_the_page(self, usual):
-        assert not re.search("#0[1-6]0[1-6]0[1-6]", usual)
+        assert not re.search(r"#(0[1-9])\1\1", usual)
         assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
         assert "prefers-color-scheme: dark" in usual
 
@@ -108,11 +144,15 @@ class TestReport:
         ):
             assert words in usual
 
-    def test_partial(self):
-        seen = page(result({("LAMB", 128): None, ("SGD", 1024): [math.inf] * 3}))
-        assert "partial: it was interrupted" in seen
-        assert "diverged" in seen
-        assert json.loads(Page(seen).text["script"])["partial"] is True
+    def test_partial(self, broken):
+        assert "This run was interrupted" in broken
+        assert json.loads(Page(broken).text["script"])["partial"] is True
+
+    def test_a_quick_run_draws_no_conclusion(self):
+        seen = page(result(is_quick=True, acts=(2,)))
+        assert "no conclusion is drawn from it" in seen
+        assert "class=card" not in seen
+        assert "did better" not in seen
 
     def test_nothing_at_all(self):
         nothing = Result(ACTS, range(3), 2, partial=True)
@@ -135,7 +175,7 @@ class TestScreen:
         yield Finished(first, outcome(first, 97.0))
         yield Started(third)
 
-    @pytest.mark.parametrize(("width", "height"), [(60, 20), (200, 50), (100, 30), (20, 5), (7, 2)])
+    @pytest.mark.parametrize(("width", "height"), [(60, 20), (200, 50), (100, 30), (40, 20), (20, 5), (7, 2)])
     def test_it_fits_any_terminal(self, width, height):
         made = result(dict.fromkeys(USUAL))
         console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="standard")
@@ -152,6 +192,9 @@ class TestScreen:
             assert "loss 2.500" in text
             assert "a.layer" in text
             assert "getting ready" in text
+        if width >= 40:
+            assert "Act 1. LARS" in text
+            assert "AdamW, batch 32, seed" in text
 
     def test_what_happens_while_it_is_drawn_waits(self):
         made = result(dict.fromkeys(USUAL))
@@ -177,11 +220,21 @@ class TestScreen:
         assert "1 of 44 runs done" in next(screen.__rich_console__(console, console.options)).plain
         assert made.outcomes == {}
 
+    @pytest.mark.parametrize("width", [40, 80])
+    def test_a_finished_row_has_its_figure_on_any_terminal(self, width):
+        made = result()
+        for act in made.acts:
+            for row in made.rows(act):
+                line = line_of(row, width)
+                assert len(line) <= width
+                assert shown(row).removesuffix(" %") in line
+
     def test_bars(self):
         assert bar(0.5, 4) == "━━──"
         assert bar(7.0, 2) == "━━"
         assert decades(0.02, 3.0) == (0.01, 10.0)
         assert decades(0.1, 0.1) == (0.1, 1.0)
-        assert log_bar(0.1, 0.01, 1.0, 8) == "████    "
-        assert log_bar(0.0, 0.01, 1.0, 4) == "    "
+        assert log_mark(0.1, 0.01, 1.0, 9) == "    ●    "
+        assert log_mark(9.0, 0.01, 1.0, 3) == "  ●"
+        assert log_mark(0.0, 0.01, 1.0, 4) == "    "
         assert axis(0.01, 1.0, 20) == "0.01      0.1       1"

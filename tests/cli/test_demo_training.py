@@ -17,7 +17,7 @@ from cli.demo_results import USUAL, outcome
 from layerwise.cli.demo import pool
 from layerwise.cli.demo import run as demo
 from layerwise.cli.demo.events import Finished, Moved, Started
-from layerwise.cli.demo.pool import WorkerError, carry_out, cost
+from layerwise.cli.demo.pool import WorkerError, carry_out
 from layerwise.cli.demo.settings import (
     ACTS,
     ADAFACTOR,
@@ -66,6 +66,15 @@ class TestSettings:
         both = demo.new_result((2, 3), False, 0, 1).runs()
         assert len(both) == len(set(both)) == 20
         assert [run.measures_noise for run in both].count(True) == 1
+
+    def test_acts_are_trained_in_order_and_the_longest_runs_of_each_first(self):
+        made = demo.new_result((), False, 0, 1)
+        acts = [made.act_of(run).number for run in made.runs()]
+        assert acts == sorted(acts)
+        assert set(acts) == {1, 2, 3}
+        for number in (1, 2, 3):
+            costs = [run.cost for run in made.runs() if made.act_of(run).number == number]
+            assert costs == sorted(costs, reverse=True)
 
     def test_retuned_at_the_large_batch(self):
         case = Case(TEXT, ADAMW, TEXT.large, retuned=True)
@@ -215,7 +224,7 @@ class TestTraining:
         there = {event.run: event.outcome for event in seen if isinstance(event, Finished)}
         assert {run: o.losses for run, o in here.items()} == {run: there[run].losses for run in wanted}
         assert {run: o.accuracy for run, o in here.items()} == {run: there[run].accuracy for run in wanted}
-        assert [event.run for event in seen if isinstance(event, Started)] == sorted(wanted, key=cost)[::-1]
+        assert [event.run for event in seen if isinstance(event, Started)] == wanted
         assert all(set(event.progress.ratios) == {"conv1", "conv2", "conv3", "hidden", "head"}
                    for event in seen if isinstance(event, Moved) and event.run.case.contender == LARS)  # fmt: skip
         assert multiprocessing.active_children() == []
@@ -267,7 +276,7 @@ class TestEnds:
         assert demo.main((1,), False, tmp_path, 0, 2) == 0
         seen = capsys.readouterr()
         assert seen.err == ""
-        assert "24 of 24  LARS re-tuned, batch 1,024, seed 2: accuracy 96.0 %" in seen.out
+        assert "24 of 24  act 1  LARS re-tuned, batch 1,024, seed 2: accuracy 96.0 %" in seen.out
         assert seen.out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert not self.read(tmp_path / "layerwise-demo.html")["partial"]
 
@@ -351,8 +360,8 @@ class TestEnds:
     @pytest.mark.parametrize(
         ("place", "why"),
         [
-            ("missing", "there is no folder"),
-            ("missing/report.html", "there is no folder"),
+            ("device/new", "device is not a folder"),
+            ("device/report.html", "device is not a folder"),
             ("device", "it is no ordinary file"),
             ("full.html", "No space left"),
         ],
@@ -366,6 +375,16 @@ class TestEnds:
         assert seen.out == ""
         assert re.fullmatch(rf"layerwise: cannot write .*{why}.*\n", seen.err)
         assert [path.name for path in tmp_path.iterdir()] == ["device"]
+
+    @pytest.mark.parametrize(
+        ("place", "report"),
+        [("new/", "new/layerwise-demo.html"), ("a/b", "a/b/layerwise-demo.html"), ("v1.2/", "v1.2/layerwise-demo.html"),
+         ("new/mine.html", "new/mine.html")],
+    )  # fmt: skip
+    def test_folders_are_made(self, figures, tmp_path, capsys, place, report):
+        assert demo.main((1,), False, f"{tmp_path}/{place}", 0, 2) == 0
+        assert capsys.readouterr().out.endswith(f"Report: {tmp_path / report}\n")
+        assert (tmp_path / report).stat().st_size > 10_000
 
     @staticmethod
     def no_room(path, data):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
 from cli.program import here, on_a_terminal, run
+from rich.console import Console
 
 import layerwise
+import layerwise.numpy
+from layerwise.cli import presets
+from layerwise.registry import ENTRIES
 
 
 def test_in_a_pipe_they_are_one_line_each():
-    assert run("presets").stdout.splitlines() == [str(preset) for preset in layerwise.presets()]
+    *listed, example = run("presets").stdout.splitlines()
+    assert listed == [str(preset) for preset in layerwise.presets()]
+    assert example.startswith("Use one as Lamb(")
 
 
 def test_on_a_terminal():
@@ -19,10 +28,28 @@ def test_on_a_terminal():
         assert preset.name in seen
 
 
-def test_those_of_an_optimizer(capsys):
-    assert here(capsys, "presets", "lars").out.splitlines() == [
-        str(preset) for preset in layerwise.presets() if preset.optimizer == "Lars"
-    ]
+@pytest.mark.parametrize("optimizer", ENTRIES)
+def test_those_of_an_optimizer_end_with_an_example_that_runs(optimizer, capsys):
+    own = [str(preset) for preset in layerwise.presets() if preset.optimizer == optimizer]
+    *listed, last = here(capsys, "presets", optimizer.lower()).out.splitlines()
+    assert listed == own
+    if own:
+        (call,) = re.findall(rf"^Use one as {optimizer}\(model\.parameters\(\), (.*)\)\.$", last)
+        options = eval(f"dict({call})", {"layerwise": layerwise})  # noqa: S307
+        assert getattr(layerwise.numpy, optimizer)(**options) is not None
+    else:
+        assert last == f"There are no presets of {optimizer}: its defaults are those of its paper."
+
+
+def test_on_a_narrow_terminal_they_are_a_list():
+    console = Console(file=io.StringIO(), width=40, force_terminal=True, color_system=None)
+    presets.show_presets(console, layerwise.presets())
+    *lines, example = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert "…" not in "".join(lines)
+    assert example.startswith("Use one as")
+    words = " ".join(" ".join(lines).split())
+    assert all(preset.differs in words for preset in layerwise.presets())
 
 
 @pytest.mark.parametrize("preset", layerwise.presets(), ids=lambda preset: preset.name)

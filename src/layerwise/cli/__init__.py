@@ -17,7 +17,7 @@ INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
 
 
 class Mistake(LayerwiseError):
-    """Something the user can put right; the message is the whole of what there is to say."""
+    """Something the user can put right; the message is all that is shown."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except OSError as problem:
         if problem.filename is not None or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        print(f"layerwise: cannot write what there is to say: {problem.strerror}", file=sys.stderr)
+        print(f"layerwise: cannot write the output: {problem.strerror}", file=sys.stderr)
         forget_output()
         return 1
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,8 @@ from layerwise.presets import Preset
 from layerwise.registry import ENTRIES
 
 OPTIMIZERS = tuple(ENTRIES)
+WIDE = 76  # columns; on fewer there is no room for a table
+EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # where they are listed
 
 
 def _names() -> list[str]:
@@ -30,20 +33,38 @@ def command(
 ) -> None:
     """List the named variants: what makes an optimizer equal to another implementation."""
     found = [one for one in layerwise.presets() if name in (None, one.name, one.optimizer)]
-    if name is None or name in OPTIMIZERS:
+    if name is not None and name not in OPTIMIZERS:
+        show_preset(Console(), found[0])
+    elif found:
         show_presets(Console(), found)
     else:
-        show_preset(Console(), found[0])
+        print(f"There are no presets of {name}: its defaults are those of its paper.")
 
 
 def show_presets(console: Console, found: Sequence[Preset]) -> None:
-    """Print a table on a terminal; elsewhere a line for each, so that grep finds whole rows."""
-    if console.is_terminal:
+    """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each, so that grep finds it."""
+    if not console.is_terminal:
+        print(*found, sep="\n")
+    elif console.width >= WIDE:
         console.print(_table(found))
-        console.print(Text('Use one as Lamb(lr=1e-3, **layerwise.preset("apex.FusedLAMB")).', style="dim"))
-        return
+    else:
+        _show_list(console, found)
+    console.print(Text(example(found), style="dim"), soft_wrap=True)
+
+
+def example(found: Sequence[Preset]) -> str:
+    """Return a line of Python that uses one of these presets, if possible one of another package."""
+    one = min(found, key=lambda preset: (preset.name not in EXAMPLES, preset.name.startswith("paper.")))
+    lr = "" if "lr" in one.options else "lr=1e-3, "
+    return f'Use one as {one.optimizer}(model.parameters(), {lr}**layerwise.preset("{one.name}")).'
+
+
+def _show_list(console: Console, found: Sequence[Preset]) -> None:
     for preset in found:
-        print(preset)
+        console.print(Text.assemble((preset.name, "bold"), f" ({preset.optimizer})"))
+        console.print(Padding(Text(preset.differs), (0, 0, 0, 2)))
+        if preset.not_reproduced:
+            console.print(Padding(Text(f"Not reproduced: {preset.not_reproduced}", style="dim"), (0, 0, 0, 2)))
 
 
 def show_preset(console: Console, preset: Preset) -> None:

@@ -1,47 +1,66 @@
-"""The table of what is recommended for a batch size."""
+"""Settings for a batch size: a table of them, and code to paste."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from layerwise.cli.usage import completing
+from layerwise.cli import Mistake
+from layerwise.cli.usage import in_flags, number, one_of, whole
+from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
+WIDE = 60  # columns; on fewer there is no room for a table
+
+
+def _optimizers() -> Iterator[str]:
+    return (entry.name for entry in OPTIMIZERS.values())
+
+
+def _series() -> Iterator[str]:
+    return (curve.name for curve in CURVES)
+
 
 def command(
-    optimizer: Annotated[
-        str, typer.Argument(help="lamb, lars or adafactor.", autocompletion=completing(lambda: OPTIMIZERS))
-    ],
-    batch: Annotated[int, typer.Argument(help="Samples a step, over all devices.")],
-    reference_batch: Annotated[int | None, typer.Option(help="A batch that you have tuned, with …")] = None,
-    reference_lr: Annotated[float | None, typer.Option(help="… the learning rate found good there.")] = None,
-    reference_warmup: Annotated[float | None, typer.Option(help="Its warm-up, as a share of the run.")] = None,
-    reference_decay: Annotated[
-        float | None, typer.Option(help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
+    optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", _optimizers))],
+    batch: Annotated[int, typer.Argument(**whole(1), help="Samples a step, over all devices.")],
+    reference_batch: Annotated[int | None, typer.Option(**whole(1), help="A batch that you have tuned, with …")] = None,
+    reference_lr: Annotated[
+        float | None, typer.Option(**number(), help="… the learning rate found good there.")
     ] = None,
-    total_samples: Annotated[float | None, typer.Option(help="Samples of the whole run, to count steps.")] = None,
+    reference_warmup: Annotated[
+        float | None, typer.Option(**number(), help="Its warm-up, as a share of the run.")
+    ] = None,
+    reference_decay: Annotated[
+        float | None,
+        typer.Option(**number(), help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms."),
+    ] = None,
+    total_samples: Annotated[
+        float | None, typer.Option(**number(), help="Samples of the whole run, to count steps.")
+    ] = None,
     like: Annotated[
         str | None,
-        typer.Option(
-            help="A published series, such as nus-resnet.",
-            autocompletion=completing(lambda: (curve.name for curve in CURVES)),
-        ),
+        typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", _series)),
     ] = None,
-    rule: Annotated[str, typer.Option(help="sqrt or linear.", autocompletion=completing(lambda: EXPONENTS))] = "sqrt",
+    rule: Annotated[str, typer.Option(help="sqrt or linear.", **one_of("rule", lambda: EXPONENTS))] = "sqrt",
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Learning rate, warm-up, betas and decay for a batch size, each with its source."""
+    """Learning rate, warm-up, betas and decay for a batch size, each with its source, and code to paste."""
     options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
-    found = recommend(**options)
+    try:
+        found = recommend(**options)
+    except LayerwiseError as problem:
+        raise Mistake(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
     if as_text:
         print(as_json(found))
     else:
@@ -49,22 +68,54 @@ def command(
 
 
 def show_recommendation(console: Console, found: Recommendation) -> None:
-    """Print a table on a terminal; elsewhere a line for each setting."""
+    """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each setting."""
     if not console.is_terminal:
-        print(found)
+        print(found, *code(found), sep="\n")
         return
     title, *_ = found.explain()
     console.print(Text(title, style="bold"))
-    console.print(_table(found))
+    if console.width >= WIDE:
+        console.print(_table(found))
+    else:
+        _show_list(console, found)
     for note in found.notes:
         console.print(Text(f"note: {note}"))
     for source in found.sources:
         console.print(Text(source, style="dim"))
+    for line in code(found):
+        console.print(Text(line), soft_wrap=True)  # whole, to be pasted
+
+
+def code(found: Recommendation) -> Iterator[str]:
+    """Yield lines of Python that make the optimizer, and its schedule where the length of the run is known."""
+    name, values = found.optimizer, {key: _rounded(value) for key, value in found.kwargs().items()}
+    options = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    known = found.steps is not None
+    yield ""
+    if known:
+        yield "from layerwise.schedules import Polynomial"
+    yield f"from layerwise.torch import {name}, param_groups{', scheduler' * known}"
+    yield ""
+    yield f"optimizer = {name}(param_groups(model), {options})"
+    if known:
+        yield (
+            f"schedule = scheduler(optimizer, Polynomial({values['lr']!r}, {found.steps}, {found.warmup_steps or 0}))"
+            "  # schedule.step() after each step"
+        )
+    elif found.warmup:
+        yield f"# warm-up: {100 * found.warmup:.3g} % of the steps; with --total-samples the schedule is here too"
+
+
+def _rounded(value: Any) -> Any:
+    """Return a setting with six digits."""
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def as_json(found: Recommendation) -> str:
     more = {"warmup_steps": found.warmup_steps, "extrapolated": found.extrapolated, "kwargs": found.kwargs()}
-    return json.dumps(asdict(found) | more, indent=2)
+    return json.dumps(asdict(found) | more | {"code": "\n".join(code(found)).strip()}, indent=2)
 
 
 def _table(found: Recommendation) -> Table:
@@ -79,5 +130,16 @@ def _table(found: Recommendation) -> Table:
 
 def _row(line: Line) -> tuple[Text, ...]:
     setting = f"  {line.setting}" if line.alternative else line.setting
-    far = (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan")
-    return Text(setting), Text(line.value, style="" if line.alternative else "bold"), Text.assemble(line.why, far)
+    return Text(setting), Text(line.value, style="" if line.alternative else "bold"), _origin(line)
+
+
+def _origin(line: Line) -> Text:
+    return Text.assemble(line.why, (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan"))
+
+
+def _show_list(console: Console, found: Recommendation) -> None:
+    for line in found.lines:
+        setting, value, origin = _row(line)
+        style = "dim" if line.alternative else ""
+        console.print(Text.assemble(setting, ": ", value, style=style))
+        console.print(Padding(origin, (0, 0, 0, 4)), style=style)

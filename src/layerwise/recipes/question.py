@@ -13,6 +13,7 @@ from layerwise.registry import ENTRIES
 
 OPTIMIZERS = {one.name.lower(): one for one in ENTRIES.values()}
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
+ALONE = "None without a reference"
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
 
@@ -70,14 +71,14 @@ class Question:
             raise ContradictionError(sentence(missing[0], "given with the other", None, "Pass both, or neither."))
         if missing and self.reference_warmup is not None:
             way_out = "Pass reference_batch and reference_lr too."
-            raise ContradictionError(sentence("reference_warmup", "None alone", self.reference_warmup, way_out))
+            raise ContradictionError(sentence("reference_warmup", ALONE, self.reference_warmup, way_out))
         if missing and not self.curves:
             way_out = "No published settings of it by batch size are known: there is only yours to scale."
             raise ContradictionError(sentence("reference_lr", f"given for {self.optimizer}", None, way_out))
 
         if missing and self.reference_decay is not None:
             way_out = "Pass the run's reference_batch and reference_lr too."
-            raise ContradictionError(sentence("reference_decay", "None alone", self.reference_decay, way_out))
+            raise ContradictionError(sentence("reference_decay", ALONE, self.reference_decay, way_out))
         if self.reference_decay is not None and not (self.has("keep_norm") and self.has("betas")):
             way_out = "Ask for Lamb, which steps as Adam does."
             raise ContradictionError(

@@ -13,8 +13,8 @@ from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.run import run_bench
 from layerwise.cli.bench.shapes import SETS, parameters
-from layerwise.cli.files import check_writable
-from layerwise.cli.usage import one_of
+from layerwise.cli.files import as_file, check_writable
+from layerwise.cli.usage import number, one_of, whole
 from layerwise.threads import MOST, wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -31,7 +31,7 @@ Sets = Annotated[
     typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", _shapes)),
 ]
 Optimizers = Annotated[
-    list[str] | None, typer.Option(help="lamb, lars or adafactor; repeat.", **one_of("optimizer", lambda: PEERS))
+    list[str] | None, typer.Option(help="Such as lamb; may be repeated.", **one_of("optimizer", lambda: PEERS))
 ]
 Side = Annotated[str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))]
 
@@ -45,11 +45,15 @@ def command(
     against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, max=MOST, help="Of ours and of PyTorch.")] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Steps of each that count.")] = 11,
-    memory: Annotated[float | None, typer.Option(min=0, help="Take no more, in GiB.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write a line for each to this file.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write everything to this file.")] = None,
+    threads: Annotated[int | None, typer.Option(**whole(1, MOST), help="Of ours and of PyTorch.")] = None,
+    rounds: Annotated[int, typer.Option(**whole(3), help="Steps of each that count.")] = 11,
+    memory: Annotated[float | None, typer.Option(**number(0), help="Take no more, in GiB.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write a line for each to this file.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write everything to this file.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="What can be measured here.")] = False,
 ) -> None:
     """Step time, host time and memory of our optimizers and of others that are installed."""
@@ -97,5 +101,5 @@ def print_list() -> None:
         print(f"shapes     {name}: {parameters(shapes):,} parameters in {len(shapes):,} tensors")
     for optimizer, peers in PEERS.items():
         for peer in peers:
-            there = ("needs a GPU" if peer.gpu else "there") if peer.installed else "not installed"
+            there = ("needs a GPU" if peer.gpu else "installed") if peer.installed else "not installed"
             print(f"{optimizer.lower():<10} {peer.label}: {there}")

@@ -28,7 +28,7 @@ VERSIONS = {
 
 
 def run_bench(console: Console, request: Request) -> None:
-    """Measure, show each table as soon as it is there, and write down if asked to. Ctrl-C shows what there is."""
+    """Measure, show each table when it is finished, and write the files. Ctrl-C shows what was measured until then."""
     layerwise.set_num_threads(request.threads)
     where, tables = origin(("layerwise", "numpy", *VERSIONS[request.front])), list[Table]()
     try:

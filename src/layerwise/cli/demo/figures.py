@@ -1,51 +1,80 @@
-"""The report's pictures, as SVG that takes its colours from the page it is in."""
+"""The demo's pictures: drawings on axes, in whatever colours, and as SVG that takes its colours from a page."""
 
 from __future__ import annotations
 
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from layerwise.cli.demo.outcome import Outcome
 from layerwise.cli.demo.result import Result, Row
 from layerwise.cli.demo.settings import Act, Case
 
+
+@dataclass(frozen=True)
+class Palette:
+    """The colours of a picture: text, what is said by the way, lines of the grid, and one for each of `SERIES`."""
+
+    ink: str
+    quiet: str
+    grid: str
+    series: tuple[str, ...]
+
+    def style(self) -> dict[Any, Any]:
+        """Return matplotlib's settings."""
+        return {
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "text.color": self.ink,
+            "axes.labelcolor": self.ink,
+            "axes.edgecolor": self.grid,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.spines.left": False,
+            "grid.color": self.grid,
+            "grid.linewidth": 0.6,
+            "xtick.color": self.ink,
+            "ytick.color": self.ink,
+            "ytick.left": False,
+            "legend.frameon": False,
+            "legend.fontsize": 8,
+            "figure.constrained_layout.use": True,
+        }
+
+
 # Colours that occur nowhere else; each becomes a variable of the page's style sheet, which has two sets of them.
-INK, GRID, SERIES = "#010101", "#020202", tuple(f"#{i:02}{i:02}{i:02}" for i in range(3, 7))
-VARIABLES = {INK: "--ink", GRID: "--grid", **{colour: f"--series{i}" for i, colour in enumerate(SERIES, 1)}}
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
-RIGHTMOST, APART = 8, 0.5  # bytes
+PAGE = Palette("#010101", "#020202", "#030303", tuple(f"#{i:02}{i:02}{i:02}" for i in range(4, 10)))
+VARIABLES = {PAGE.ink: "--ink", PAGE.quiet: "--faint", PAGE.grid: "--grid"}
+VARIABLES |= {colour: f"--series{i}" for i, colour in enumerate(PAGE.series, 1)}
+SERIES = ("SGD", "AdamW", "LARS", "LAMB", "LAMB 24+8", "Adafactor bf16")  # the same colours in all acts
 WORDS = {"accuracy": "test accuracy, %", "loss": "test loss, nats"}
-Draw = Callable[[Any], None]
+BETTER = {"accuracy": "(right is better)", "loss": "(left is better)"}
+GUESSING = 10  # percent of ten digits
+# By how many rows above or below the contender's name, and how it is marked.
+KINDS: dict[str, tuple[float, dict[str, Any]]] = {
+    "small batch": (-0.27, {"marker": "o"}),
+    "large batch, settings scaled": (0.0, {"marker": "o", "mfc": "none"}),
+    "large batch, re-tuned": (0.27, {"marker": "D", "ms": 5}),
+}
+LINES = dict(zip(KINDS, ("-", "--", ":"), strict=True))
+Draw = Callable[[Any, Palette], None]
 
 
 def svg(name: str, title: str, draw: Draw, height: float = 3.1) -> str:
     """Return one picture, small enough for a telephone. `name` keeps its ids apart from those of the others."""
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(4.3, height))
-        draw(figure.add_subplot())
+    with mpl.rc_context({**PAGE.style(), "svg.hashsalt": name}):
+        figure = Figure(figsize=(4.6, height))
+        draw(figure.add_subplot(), PAGE)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     return _for_the_page(drawn.getvalue(), name, title)
@@ -61,63 +90,127 @@ def _for_the_page(text: str, name: str, title: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
 
 
-def colour(act: Act, case: Case) -> str:
-    """Return each contender's own, in the order of the act."""
-    return SERIES[act.contenders.index(case.contender)]
+def kind_of(case: Case) -> str:
+    small, scaled, retuned = KINDS
+    return retuned if case.retuned else small if case.batch == case.task.small else scaled
 
 
-def against_batch(result: Result, act: Act, metric: str) -> Draw:
-    def draw(axes: Any) -> None:
-        for contender in act.contenders:
-            rows = [row for row in result.rows(act) if row.case.contender == contender and _values(row, metric)]
-            scaled = [row for row in rows if not row.case.retuned]
-            if scaled:
-                _errorbar(axes, scaled, metric, colour(act, scaled[0].case), marker="o", label=contender.name)
-            for row in rows[len(scaled) :]:
-                _errorbar(
-                    axes, [row], metric, colour(act, row.case), marker="o", mfc="none", ls="", label=row.case.name
-                )
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(act.batches, [f"{batch:,}" for batch in act.batches])
-        axes.minorticks_off()
-        axes.margins(x=0.1)
-        axes.set(xlabel="batch size", ylabel=WORDS[metric])
-        _legend(axes)
+def colour(case: Case, palette: Palette) -> str:
+    return palette.series[SERIES.index(case.contender.name)]
+
+
+# ---- large batches
+
+
+def dots(rows: Sequence[Row], act: Act) -> Draw:
+    """Return the drawing of a mark for each row and seed, one contender below the other."""
+
+    def draw(axes: Any, palette: Palette) -> None:
+        for row in rows:
+            offset, marker = KINDS[kind_of(row.case)]
+            y, own = act.contenders.index(row.case.contender) + offset, colour(row.case, palette)
+            _dots_of(axes, row, y, own, marker)
+        _axis_of_contenders(axes, act, palette)
+        if act.task.metric == "accuracy":
+            axes.set_xlim(0, 112)
+            axes.set_xticks(range(0, 101, 20))
+            axes.axvline(GUESSING, color=palette.quiet, lw=0.8, ls=":")
+            near = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+            axes.annotate("guessing", (GUESSING, -0.52), color=palette.quiet, **near)
+        else:
+            axes.margins(x=0.2)
+        axes.set_xlabel(f"{WORDS[act.task.metric]} {BETTER[act.task.metric]}")
 
     return draw
 
 
-def _values(row: Row, metric: str) -> list[float]:
-    found = (getattr(o, metric) for o in row.outcomes)
-    return [x for x in found if x is not None]
+def _dots_of(axes: Any, row: Row, y: float, own: str, marker: dict[str, Any]) -> None:
+    """Mark each seed faintly and their mean, with its number; where seeds diverged, say so instead."""
+    axes.plot(row.figures, [y] * len(row.figures), "|", color=own, ms=7, alpha=0.8)
+    if row.diverged:
+        at = (0.02, y)
+        text = "diverged" if row.diverged == len(row.outcomes) else f"{row.diverged} of {len(row.outcomes)} diverged"
+        axes.annotate(f"✕ {text}", at, xycoords=axes.get_yaxis_transform(), color=own, fontsize=8, va="center")
+    elif row.mean is not None:
+        axes.plot([row.mean], [y], color=own, **{"ms": 6, **marker})
+        end, beside = max(*row.figures, row.mean), {"xytext": (7, 0), "textcoords": "offset points", "fontsize": 8}
+        axes.annotate(_label(row, row.mean), (end, y), va="center", **beside)
 
 
-def _errorbar(axes: Any, rows: Sequence[Row], metric: str, colour: str, **options: Any) -> None:
-    values = [_values(row, metric) for row in rows]
-    means = [sum(v) / len(v) for v in values]
-    spreads = [math.sqrt(sum((x - m) ** 2 for x in v) / len(v)) for v, m in zip(values, means, strict=True)]
-    axes.errorbar([row.case.batch for row in rows], means, spreads, color=colour, capsize=3, **options)
+def _label(row: Row, mean: float) -> str:
+    if row.case.task.metric == "loss":
+        return f"{mean:.2f}"
+    return f"{mean:.1f}" + (", no better than guessing" if mean <= 1.1 * GUESSING else "")
+
+
+def _axis_of_contenders(axes: Any, act: Act, palette: Palette) -> None:
+    names = [contender.name for contender in act.contenders]
+    axes.set_yticks(range(len(names)), names, fontweight="bold")
+    for label, name in zip(axes.get_yticklabels(), names, strict=True):
+        label.set_color(palette.series[SERIES.index(name)])
+    axes.set_ylim(len(names) - 0.5, -0.62)
+    axes.grid(visible=False, axis="y")
+    for y in range(1, len(names)):
+        axes.axhline(y - 0.5, color=palette.grid, lw=0.6)
+
+
+def with_kinds(draw: Draw) -> Draw:
+    """Return the same drawing, with what its marks mean above it."""
+
+    def drawn(axes: Any, palette: Palette) -> None:
+        draw(axes, palette)
+        legend(axes.figure, palette)
+
+    return drawn
+
+
+def legend(figure: Any, palette: Palette, columns: int = 2) -> None:
+    marks = [
+        Line2D([], [], ls="", color=palette.ink, label=kind, **{"ms": 6, **marker})
+        for kind, (_, marker) in KINDS.items()
+    ]
+    each = Line2D([], [], ls="", color=palette.ink, marker="|", ms=7, label="one seed")
+    figure.legend(handles=[*marks, each], loc="outside upper left", ncols=columns, handletextpad=0.2)
+
+
+# ---- curves and ratios
 
 
 def curves(result: Result, act: Act) -> Draw:
     """Return the drawing of the training batches' loss by epoch, of the first seed."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, palette: Palette) -> None:
         begun = [(row, _finite(row.outcomes[0].losses)) for row in result.rows(act) if row.outcomes]
         for row, points in begun:
-            epochs = [step * act.task.epochs / row.case.steps for step, _ in points]
-            style = ":" if row.case.retuned else "-" if row.case.batch == act.task.small else "--"
-            losses = [loss for _, loss in points]
-            axes.plot(epochs, losses, style, color=colour(act, row.case), lw=1.2, label=str(row.case))
+            epochs, losses = _by_epoch(act, row, points)
+            own = colour(row.case, palette)
+            axes.plot(epochs, losses, LINES[kind_of(row.case)], color=own, lw=1.2)
+            if row.outcomes[0].diverged and points:
+                axes.plot(epochs[-1:], losses[-1:], "x", color=own, clip_on=False)
+                place = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8}
+                axes.annotate("diverged", (epochs[-1], losses[-1]), color=own, annotation_clip=False, **place)
         firsts = [points[0][1] for _, points in begun if points]
         if firsts:
             lowest, highest = min(loss for _, points in begun for _, loss in points), max(firsts)
             room = 0.1 * (highest - lowest)
             axes.set_ylim(lowest - room, highest + room)  # a loss that leaps would leave no room for the others
         axes.set(xlabel="epoch", ylabel="training loss, nats")
-        _legend(axes)
+        if begun:
+            axes.figure.legend(handles=list(_keys(act, palette)), loc="outside upper left", ncols=2)
 
     return draw
+
+
+def _by_epoch(act: Act, row: Row, points: Sequence[tuple[int, float]]) -> tuple[list[float], list[float]]:
+    return [step * act.task.epochs / row.case.steps for step, _ in points], [loss for _, loss in points]
+
+
+def _keys(act: Act, palette: Palette) -> Iterator[Line2D]:
+    for contender in act.contenders:
+        yield Line2D([], [], color=palette.series[SERIES.index(contender.name)], lw=2.5, label=contender.name)
+    if act.grows:
+        for kind, style in LINES.items():
+            yield Line2D([], [], color=palette.ink, lw=1.2, ls=style, label=kind)
 
 
 def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -125,9 +218,9 @@ def _finite(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def ratios(outcome: Outcome) -> Draw:
-    """Time to the right, layers from the first to the last, the ratio's logarithm as colour."""
+    """Return the drawing of time to the right, layers downwards, and the ratio's logarithm as colour."""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, palette: Palette) -> None:
         names = list(outcome.ratios[-1][1])
         values = [[_log(seen.get(name)) for _, seen in outcome.ratios] for name in names]
         last = outcome.ratios[-1][0]
@@ -146,49 +239,63 @@ def _log(x: float | None) -> float:
     return math.log10(x) if x is not None and 0 < x < math.inf else math.nan
 
 
-def against_memory(act: Act, rows: Sequence[Row]) -> Draw:
+# ---- memory
+
+
+def against_memory(rows: Sequence[Row], act: Act) -> Draw:
     """Return the drawing of the loss of every seed, by the bytes of weights and state; each contender has its name."""
-    places = {row.case: (row.bytes_per_parameter or 0.0, row.mean) for row in rows if row.mean is not None}
+    there = [row for row in rows if row.mean is not None]
 
-    def draw(axes: Any) -> None:
-        for row in rows:
-            if row.case in places:
-                (size, mean), own = places[row.case], colour(act, row.case)
-                axes.plot([size] * len(row.figures), row.figures, "o", color=own, ms=3, alpha=0.6)
-                axes.plot([size], [mean], "D", color=own, ms=6)
-                beside = [y for x, y in places.values() if y is not None and abs(x - size) < APART]
-                axes.annotate(row.case.name, (size, mean), color=own, **_beside(size, mean, beside))
-        axes.set_xlim(0, 13)
-        axes.margins(y=0.12)
-        axes.set(xlabel="bytes of weights and state for each parameter", ylabel=WORDS[act.task.metric])
-
-    return draw
-
-
-def _beside(size: float, mean: float | None, all_there: Sequence[float]) -> dict[str, Any]:
-    """Place a name to the right of its mark, at the right edge to the left; the lowest of several goes below it."""
-    left = size > RIGHTMOST
-    vertical = "center" if len(all_there) == 1 else "top" if mean == min(all_there) else "bottom"
-    place = {"xytext": (-8 if left else 8, 0), "textcoords": "offset points"}
-    return {**place, "ha": "right" if left else "left", "va": vertical}
-
-
-def times(rows: Sequence[Row]) -> Draw:
-    def draw(axes: Any) -> None:
-        names = [str(row.case) for row in rows]
-        measured = [row.milliseconds or (math.nan, math.nan) for row in rows]
-        axes.barh(names, [whole for whole, _ in measured], color=GRID, height=0.7, label="the whole step")
-        axes.barh(names, [part for _, part in measured], color=SERIES[0], height=0.7, label="of it the optimizer")
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.grid(visible=False, axis="y")
-        axes.set_xlim(left=0.1)
-        axes.set(xlabel="milliseconds")
-        axes.figure.legend(loc="outside upper left", ncols=2, fontsize=8)
+    def draw(axes: Any, palette: Palette) -> None:
+        for row in there:
+            size, own = row.bytes_per_parameter or 0.0, colour(row.case, palette)
+            axes.plot([size] * len(row.figures), row.figures, "_", color=own, ms=9, alpha=0.8)
+            axes.plot([size], [row.mean], "D", color=own, ms=6)
+            axes.annotate(row.case.name, color=own, fontweight="bold", **_beside(row, there))
+        _say_what_diverged(axes, [row for row in rows if row.diverged])
+        axes.set_xlim(0, 14)
+        axes.set_xticks(range(0, 13, 4))
+        axes.margins(y=0.25)
+        axes.set(xlabel="weights and state, B/param", ylabel=f"{WORDS[act.task.metric]}")
 
     return draw
 
 
-def _legend(axes: Any) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.figure.legend(loc="outside upper left", ncols=2, fontsize=8)
+def _say_what_diverged(axes: Any, rows: Sequence[Row]) -> None:
+    if rows:
+        text = "diverged: " + ", ".join(row.case.name for row in rows)
+        axes.annotate(f"✕ {text}", (0.02, 0.98), xycoords="axes fraction", fontsize=8, va="top")
+
+
+def _beside(row: Row, all_there: Sequence[Row]) -> dict[str, Any]:
+    """Place a name right of its mark; of several in as many bytes, above the highest and below the others."""
+    size, mean = row.bytes_per_parameter or 0.0, row.mean or 0.0
+    others = [o.mean or 0.0 for o in all_there if o is not row and abs((o.bytes_per_parameter or 0.0) - size) < 1]
+    if not others:
+        return {"xy": (size, mean), "xytext": (8, 0), "textcoords": "offset points", "ha": "left", "va": "center"}
+    if mean > max(others):
+        place: dict[str, Any] = {"xy": (size, max(row.figures)), "xytext": (0, 7), "va": "bottom"}
+    else:
+        place = {"xy": (size, min(row.figures)), "xytext": (0, -7), "va": "top"}
+    return {**place, "textcoords": "offset points", "ha": "center"}
+
+
+def bytes_kept(rows: Sequence[Row], act: Act) -> Draw:
+    """Return the drawing of weights and state as bars from zero."""
+
+    def draw(axes: Any, palette: Palette) -> None:
+        for y, row in enumerate(rows):
+            first, own = row.outcomes[0], colour(row.case, palette)
+            weights, state = first.weight_bytes / first.parameters, first.state_bytes / first.parameters
+            axes.barh(y, weights, color=own, height=0.6)
+            axes.barh(y, state, left=weights, color=own, height=0.6, alpha=0.5)
+            total = f"{weights + state:.2f}  ({weights:.2f} + {state:.2f})"
+            axes.annotate(
+                total, (weights + state, y), xytext=(5, 0), textcoords="offset points", fontsize=8, va="center"
+            )
+        _axis_of_contenders(axes, act, palette)
+        axes.set_xlim(0, 18)
+        axes.set_xticks(range(0, 13, 4))
+        axes.set_xlabel("bytes a parameter: weights (solid) + state (faded)")
+
+    return draw

@@ -6,12 +6,13 @@ import sys
 
 from layerwise.cli.demo.events import Event, Finished
 from layerwise.cli.demo.outcome import Outcome
+from layerwise.cli.demo.result import Result
 from layerwise.cli.demo.settings import Run
 
 
 class Lines:
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
+    def __init__(self, result: Result) -> None:
+        self.result, self.total, self.done = result, len(result.runs()), 0
 
     def __enter__(self) -> Lines:
         return self
@@ -22,7 +23,8 @@ class Lines:
     def see(self, event: Event) -> None:
         if isinstance(event, Finished):
             self.done += 1
-            print(f"{self.done:2} of {self.total}  {line_of(event.run, event.outcome)}")
+            act = self.result.act_of(event.run).number
+            print(f"{self.done:2} of {self.total}  act {act}  {line_of(event.run, event.outcome)}")
             sys.stdout.flush()
 
 

@@ -34,14 +34,13 @@ class Outcome:
     weight_bytes: int = 0
     state_bytes: int = 0
     seconds: float = 0.0  # of the steps, without getting ready
-    stepping: float = 0.0  # seconds of them inside the optimizer
     losses: list[tuple[int, float]] = field(default_factory=list)  # of the batch, by step
     ratios: list[tuple[int, Ratios]] = field(default_factory=list)
     noise: Noise | None = None
 
     @property
     def bytes_per_parameter(self) -> float:
-        """Weights and state; gradients come on top."""
+        """Weights and state, without gradients."""
         return (self.weight_bytes + self.state_bytes) / self.parameters
 
     @property

@@ -9,12 +9,14 @@ from html import escape
 from importlib.resources import files
 
 from layerwise.cli.demo import figures
-from layerwise.cli.demo.result import Result, Row, as_json, begun
+from layerwise.cli.demo.cards import Card, cards
+from layerwise.cli.demo.result import Result, Row, as_json, change, shown
 from layerwise.cli.demo.settings import Act
-from layerwise.cli.demo.table import HEADINGS, texts
-from layerwise.cli.demo.words import caption, paragraphs
+from layerwise.cli.demo.words import beware, caption, paragraphs
 
+HEADINGS = ("optimizer", "batch", "", "change", "learning rate", "kept, B/param")
 SETTINGS = ("act", "optimizer", "options", "batch", "steps", "warm-up steps", "learning rate", "which is")
+WRAPPED = ("options", "which is")  # texts that may take several lines
 
 
 def page(result: Result) -> str:
@@ -29,30 +31,45 @@ def page(result: Result) -> str:
 
 
 def _parts(result: Result) -> Iterator[str]:
-    partial = " <em>partial: it was interrupted</em>" if result.partial else ""
-    yield f"<h1>layerwise demo{partial}</h1>"
+    """Yield the page from top to bottom: headlines, pictures, tables, and what does not follow."""
+    yield "<h1>layerwise demo: LARS, LAMB and Adafactor on real data</h1>"
     yield f"<p class=when>{escape(_when(result))}</p>"
-    yield "<h2>What this does and does not show</h2>"
-    for paragraph in paragraphs(result):
-        yield f"<p>{escape(paragraph)}</p>"
+    for warning in beware(result):
+        yield f"<p class=warning>{escape(warning)}</p>"
+    yield from _cards(cards(result))
     for act in result.acts:
-        yield from _act(result, act)
-    rows = begun(result)
-    if rows:
-        yield "<h2>Step time</h2>"
-        yield (
-            f"<p>Of training, and of the optimizer in it; one thread each, {result.threads} runs at a time: "
-            "these are hints.</p>"
-        )
-        yield _grid([figures.svg("times", "Step time", figures.times(rows), height=0.8 + 0.24 * len(rows))])
-    yield "<h2>Every setting</h2>"
+        yield from _pictures_of(result, act)
+    yield "<h2>Figures and settings</h2>"
+    for act in result.acts:
+        yield f"<h3>{escape(act.heading)}</h3>"
+        headings = [heading or figures.WORDS[act.task.metric] for heading in HEADINGS]
+        yield _table(headings, [_cells(result, row) for row in result.rows(act)], numbers=range(1, len(headings)))
+    yield f"<p class=when>{escape(caption(result))}</p>"
+    yield "<h3>Every setting</h3>"
     yield _table(SETTINGS, list(_settings(result)), numbers=(3, 4, 5, 6))
+    yield "<h2>What this does and does not show</h2>"
+    said = set(beware(result))
+    yield from (f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs(result) if paragraph not in said)
     yield f"<p class=when>{escape(_versions(result))}</p>"
-    yield "<p>All figures, curves and trust ratios are in this file as JSON, in its element <code>#figures</code>.</p>"
+    yield (
+        "<p class=when>All figures, curves and trust ratios are in this file as JSON, in its element "
+        "<code>#figures</code>.</p>"
+    )
+
+
+def _cards(found: Sequence[Card]) -> Iterator[str]:
+    if found:
+        yield "<div class=cards>"
+        for card in found:
+            yield (
+                f"<section class=card><p class=about>{escape(card.about)}</p><p class=figure>{escape(card.figure)}</p>"
+                f"<p>{escape(card.text)}</p><p class=verdict>{escape(card.verdict)}</p></section>"
+            )
+        yield "</div>"
 
 
 def _when(result: Result) -> str:
-    now = datetime.now(timezone.utc).isoformat(sep=" ", timespec="seconds")
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     kind = "quick run, " if result.quick else ""
     first, last = result.seeds[0], result.seeds[-1]
     which = f"seed {first}" if first == last else f"seeds {first} to {last}"
@@ -64,33 +81,43 @@ def _versions(result: Result) -> str:
     return ", ".join([*(f"{name} {number}" for name, number in known["versions"].items()), known["machine"]])
 
 
-def _act(result: Result, act: Act) -> Iterator[str]:
-    yield f"<h2>Act {act.number}. {escape(act.title)}</h2>"
-    headings = [" ".join(heading.split()) or figures.WORDS[act.task.metric] for heading in HEADINGS]
-    yield _table(headings, [texts(result, row) for row in result.rows(act)], numbers=range(1, len(headings)))
-    yield f"<p class=when>{escape(caption(result))}</p>"
+def _pictures_of(result: Result, act: Act) -> Iterator[str]:
     rows = [row for row in result.rows(act) if row.outcomes]
     if rows:
+        yield f"<h2>{escape(act.heading)}</h2>"
         yield _grid(list(_pictures(result, act, rows)))
 
 
 def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
-    name = f"act{act.number}"
+    name, what = f"act{act.number}", figures.WORDS[act.task.metric].partition(",")[0].capitalize()
     if act.grows:
-        for metric in sorted(figures.WORDS, key=lambda m: m != act.task.metric):
-            title = f"{figures.WORDS[metric].partition(',')[0].capitalize()} against batch size"
-            yield figures.svg(f"{name}-{metric}", title, figures.against_batch(result, act, metric))
+        title = f"{what} at batch {act.task.small:,} and {act.task.large:,}"
+        drawing = figures.with_kinds(figures.dots(rows, act))
+        yield figures.svg(f"{name}-dots", title, drawing, 1.5 + 0.75 * len(act.contenders))
     else:
-        what = figures.WORDS[act.task.metric].partition(",")[0].capitalize()
-        yield figures.svg(f"{name}-memory", f"{what} against memory", figures.against_memory(act, rows))
-    yield figures.svg(f"{name}-curves", "Training loss, first seed", figures.curves(result, act))
+        yield figures.svg(f"{name}-memory", f"{what} against memory", figures.against_memory(rows, act), 3.3)
+        yield figures.svg(f"{name}-bytes", "Memory for weights and state", figures.bytes_kept(rows, act), 2.6)
+    yield figures.svg(f"{name}-curves", "Training loss, first seed", figures.curves(result, act), 3.6)
     for i, row in enumerate(rows):
-        if row.case.batch == act.batches[-1] and row.outcomes[0].ratios[-1][1]:
+        if (row.case.retuned or not act.grows) and row.outcomes[0].ratios[-1][1]:
             layers = len(row.outcomes[0].ratios[-1][1])
-            title = f"Trust ratio of each layer by step: {row.case}, first seed"
+            title = f"Trust ratios of {row.case.name}, by layer"
             yield figures.svg(
                 f"{name}-ratios{i}", title, figures.ratios(row.outcomes[0]), max(2.9, 0.9 + 0.16 * layers)
             )
+
+
+def _cells(result: Result, row: Row) -> list[str]:
+    case, moved, kept = row.case, change(result, row), row.bytes_per_parameter
+    digits = 1 if case.task.metric == "accuracy" else 3
+    return [
+        case.name,
+        f"{case.batch:,}",
+        shown(row),
+        "" if moved is None else f"{moved:+.{digits}f}",
+        f"{case.lr:.3g}",
+        "" if kept is None else f"{kept:.2f}",
+    ]
 
 
 def _settings(result: Result) -> Iterator[list[str]]:
@@ -102,7 +129,7 @@ def _settings(result: Result) -> Iterator[list[str]]:
 
 
 def _grid(pictures: Sequence[str]) -> str:
-    framed = (f"<figure>{picture}<figcaption>{_title(picture)}</figcaption></figure>" for picture in pictures)
+    framed = (f"<figure><figcaption>{_title(picture)}</figcaption>{picture}</figure>" for picture in pictures)
     return f"<div class=grid>{''.join(framed)}</div>"
 
 
@@ -111,7 +138,10 @@ def _title(picture: str) -> str:
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
-    kinds = ["class=number" if i in numbers else "" for i in range(len(headings))]
+    kinds = [
+        "class=number" if i in numbers else "class=text" if heading in WRAPPED else ""
+        for i, heading in enumerate(headings)
+    ]
     head = "".join(f"<th {kind}>{escape(text)}</th>" for kind, text in zip(kinds, headings, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td {kind}>{escape(x)}</td>" for kind, x in zip(kinds, row, strict=True)) + "</tr>\n"

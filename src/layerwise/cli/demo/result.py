@@ -54,14 +54,6 @@ class Row:
     def bytes_per_parameter(self) -> float | None:
         return self.outcomes[0].bytes_per_parameter if self.outcomes else None
 
-    @property
-    def milliseconds(self) -> tuple[float, float] | None:
-        """Of a step of training, and of the optimizer's part of it."""
-        steps = sum(o.losses[-1][0] for o in self.outcomes if o.losses)
-        if not steps:
-            return None
-        return 1e3 * sum(o.seconds for o in self.outcomes) / steps, 1e3 * sum(o.stepping for o in self.outcomes) / steps
-
 
 @dataclass
 class Result:
@@ -74,8 +66,18 @@ class Result:
     outcomes: dict[Run, Outcome] = field(default_factory=dict)
 
     def runs(self) -> list[Run]:
-        """Return the runs to do. A run that two acts have in common is done once."""
-        return list(dict.fromkeys(run for act in self.acts for run in runs(act, self.seeds)))
+        """Return the runs to do: act by act, and of each act the longest first, so that none runs alone at its end.
+
+        A run that two acts have in common is done once.
+        """
+        return list(dict.fromkeys(run for act in self.acts for run in self._runs_of(act)))
+
+    def _runs_of(self, act: Act) -> list[Run]:
+        return sorted(runs(act, self.seeds), key=lambda run: -run.cost)
+
+    def act_of(self, run: Run) -> Act:
+        """Return the first act that has this run."""
+        return next(act for act in self.acts if run.case in cases(act))
 
     def rows(self, act: Act) -> list[Row]:
         return [self.row(case) for case in cases(act)]

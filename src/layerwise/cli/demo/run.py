@@ -15,6 +15,7 @@ from rich.text import Text
 
 from layerwise.cli import INTERRUPTED, forget_output
 from layerwise.cli.demo import table
+from layerwise.cli.demo.cards import cards
 from layerwise.cli.demo.events import Event, Finished, Listener
 from layerwise.cli.demo.lines import Lines
 from layerwise.cli.demo.place import report_path
@@ -22,7 +23,7 @@ from layerwise.cli.demo.pool import WorkerError, carry_out
 from layerwise.cli.demo.result import Result
 from layerwise.cli.demo.screen import Screen
 from layerwise.cli.demo.settings import ACTS, SEEDS, quick
-from layerwise.cli.demo.words import paragraphs
+from layerwise.cli.demo.words import beware, limits
 from layerwise.cli.files import CannotWrite, write_text
 from layerwise.threads import available_processors
 
@@ -35,7 +36,7 @@ class UnexpectedlyNotFinite(Exception):
     """A loss that had no reason to diverge did."""
 
 
-def main(acts: Sequence[int], is_quick: bool, out: Path | None, seed: int, threads: int | None) -> int:
+def main(acts: Sequence[int], is_quick: bool, out: str | Path | None, seed: int, threads: int | None) -> int:
     """Return the exit code: 0, 1 where something failed, 2 where the report could not be written, 130 after Ctrl-C."""
     check_packages()
     result = new_result(acts, is_quick, seed, threads or min(available_processors(), MOST_WORKERS))
@@ -69,7 +70,8 @@ def new_result(numbers: Sequence[int], is_quick: bool, seed: int, threads: int) 
 
 def _watched(console: Console, result: Result, path: Path) -> int:
     """Train and show; whatever ends it, what is done is kept in a report."""
-    print(f"{len(result.runs())} runs with {result.threads} at a time; the report will be {path}.", flush=True)
+    quick = " Quick: no conclusions." if result.quick else ""
+    print(f"{len(result.runs())} runs, {result.threads} at a time. The report will be {path}.{quick}", flush=True)
     try:
         train(result, _listener(console, result))
     except KeyboardInterrupt:
@@ -90,7 +92,7 @@ def _watched(console: Console, result: Result, path: Path) -> int:
 
 def _listener(console: Console, result: Result) -> Listener:
     live = sys.stdout.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a pipe
-    return Screen(console, result) if live else Lines(len(result.runs()))
+    return Screen(console, result) if live else Lines(result)
 
 
 def train(result: Result, listener: Listener) -> None:
@@ -119,13 +121,11 @@ def _keep(result: Result, event: Event) -> None:
 
 
 def show(console: Console, result: Result) -> None:
-    """Print the table and its statements, broken into lines on a terminal only."""
+    """Print the table of all acts, and what follows from it; broken into lines on a terminal only."""
     table.show(console, result)
-    console.print("What this does and does not show", style="bold")
-    for paragraph in paragraphs(result):
-        text = Text(f"\n{paragraph}")
-        console.print(text, width=min(console.width, WIDEST), soft_wrap=not console.is_terminal)
-    console.print()
+    headlines = [f"{card.about}: {card.figure}. {card.text} {card.verdict}" for card in cards(result)]
+    for text in [*beware(result), *headlines, limits(result)]:
+        console.print(Text(f"{text}\n"), width=min(console.width, WIDEST), soft_wrap=not console.is_terminal)
 
 
 def _write(result: Result, path: Path) -> None:

@@ -17,13 +17,12 @@ from rich.text import Text
 
 from layerwise.cli.demo.events import Event, Moved, Started
 from layerwise.cli.demo.outcome import Progress, Ratios
-from layerwise.cli.demo.pool import cost
 from layerwise.cli.demo.result import Result, Row, begun, shown
 from layerwise.cli.demo.settings import Run
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
 NAMES = 36  # columns
 MOST_LAYERS = 16
+NARROW = 60  # columns; on fewer a run under way is its name and its share
 
 
 class Screen:
@@ -35,7 +34,7 @@ class Screen:
 
     def __init__(self, console: Console, result: Result) -> None:
         self.result, self.start = replace(result, outcomes=dict(result.outcomes)), perf_counter()
-        self.total = sum(map(cost, result.runs()))
+        self.total = sum(run.cost for run in result.runs())
         self.under_way: dict[Run, Progress | None] = {}
         self.bounds: dict[Run, tuple[float, float]] = {}
         self.lock = Lock()
@@ -83,15 +82,15 @@ class Screen:
         watched = next((run for run in self.bounds if run in self.under_way), None)  # the first that has had ratios
         if watched is not None and left >= 4:
             lines += [Text(), *self._ratios(watched, width, min(left - 1, MOST_LAYERS))]
-        done = list(self._done())
+        done = list(self._done(width))
         left = height - len(lines) - 2
         if done and left > 0:
             lines += [Text(), *done[-left:]]
         return lines
 
     def _share(self) -> float:
-        done = sum(map(cost, self.result.outcomes))
-        parts = (cost(run) * p.step / run.case.steps for run, p in self.under_way.items() if p is not None)
+        done = sum(run.cost for run in self.result.outcomes)
+        parts = (run.cost * p.step / run.case.steps for run, p in self.under_way.items() if p is not None)
         return (done + sum(parts)) / self.total
 
     def _head(self, width: int) -> Iterable[Text]:
@@ -101,12 +100,17 @@ class Screen:
         right = f"  {100 * share:3.0f} %  {left:10}"
         yield Text(f"layerwise demo: {len(self.result.outcomes)} of {runs} runs done", style="bold")
         yield Text.assemble((bar(share, width - len(right) - 1), "cyan"), right)
-        yield Text("")
+        current = next(iter(self.under_way), None)
+        act = None if current is None else self.result.act_of(current)
+        yield Text("" if act is None else f"Act {act.number}. {act.title}", style="dim")
 
     def _runs(self, width: int) -> Iterable[Text]:
         for run, progress in self.under_way.items():
             share = 0.0 if progress is None else progress.step / run.case.steps
             loss = "getting ready" if progress is None else f"loss {progress.loss:.3f}"
+            if width < NARROW:
+                yield Text.assemble(f"{run!s:{width - 6}.{width - 6}} " if width > 6 else "", f"{100 * share:3.0f} %")
+                continue
             space = max(6, width - NAMES - len("getting ready") - 3)
             yield Text.assemble(f"{run!s:{NAMES}.{NAMES}} ", (bar(share, space), "green"), f" {loss}")
 
@@ -118,14 +122,16 @@ class Screen:
         names = max(map(len, ratios), default=0)
         space = max(8, min(60, width - names - 12))
         for name, x in list(ratios.items())[: room - 1]:
-            yield Text.assemble(f"{name:{names}}  ", (log_bar(x, low, high, space), "magenta"), f" {x:.3g}")
+            yield Text.assemble(f"{name:{names}}  ", (log_mark(x, low, high, space), "magenta"), f" {x:.3g}")
         yield Text(f"{'':{names}}  {axis(low, high, space)}", style="dim")
 
-    def _done(self) -> Iterable[Text]:
-        return (Text(line_of(row), style="dim") for row in begun(self.result) if row.done)
+    def _done(self, width: int) -> Iterable[Text]:
+        return (Text(line_of(row, width), style="dim") for row in begun(self.result) if row.done)
 
 
-def line_of(row: Row) -> str:
+def line_of(row: Row, width: int) -> str:
+    if width < NARROW:
+        return f"{row.case}: {shown(row).removesuffix(' %')}"
     return f"{row.case!s:{NAMES}.{NAMES}} {row.case.task.metric} {shown(row)}"
 
 
@@ -144,16 +150,16 @@ def decades(low: float, high: float) -> tuple[float, float]:
     return 10.0**below, 10.0 ** max(above, below + 1)
 
 
-def log_bar(x: float, low: float, high: float, width: int) -> str:
+def log_mark(x: float, low: float, high: float, width: int) -> str:
+    """Return a mark at the number's place; a bar of a logarithm would have no zero to begin at."""
     if not 0 < x < math.inf:
         return " " * width
     share = (math.log10(x) - math.log10(low)) / (math.log10(high) - math.log10(low))
-    eighths = round(8 * width * max(0.0, min(1.0, share)))
-    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()).ljust(width)
+    return (" " * round((width - 1) * max(0.0, min(1.0, share))) + "●").ljust(width)
 
 
 def axis(low: float, high: float, width: int) -> str:
-    """Return the powers of ten at their places on such a bar."""
+    """Return the powers of ten at their places."""
     first, last = round(math.log10(low)), round(math.log10(high))
     line = [" "] * (width + 8)
     free = 0

@@ -61,9 +61,7 @@ def _steps(
     for step, (x, y) in enumerate(batches(data, run), 1):
         opt.zero_grad()
         loss = _backward(model, x, y, noise)
-        before = perf_counter()
         opt.step()
-        outcome.stepping += perf_counter() - before
         schedule.step()
         diverged = not math.isfinite(loss)
         if diverged or step % every == 0 or step == run.case.steps:

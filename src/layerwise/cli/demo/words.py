@@ -14,18 +14,23 @@ Verdict = Literal["better", "worse", "even"]
 
 
 def paragraphs(result: Result) -> list[str]:
-    """Return a paragraph for each act that has figures, one for the noise scale, and one for the limits."""
+    """Return a paragraph for each act that has figures, one for the noise scale, and one for the limits.
+
+    A quick run has the limits alone: it was trained for less than its settings were tuned for.
+    """
+    if result.quick:
+        return [*beware(result), limits(result)]
     shown = [" ".join(_OF[act.number](result, act)) for act in result.acts]
-    return [*_beware(result), *filter(None, shown), *_noise(result), " ".join(_not_shown(result))]
+    return [*beware(result), *filter(None, shown), *_noise(result), limits(result)]
 
 
-def _beware(result: Result) -> Iterator[str]:
+def beware(result: Result) -> Iterator[str]:
     if result.partial:
         yield "This run was interrupted: what it did not finish is missing."
     if result.quick:
         yield (
-            "This was a quick run: it shows how the demo goes, and next to nothing of the optimizers, because training "
-            "was far shorter than what the settings were tuned for."
+            "This was a quick run, and no conclusion is drawn from it: training was far shorter than what the settings "
+            "were tuned for, and there is one seed. It shows how the demo works; without --quick it has results."
         )
 
 
@@ -35,14 +40,14 @@ def caption(result: Result) -> str:
     spread = (
         f"± is the standard deviation over {how_many_seeds(result)}." if several else "One seed, so without a spread."
     )
-    return f"{spread} Kept are weights and state; gradients come on top (4 bytes of float32, 2 of bfloat16)."
+    nats = "Losses are in nats a character. " if any(act.task.metric == "loss" for act in result.acts) else ""
+    return f"{spread} {nats}Bytes are those of weights and state; gradients add 4 in float32 and 2 in bfloat16."
 
 
 def compared(a: Row, b: Row) -> Verdict:
     """Return whether `a` did better than `b`, worse, or neither.
 
-    With several seeds, `a` is better if even its worst seed is better than the best of `b`. One seed has no spread, so
-    the difference decides.
+    `a` is better if even its worst seed is better than the best of `b`.
     """
     if a.mean is None or b.mean is None:
         return "even" if a.mean is b.mean else "worse" if a.mean is None else "better"
@@ -65,50 +70,49 @@ def _large_batch(result: Result, act: Act, ours: str) -> Iterator[str]:
     what = "Test accuracy" if task.metric == "accuracy" else "Test loss"
     yield (
         f"Act {act.number}. {what} at batch {task.small:,}, where each was tuned: {_listed(small)}. "
-        f"{_verdicts(small, ours)}"
+        f"{verdicts(small, ours)}"
     )
     yield (
         f"At batch {task.large:,}, in the same epochs, with these settings and the learning rate scaled by the "
-        f"square-root rule: {_listed(scaled)}. {_verdicts(scaled, ours)} {_lost(result, scaled)}"
+        f"square-root rule: {_listed(scaled)}. {verdicts(scaled, ours)} {_lost(result, scaled)}"
     )
     if len(tuned) == len(names):
         yield (
             f"Tuned at batch {task.large:,} itself, with the same budget for each: {_listed(tuned)}. "
-            f"{_verdicts(tuned, ours)}"
+            f"{verdicts(tuned, ours)}"
         )
 
 
 def _listed(rows: Mapping[str, Row]) -> str:
-    return _joined([f"{name} {_figure(row)}" for name, row in rows.items()])
+    return joined([f"{name} {_figure(row)}" for name, row in rows.items()])
 
 
-def _joined(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _verdicts(rows: Mapping[str, Row], ours: str) -> str:
+def verdicts(rows: Mapping[str, Row], ours: str) -> str:
     """Say how ours did beside each of the others, those with the same verdict in one sentence."""
     found: dict[Verdict, list[str]] = {}
     for name, row in rows.items():
         if name != ours:
             found.setdefault(compared(rows[ours], row), []).append(name)
-    seeds = len(rows[ours].figures)
-    every = f"with every one of {seeds} seeds" if seeds > 1 else "with one seed"
+    every = f"with every one of {rows[ours].seeds} seeds"
     how = {
         "better": "{ours} did better than {others} {every}.",
         "worse": "{ours} did worse than {others} {every}.",
-        "even": "These seeds show no clear difference between {ours} and {others}.",
+        "even": "These seeds show no clear difference of {ours} from {others}.",
     }
-    return " ".join(how[v].format(ours=ours, others=_joined(names), every=every) for v, names in found.items())
+    return " ".join(how[v].format(ours=ours, others=joined(names), every=every) for v, names in found.items())
 
 
 def _lost(result: Result, rows: Mapping[str, Row]) -> str:
     """Say what each lost on the way from the small batch, which need not follow the order at the large one."""
     sign = 1 if next(iter(rows.values())).case.task.metric == "accuracy" else -1
-    digits, unit = (1, " points") if sign == 1 else (3, "")
+    digits, unit = (1, " points") if sign == 1 else (3, " nats")
     moved = {name: change(result, row) for name, row in rows.items()}
-    lost = [f"{name} {max(0.0, -sign * x):.{digits}f}{unit}" for name, x in moved.items() if x is not None]
-    return f"On the way from the small batch {_joined(lost)} were lost." if lost else ""
+    lost = [f"{name} lost {max(0.0, -sign * x):.{digits}f}{unit}" for name, x in moved.items() if x is not None]
+    return f"Compared with the small batch, {joined(lost)}." if lost else ""
 
 
 def _first(result: Result, act: Act) -> Iterator[str]:
@@ -132,7 +136,7 @@ def _third(result: Result, act: Act) -> Iterator[str]:
         f"{_ends(bare, adamw)}."
     )
     yield {
-        "better": "LAMB ended lower in fewer bytes, for which there is no reason but chance.",
+        "better": "LAMB ended lower in fewer bytes, probably by chance.",
         "worse": "LAMB ended higher in fewer bytes.",
         "even": "These seeds show no clear difference between LAMB in fewer bytes and in float32.",
     }[compared(compact, lamb)]
@@ -160,10 +164,14 @@ def _noise(result: Result) -> Iterator[str]:
     )
 
 
+def limits(result: Result) -> str:
+    return " ".join(_not_shown(result))
+
+
 def _not_shown(result: Result) -> Iterator[str]:
     yield (
         f"What this does not show. Small networks, one or two thousand examples, {how_many_seeds(result)}: nothing "
-        "follows for networks of another size or kind, nor for speed, since runs share the machine."
+        "follows for networks of another size or kind, nor for speed."
     )
     if any(act.grows for act in result.acts):
         yield (
