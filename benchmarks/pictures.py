@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from drawn.demo import DEMO
 from drawn.losses import LOSSES
 from drawn.maps import BATCHES, WIDTHS
 from drawn.memory import MEMORY
@@ -21,6 +22,7 @@ DRAWINGS: Mapping[str, Drawing] = {
     "losses": LOSSES,
     "scaling-batch": BATCHES,
     "scaling-width": WIDTHS,
+    "demo": DEMO,
 }
 
 

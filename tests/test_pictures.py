@@ -17,6 +17,7 @@ load("rows")
 load("tune_demo")
 load("precision")
 scaling = load("scaling")
+demo = load("demo")
 load("drawn", "drawn/__init__.py", submodule_search_locations=[str(HOME / "drawn")])
 pictures = load("pictures")
 
@@ -131,3 +132,14 @@ def test_the_tables_of_learning_rates(name):
         seeds.setdefault((row["optimizer"], row[name], row["lr"]), set()).add(row["seed"])
     assert len(seeds) == len(scaling.CONTENDERS) * len(scaling.PLACES[name]) * len(scaling.FACTORS[name])
     assert all(len(each) == len(scaling.SEEDS) for each in seeds.values())
+
+
+def test_the_tables_of_the_demo():
+    result, _ = demo.read()
+    assert demo.markdown(result) in (DOCS / "demo.md").read_text(encoding="utf-8"), "run `benchmarks/demo.py --show`"
+    assert sum(1 for _ in demo.rows_of(result)) == len(result.runs())
+    first, second = (re.findall(r"^\| (\w+) \|.* ([\d.]+) ± [\d.]+ (?:% )?\| [\d.]+ \|$", table, re.MULTILINE)
+                     for table in demo.markdown(result).split("\n\n")[:2])  # fmt: skip
+    title = " ".join(words(of("demo")))
+    assert f"{float(dict(second)['AdamW']) - float(dict(second)['LAMB']):.2f} nats below AdamW" in title
+    assert dict(first).keys() == {"SGD", "AdamW", "LARS"}

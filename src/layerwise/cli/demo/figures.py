@@ -20,19 +20,21 @@ from layerwise.cli.demo.settings import Act, Case
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of a picture: text, what is said by the way, lines of the grid, and one for each of `SERIES`."""
+    """Colours of a picture (text, what is said by the way, grid, each of `SERIES`), and its sizes of text."""
 
     ink: str
     quiet: str
     grid: str
     series: tuple[str, ...]
+    text: float = 9  # points
+    small: float = 8
 
     def style(self) -> dict[Any, Any]:
         """Return matplotlib's settings."""
         return {
             "svg.fonttype": "none",
             "font.family": "sans-serif",
-            "font.size": 9,
+            "font.size": self.text,
             "text.color": self.ink,
             "axes.labelcolor": self.ink,
             "axes.edgecolor": self.grid,
@@ -47,7 +49,9 @@ class Palette:
             "ytick.color": self.ink,
             "ytick.left": False,
             "legend.frameon": False,
-            "legend.fontsize": 8,
+            "legend.fontsize": self.small,
+            "xtick.labelsize": self.text,
+            "ytick.labelsize": self.text,
             "figure.constrained_layout.use": True,
         }
 
@@ -109,13 +113,13 @@ def dots(rows: Sequence[Row], act: Act) -> Draw:
         for row in rows:
             offset, marker = KINDS[kind_of(row.case)]
             y, own = act.contenders.index(row.case.contender) + offset, colour(row.case, palette)
-            _dots_of(axes, row, y, own, marker)
+            _dots_of(axes, row, y, own, palette, marker)
         _axis_of_contenders(axes, act, palette)
         if act.task.metric == "accuracy":
             axes.set_xlim(0, 112)
             axes.set_xticks(range(0, 101, 20))
             axes.axvline(GUESSING, color=palette.quiet, lw=0.8, ls=":")
-            near = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+            near = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": palette.small}
             axes.annotate("guessing", (GUESSING, -0.52), color=palette.quiet, **near)
         else:
             axes.margins(x=0.2)
@@ -124,17 +128,18 @@ def dots(rows: Sequence[Row], act: Act) -> Draw:
     return draw
 
 
-def _dots_of(axes: Any, row: Row, y: float, own: str, marker: dict[str, Any]) -> None:
+def _dots_of(axes: Any, row: Row, y: float, own: str, palette: Palette, marker: dict[str, Any]) -> None:
     """Mark each seed faintly and their mean, with its number; where seeds diverged, say so instead."""
     axes.plot(row.figures, [y] * len(row.figures), "|", color=own, ms=7, alpha=0.8)
     if row.diverged:
         at = (0.02, y)
         text = "diverged" if row.diverged == len(row.outcomes) else f"{row.diverged} of {len(row.outcomes)} diverged"
-        axes.annotate(f"✕ {text}", at, xycoords=axes.get_yaxis_transform(), color=own, fontsize=8, va="center")
+        place = {"xycoords": axes.get_yaxis_transform(), "fontsize": palette.small, "va": "center"}
+        axes.annotate(f"✕ {text}", at, color=own, **place)
     elif row.mean is not None:
         axes.plot([row.mean], [y], color=own, **{"ms": 6, **marker})
-        end, beside = max(*row.figures, row.mean), {"xytext": (7, 0), "textcoords": "offset points", "fontsize": 8}
-        axes.annotate(_label(row, row.mean), (end, y), va="center", **beside)
+        beside = {"xytext": (7, 0), "textcoords": "offset points", "fontsize": palette.small}
+        axes.annotate(_label(row, row.mean), (max(*row.figures, row.mean), y), va="center", **beside)
 
 
 def _label(row: Row, mean: float) -> str:
@@ -159,18 +164,19 @@ def with_kinds(draw: Draw) -> Draw:
 
     def drawn(axes: Any, palette: Palette) -> None:
         draw(axes, palette)
-        legend(axes.figure, palette)
+        legend(axes.figure, palette, loc="outside upper left", ncols=2)
 
     return drawn
 
 
-def legend(figure: Any, palette: Palette, columns: int = 2) -> None:
+def legend(host: Any, palette: Palette, **place: Any) -> None:
+    """Say on a figure, or on its axes, what the marks mean."""
     marks = [
         Line2D([], [], ls="", color=palette.ink, label=kind, **{"ms": 6, **marker})
         for kind, (_, marker) in KINDS.items()
     ]
     each = Line2D([], [], ls="", color=palette.ink, marker="|", ms=7, label="one seed")
-    figure.legend(handles=[*marks, each], loc="outside upper left", ncols=columns, handletextpad=0.2)
+    host.legend(handles=[*marks, each], handletextpad=0.2, **place)
 
 
 # ---- curves and ratios
@@ -187,7 +193,7 @@ def curves(result: Result, act: Act) -> Draw:
             axes.plot(epochs, losses, LINES[kind_of(row.case)], color=own, lw=1.2)
             if row.outcomes[0].diverged and points:
                 axes.plot(epochs[-1:], losses[-1:], "x", color=own, clip_on=False)
-                place = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8}
+                place = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": palette.small}
                 axes.annotate("diverged", (epochs[-1], losses[-1]), color=own, annotation_clip=False, **place)
         firsts = [points[0][1] for _, points in begun if points]
         if firsts:
@@ -251,8 +257,8 @@ def against_memory(rows: Sequence[Row], act: Act) -> Draw:
             size, own = row.bytes_per_parameter or 0.0, colour(row.case, palette)
             axes.plot([size] * len(row.figures), row.figures, "_", color=own, ms=9, alpha=0.8)
             axes.plot([size], [row.mean], "D", color=own, ms=6)
-            axes.annotate(row.case.name, color=own, fontweight="bold", **_beside(row, there))
-        _say_what_diverged(axes, [row for row in rows if row.diverged])
+            axes.annotate(row.case.name, color=own, weight="bold", size=palette.small, **_beside(row, there))
+        _say_what_diverged(axes, palette, [row for row in rows if row.diverged])
         axes.set_xlim(0, 14)
         axes.set_xticks(range(0, 13, 4))
         axes.margins(y=0.25)
@@ -261,10 +267,10 @@ def against_memory(rows: Sequence[Row], act: Act) -> Draw:
     return draw
 
 
-def _say_what_diverged(axes: Any, rows: Sequence[Row]) -> None:
+def _say_what_diverged(axes: Any, palette: Palette, rows: Sequence[Row]) -> None:
     if rows:
         text = "diverged: " + ", ".join(row.case.name for row in rows)
-        axes.annotate(f"✕ {text}", (0.02, 0.98), xycoords="axes fraction", fontsize=8, va="top")
+        axes.annotate(f"✕ {text}", (0.02, 0.98), xycoords="axes fraction", fontsize=palette.small, va="top")
 
 
 def _beside(row: Row, all_there: Sequence[Row]) -> dict[str, Any]:
@@ -290,9 +296,8 @@ def bytes_kept(rows: Sequence[Row], act: Act) -> Draw:
             axes.barh(y, weights, color=own, height=0.6)
             axes.barh(y, state, left=weights, color=own, height=0.6, alpha=0.5)
             total = f"{weights + state:.2f}  ({weights:.2f} + {state:.2f})"
-            axes.annotate(
-                total, (weights + state, y), xytext=(5, 0), textcoords="offset points", fontsize=8, va="center"
-            )
+            beside = {"xytext": (5, 0), "textcoords": "offset points", "fontsize": palette.small}
+            axes.annotate(total, (weights + state, y), va="center", **beside)
         _axis_of_contenders(axes, act, palette)
         axes.set_xlim(0, 18)
         axes.set_xticks(range(0, 13, 4))

@@ -1,0 +1,56 @@
+"""The demo: accuracy and loss by batch, and loss against memory, drawn as its report draws them."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from demo import TABLE, read
+from drawn.style import SMALL, TEXT, THEMES, Drawing, Theme, lettered, source
+from layerwise.cli.demo import figures
+from layerwise.cli.demo.result import Result
+from layerwise.cli.demo.settings import ACTS
+
+SERIES = {  # one for each optimizer of the demo
+    "light": ("#bc4c00", "#0969da", "#1a7f37", "#8250df", "#bf3989", "#1b7c83"),
+    "dark": ("#f0883e", "#4493f8", "#3fb950", "#ab7df8", "#f778ba", "#39c5cf"),
+}
+TITLES = ("digits, batch 32 → 1,024", "text, batch 8 → 128", "text, batch 8, by memory")
+NOTE = (
+    "Small networks; every optimizer was tuned with the same budget at both batches. A mark is the mean of 2 seeds at "
+    "the small batch and of 3 at the large one. "
+)
+
+
+def demo(figure: Figure, theme: Theme) -> None:
+    """Draw a panel for each act: figures by batch for the first two, loss against memory for the third."""
+    series = SERIES["light" if theme is THEMES["light"] else "dark"]
+    palette = figures.Palette(theme["ink"], theme["quiet"], theme["line"], series, TEXT, SMALL)
+    result, row = read()
+    with mpl.rc_context(palette.style()):
+        panels = figure.subplot_mosaic(
+            [["first", "first"], ["second", "third"]], height_ratios=(1.1, 1), width_ratios=(1, 1.15)
+        )
+        for axes, act, title in zip(panels.values(), ACTS, TITLES, strict=True):
+            drawing = figures.dots if act.grows else figures.against_memory
+            drawing(result.rows(act), act)(axes, palette)
+            axes.set_title(title, loc="left", fontsize=TEXT, fontweight="bold")
+        figures.legend(panels["first"], palette, loc="lower left", bbox_to_anchor=(0.16, 0.02))
+        lettered(figure, theme, finding(result), NOTE + source(TABLE.name, row, "torch"))
+
+
+def finding(result: Result) -> str:
+    """Return what the re-tuned optimizers did at the large batch, in the rows' own figures."""
+    first, second, _ = result.acts
+    before, after = ([result.get(first, name, batch, batch == first.task.large) for name in ("LARS", "AdamW", "SGD")]
+                     for batch in first.batches)  # fmt: skip
+    lost = [f"{(a.mean or 0) - (b.mean or 0):.1f}" for a, b in zip(before, after, strict=True) if a and b]
+    lamb, adamw = (result.get(second, name, second.task.large, retuned=True) for name in ("LAMB", "AdamW"))
+    apart = (adamw.mean or 0) - (lamb.mean or 0) if lamb and adamw else 0
+    return (
+        f"Large batch: LARS loses {lost[0]} points, AdamW {lost[1]}, SGD {lost[2]}; "
+        f"LAMB ends {apart:.2f} nats below AdamW"
+    )
+
+
+DEMO = Drawing(demo, 6.4)
