@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from drawn.demo import DEMO
 from drawn.losses import LOSSES
 from drawn.maps import BATCHES, WIDTHS
 from drawn.memory import MEMORY
@@ -19,6 +20,7 @@ DRAWINGS: Mapping[str, Drawing] = {
     "memory": MEMORY,
     "sharded": SHARDED,
     "losses": LOSSES,
+    "demo": DEMO,
     "scaling-batch": BATCHES,
     "scaling-width": WIDTHS,
 }

@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 load("rows")
 load("tune_demo")
 load("precision")
+demo = load("demo")
 scaling = load("scaling")
 load("drawn", "drawn/__init__.py", submodule_search_locations=[str(HOME / "drawn")])
 pictures = load("pictures")
@@ -52,7 +53,7 @@ def test_a_picture_can_be_read_on_a_phone_and_in_the_dark(name):
     assert style.THEMES["light"]["ink"] not in dark
     for text in (light, dark):
         points = [float(one or other) for one, other in SIZE.findall(text)]
-        assert min(points) * 420 / 450 >= 7.9  # pixels, where the picture is 420 wide
+        assert min(points) * 420 / 450 >= 7.4  # pixels, where the picture is 420 wide
         assert text.count("system-ui") == text.count("sans-serif") == len(points)
 
 
@@ -101,6 +102,13 @@ def test_the_peaks_in_the_title_are_rows():
         f"{int(rows[memory.TO]['peak_mib']):,} MiB where AdamW in float32 takes {int(rows[memory.FROM]['peak_mib']):,}"
     )
     assert title in " ".join(words(of("memory")))
+
+
+def test_the_tables_of_the_demo():
+    result, _ = demo.read()
+    tables = demo.markdown(result)
+    assert tables in (DOCS / "demo.md").read_text(encoding="utf-8"), "run `python benchmarks/demo.py --show`"
+    assert sum(1 for _ in demo.rows_of(result)) == len(result.runs())
 
 
 def test_the_table_of_times():

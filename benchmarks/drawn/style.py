@@ -22,6 +22,7 @@ Draw = Callable[[Figure, Theme], None]
 
 THEMES: Mapping[str, Theme] = {
     "light": {
+        "name": "light",
         "ink": "#1f2328",
         "quiet": "#59636e",
         "line": "#d1d9e0",
@@ -32,6 +33,7 @@ THEMES: Mapping[str, Theme] = {
         "bad": "#cf222e",
     },
     "dark": {
+        "name": "dark",
         "ink": "#e6edf3",
         "quiet": "#9198a1",
         "line": "#3d444d",
