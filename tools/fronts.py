@@ -261,10 +261,10 @@ PADDLE_HEAD = (
     + """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.blocks import Blocks
+from layerwise.blocks import BlocksByName
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.keywords import explained
 from layerwise.paddle._optimizer import Optimizer
@@ -274,9 +274,6 @@ if TYPE_CHECKING:
     from paddle import Tensor
     from paddle.nn.clip import GradientClipBase
     from paddle.optimizer.lr import LRScheduler
-
-Split = Blocks | int | Literal["each"]
-BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 """
 )
 
