@@ -45,6 +45,18 @@ def test_without_the_extension_the_rule_serves(monkeypatch):
         choose("compiled", table)
 
 
+def test_a_wheel_without_the_extension_says_what_it_is(monkeypatch, tmp_path):
+    package = tmp_path / "layerwise"
+    (package / "engines").mkdir(parents=True)
+    (package / "_native.pyi").touch()
+    monkeypatch.setitem(sys.modules, "layerwise._native", None)
+    monkeypatch.delattr("layerwise._native", raising=False)
+    monkeypatch.setattr(compiled, "__file__", str(package / "engines" / "compiled.py"))
+    assert compiled.why_not() == compiled.PURE
+    (package / "_native.cpython-310.so").touch()
+    assert compiled.why_not().startswith("the compiled extension cannot be imported (")
+
+
 class Served:
     def step(self, jobs):
         return [{} for _ in jobs]

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from importlib.util import find_spec
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,8 @@ def why_not() -> str:
     try:
         from layerwise import _native  # noqa: F401
     except ImportError as problem:
-        return f"the compiled extension cannot be imported ({problem})" if find_spec("layerwise._native") else PURE
+        built = any(path.suffix != ".pyi" for path in Path(__file__).parents[1].glob("_native.*"))
+        return f"the compiled extension cannot be imported ({problem})" if built else PURE
     return ""
 
 
