@@ -243,7 +243,7 @@ def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(info, "proven", lambda: {DEVICE: found})
         shown = list(info.lines(info.facts(devices=True)))
-    assert f"           {DEVICE}: Lamb, bfloat16: proven" in shown
+    assert f"            {DEVICE}: Lamb, bfloat16: proven" in shown
     assert any("before its first step on a device" in line for line in info.lines(info.facts()))
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     assert set(info.proven([DEVICE])[DEVICE].values()) == {"stepped without a proof"}
