@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config, items):
 
     left_out = [item for item in items if not applies(item)]
     kept = [item for item in items if applies(item)]
-    left_out += thin(kept, pytest.mark.slow)
+    left_out += thin(kept, pytest.mark.slow, pytest.mark.repeats)
     config.hook.pytest_deselected(items=left_out)
     away = {*left_out}
     items[:] = [item for item in kept if item not in away]

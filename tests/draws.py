@@ -21,4 +21,5 @@ def draws(most: int) -> Any:
 
 def seeds(some: int, all_of_them: int) -> list[Any]:
     """Return the seeds of a test with a generator of its own: so many for every change, and the others slow."""
-    return [*range(some), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(some, all_of_them))]
+    rest = (pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.repeats]) for seed in range(some, all_of_them))
+    return [*range(some), *rest]

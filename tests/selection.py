@@ -38,8 +38,8 @@ def applies(item: Any) -> bool:
     return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
 
 
-def thin(items: list[Any], slow: Any) -> list[Any]:
-    """Mark as slow what `make test-all` tries and `make test` does not, and return what neither does."""
+def thin(items: list[Any], *repeats: Any) -> list[Any]:
+    """Mark what `make test-all` tries and `make test` tries with other optimizers, and return what neither does."""
     combinations: dict[str, dict[Any, list[Any]]] = {}
     for item in items:
         optimizers, others = _split(item)
@@ -52,7 +52,9 @@ def thin(items: list[Any], slow: Any) -> list[Any]:
             ordered = [group[(turn + i) % len(group)] for i in range(len(group))]
             ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
-                item.add_marker(slow)
+                if item.get_closest_marker("slow") is None:
+                    for mark in repeats:
+                        item.add_marker(mark)
             left_out += [] if os.environ.get("EVERY") else ordered[in_all:]
     return left_out
 
