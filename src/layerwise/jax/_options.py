@@ -20,6 +20,9 @@ STAND_INS = {
 
 # Numbers that decide the form of the state.
 STATIC = ("min_dim_size_to_factor",)
+# Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
+# `inject_hyperparams` makes the state with known arrays, and steps with traced ones.
+BUFFERED = ("momentum",)
 
 
 def is_traced(value: Any) -> bool:
@@ -74,7 +77,8 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
     for spec in fields(cls):
         value = given[spec.name]
         argument = arguments.get(spec.name, spec.name)
-        if any(map(is_traced, jax.tree.leaves(value))):
+        unknown = spec.name in BUFFERED and isinstance(value, jax.Array)
+        if unknown or any(map(is_traced, jax.tree.leaves(value))):
             traced[spec.name] = value
             stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
             stand_in = False if spec.name in STATIC else stand_in
