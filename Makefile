@@ -22,6 +22,8 @@ PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
 # Without this project's settings of pytest, which need what the tests do.
 ALONE = -q --noconftest -c /dev/null --rootdir . -p no:cacheprovider
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
+# Into an environment without a pip of its own; nothing is compiled that no test imports.
+install-into = $(PIP) --python $(1)/bin/python install -qq --no-compile
 INSTALL = $(PIP) install -qq --no-compile -c $(CONSTRAINTS) --no-build-isolation
 # pip would compile one file after the other, for half of the time that it takes in all.
 COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
@@ -74,9 +76,9 @@ test-gpu:
 # Fresh environments: the oldest Python that is here with the wheel for any platform, and this one with the extension.
 test-oldest: dist-pure
 	@rm -rf build/oldest
-	@$(OLDEST_PYTHON) -m venv build/oldest/all && $(PYTHON) -m venv build/oldest/compiled
-	@build/oldest/all/bin/python -m pip install -qq --disable-pip-version-check pytest build/pure/*.whl $$($(PY) tools/requirements.py --oldest jax)
-	@build/oldest/compiled/bin/python -m pip install -qq --disable-pip-version-check pytest $(PACKAGE) $$($(PY) tools/requirements.py --oldest)
+	@$(OLDEST_PYTHON) -m venv --without-pip build/oldest/all && $(PYTHON) -m venv --without-pip build/oldest/compiled
+	@$(call install-into,build/oldest/all) pytest build/pure/*.whl $$($(PY) tools/requirements.py --oldest jax)
+	@$(call install-into,build/oldest/compiled) pytest $(PACKAGE) $$($(PY) tools/requirements.py --oldest)
 	@build/oldest/all/bin/python -m pytest $(ALONE) tests/test_versions.py
 	@build/oldest/compiled/bin/python -m pytest $(ALONE) tests/test_versions.py tests/engines/test_threads.py
 
@@ -109,11 +111,14 @@ dist: $(VENV)/.tools
 	@ls build/dist
 
 # For every platform that no other wheel is for: it steps by the reference implementation.
-dist-pure: $(VENV)/.tools
+dist-pure: build/pure/.made
+
+build/pure/.made: $(SOURCES) README.md LICENSE $(NEEDS)
 	@rm -rf build/pure && mkdir -p build/pure
 	@$(PY) -m build --sdist --no-isolation --outdir build/pure . >build/pure.log 2>&1 || { cat build/pure.log; exit 1; }
 	@$(PIP) wheel -qq --no-deps --no-build-isolation -C wheel.cmake=false -w build/pure build/pure/*.tar.gz
 	@ls build/pure
+	@touch $@
 
 # Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
 site: $(VENV)/.docs
@@ -173,7 +178,7 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(PY)
-	@$(PIP) install -qq -c $(CONSTRAINTS) scikit-build-core nanobind cmake ninja numpy build
+	@$(PIP) install -qq -c $(CONSTRAINTS) 'pip>=22.3' scikit-build-core nanobind cmake ninja numpy build
 	@touch $@
 
 # What `make test` needs but for the library, so that one can be installed while the other is compiled.

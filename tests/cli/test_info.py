@@ -100,6 +100,16 @@ def test_a_driver_says_that_there_is_a_gpu(tmp_path):
     assert info.has_gpu([str(tmp_path / "none"), str(tmp_path)])
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_reference_takes_what_is_left(monkeypatch, compiled):
+    found = {"available": False, "concerns": False, "why": "none"}
+    monkeypatch.setattr(info, "_gpu", lambda: found)
+    if not compiled:
+        monkeypatch.setattr(info, "_compiled", lambda: found)
+    last = [*info.lines(info.facts())][-1]
+    assert last.split(",")[0].split() == ["reference", "everything", *(["else"] if compiled else [])]
+
+
 def test_a_report_is_a_table_of_what_matters(monkeypatch):
     monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU | 80 GiB"])
     monkeypatch.setattr(info, "_jax_devices", lambda: "cannot say (OSError: /home/ada/jax/x.so: no)")
@@ -130,9 +140,26 @@ def test_the_command_prints_it():
         (r"C:\Users\Ada Lovelace\x.pyd is bad", "…/x.pyd is bad"),
         ("(/root/a.py)", "(…/a.py)"),
         ("~/x/y.py", "…/y.py"),
+        ("at /home/ada: no", "at ~: no"),
+        (r"C:\Users\Ada", "~"),
+        ("/Users/ada/x.py", "…/x.py"),
         ("CUDA 12.8: 0 A/B, 1/2", "CUDA 12.8: 0 A/B, 1/2"),
         ("Linux-6.1-x86_64", "Linux-6.1-x86_64"),
     ],
 )
 def test_paths_lose_their_folders(given, left):
+    assert report.without_paths(given) == left
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("--dump=/srv/Ada Lovelace --x", "--dump=~ --x"),
+        ("/srv/Ada Lovelace/x.so", "…/x.so"),
+        ("/srv/Ada Lovelace2", "…/Ada Lovelace2"),
+    ],
+)
+def test_the_own_home_has_no_name(monkeypatch, given, left):
+    monkeypatch.setenv("HOME", "/srv/Ada Lovelace")
+    monkeypatch.setenv("USERPROFILE", "/srv/Ada Lovelace")
     assert report.without_paths(given) == left

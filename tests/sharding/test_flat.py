@@ -176,11 +176,18 @@ def test_whole_states_do_not_fit_by_load_state_dict():
 @pytest.mark.parametrize("orig", [True, False])
 @pytest.mark.parametrize("front", [Lamb, Adafactor])
 def test_pytorch_cannot_make_whole_states_of_it(ranks, front, orig):
-    """FSDP1 gathers in an order that differs between processes, and so took exp_avg for exp_avg_sq."""
+    """FSDP1 fails at what does not lie as the parameter does, and on a CPU it returns exp_avg_sq as exp_avg."""
     for *said, names, own in ranks.run(2, flats.asked_by_pytorch, front, orig):
         assert (names, own) == ("True", "True")
         assert len(said) == 3
         assert all(one.startswith("StateError") and "flat.full_state_dict(optimizer)" in one for one in said), said
+
+
+@pytest.mark.parametrize("name", ["__main__", "torch.distributed", "my.torch.distributed.checkpoint", None])
+def test_everybody_else_gets_the_state_of_a_rank(name):
+    opt = Lamb(whole_buffer()[0].named_parameters())
+    within = {"ask": opt.state_dict, "__name__": name}
+    assert eval("ask()", within)["param_groups"]  # noqa: S307
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])

@@ -331,6 +331,26 @@ def test_what_is_not_as_they_save_it(which):
         convert(saved, source)
 
 
+def test_codes_without_their_scales_are_no_numbers():
+    with pytest.raises(StateError, match="must have floating-point numbers, but has"):
+        convert(of_adam(state_dtype="int8"), "torch.Adam")
+
+
+@pytest.mark.parametrize("name", [None, ["torch.Adam"], {}, "torch.Rprop"])
+def test_names_of_no_optimizer(name):
+    with pytest.raises(StateError, match="Pass one of apex"):
+        convert(of_adam(), name)
+    with pytest.raises(StateError, match="Pass one of apex"):
+        convert_back(of_adam(), torch_adam(), name)
+
+
+def test_a_momentum_has_lr_or_has_not():
+    theirs = torch.optim.SGD(parameters(SHAPES, torch.float64), lr=0.1, momentum=0.9)
+    go(theirs, [0])
+    with pytest.raises(StateError, match="`lr_in_momentum` must be True, False or None, but is 'no'"):
+        convert(theirs.state_dict(), "torch.SGD", lr_in_momentum="no")
+
+
 @pytest.mark.parametrize(("name", "source"), RECORDED)
 def test_a_checkpoint_that_was_not_converted_names_the_converter(name, source):
     saved, _ = recorded(name)
@@ -381,16 +401,29 @@ def torch_adam(shapes=SHAPES, **options):
         (of_adam, torch_adam, "torch.RMSprop", "Pass one of apex.FusedLAMB, bitsandbytes.Adam"),
         (of_adam, torch_adam, "timm.Lamb", "`optimizer` must be that of timm.Lamb, but is a Adam of torch"),
         (of_adam, lambda: None, "torch.Adam", "but is a NoneType of builtins"),
+        (of_adam, lambda: torch.optim.SGD(parameters(SHAPES, torch.float64)), "torch.Adam", "but is a SGD of torch"),
+        (of_adam, lambda: torch.optim.Adamax(parameters(SHAPES, torch.float64)), "torch.Adam", "but is a Adamax of"),
+        (lambda: {**of_adam(), "state": {9: {}}}, torch_adam, "torch.Adam", "state of \\['9'\\], which belongs to no"),
         (of_adam, lambda: torch_adam(amsgrad=True), "torch.Adam", "amsgrad=True"),
         (of_adam, lambda: torch_adam(SHAPES[:2]), "torch.Adam", r"groups of \[3\] parameters"),
         (of_adam, lambda: torch_adam([(1, 432), *SHAPES[1:]]), "torch.Adam", r"must have the shape \(1, 432\)"),
-        (of_adam, torch_adam, "torch.SGD", "momentum_buffer"),
+        (of_adam, lambda: torch.optim.SGD(parameters(SHAPES, torch.float64)), "torch.SGD", "momentum_buffer"),
         (dict, torch_adam, "torch.Adam", "param_groups"),
     ],
 )
 def test_what_cannot_go_back(saved, theirs, target, told):
     with pytest.raises(StateError, match=told):
         convert_back(saved(), theirs(), target)
+
+
+class Mine(torch.optim.AdamW):
+    pass
+
+
+def test_an_optimizer_derived_from_theirs():
+    theirs = Mine(parameters(SHAPES, torch.float64))
+    theirs.load_state_dict(convert_back(of_adam(), theirs, "torch.Adam"))
+    assert theirs.state_dict()["state"][0]["step"] == 1
 
 
 def of_adafactor(**options):
@@ -439,9 +472,10 @@ def test_parameters_of_other_groups_go_by_name():
         assert theirs.state[copied[name]]["exp_avg"].data_ptr() != ours.state[p]["exp_avg"].data_ptr()
 
 
-def stand_in(package, params, group, **attributes):
+def stand_in(name, params, group, **attributes):
     """An optimizer of a package that is not installed, with a group of these options."""
-    kind = type("Theirs", (torch.optim.Optimizer,), {"__module__": f"{package}.optim", **attributes})
+    package, _, kind = name.partition(".")
+    kind = type(kind, (torch.optim.Optimizer,), {"__module__": f"{package}.optim", **attributes})
     return kind(params, group)
 
 
@@ -502,9 +536,7 @@ def test_layouts_of_packages_that_are_not_installed(target):
     ours = make(params)
     go(ours, range(2))
     # In groups of their own in both, as the tensor is that timm factors along its first dimensions.
-    theirs = stand_in(
-        target.partition(".")[0], [{"params": g["params"]} for g in ours.param_groups], group, **attributes
-    )
+    theirs = stand_in(target, [{"params": g["params"]} for g in ours.param_groups], group, **attributes)
     there = convert_back(ours.state_dict(), theirs, target)
     for number, wanted in enumerate(shapes):
         assert {key: tuple(there["state"][number][key].shape) for key in wanted} == wanted

@@ -23,12 +23,12 @@ from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
-PACKAGES = ("numpy", "torch", "triton", "jax", "optax")
+PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the rule before its first step on a device; --devices does so now"
 NOT_INSTALLED = "not installed"
-REFERENCE = "everything else, by plain operations of its array library"
+BY_REFERENCE = "by plain operations of its array library"
 # Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
 DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128", "/dev/dxg")
 
@@ -43,6 +43,8 @@ def show(devices: bool = False, json: bool = False, report: bool = False) -> Non
 
 
 def facts(devices: bool = False) -> dict[str, Any]:
+    compiled, on_gpu = _compiled(), _gpu()
+    rest = "everything else" if compiled["available"] or on_gpu["available"] else "everything"
     found: dict[str, Any] = {
         "layerwise": version_of("layerwise"),
         "python": platform.python_version(),
@@ -50,9 +52,9 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "packages": {name: version_of(name) for name in PACKAGES},
         "processor": {"name": processor(), "available": available_processors()},
         "engines": {
-            "compiled": _compiled(),
-            "gpu": _gpu(),
-            "reference": {"available": True, "takes": REFERENCE},
+            "compiled": compiled,
+            "gpu": on_gpu,
+            "reference": {"available": True, "takes": f"{rest}, {BY_REFERENCE}"},
         },
     }
     if not devices:

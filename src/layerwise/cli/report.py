@@ -16,10 +16,12 @@ VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
     "JAX_PLATFORMS", "JAX_ENABLE_X64", "XLA_FLAGS", "PYTHON_GIL",
 )  # fmt: skip
-# Folders of an absolute path, of either kind of system. The name of the file stays.
-FOLDERS = re.compile(
-    r"(?<![\w.])(?:[A-Za-z]:|~\w*)?(?:[\\/](?:[^\s\\/:;,'\"|()]| (?=[^\s\\/]*[\\/]))+)*[\\/](?=[^\s\\/])"
+# An absolute path, of either kind of system: its folders, and the name that stays.
+PATH = re.compile(
+    r"(?<![\w.])(?P<folders>(?:[A-Za-z]:|~\w*)?(?:[\\/](?:[^\s\\/:;,'\"|()]| (?=[^\s\\/]*[\\/]))+)*[\\/])"
+    r"(?P<name>[^\s\\/:;,'\"|()]+)"
 )
+HOMES = re.compile(r"(?:[A-Za-z]:)?[\\/](?:home|users)[\\/]", re.IGNORECASE)  # where names are those of people
 
 
 def markdown(found: Mapping[str, Any]) -> Iterator[str]:
@@ -65,5 +67,15 @@ def _python() -> str:
 
 
 def without_paths(text: str) -> str:
-    """Return a text in which files have their names and no folders, which may be those of a person."""
-    return FOLDERS.sub("…/", text)
+    """Return a text in which files have their names and no folders, which may be those of a person.
+
+    A folder that is somebody's home is shown as ~.
+    """
+    own = os.path.expanduser("~")  # noqa: PTH111 (Path.home() raises where there is none)
+    if own.strip("\\/~"):
+        text = re.sub(rf"{re.escape(own)}(?![^\s\\/:;,'\"|()])", "~", text)
+    return PATH.sub(_without_folders, text)
+
+
+def _without_folders(path: re.Match[str]) -> str:
+    return "~" if HOMES.fullmatch(path["folders"]) else f"…/{path['name']}"

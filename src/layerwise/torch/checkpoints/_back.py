@@ -55,9 +55,8 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
         optimizer: The other optimizer.
         target: Its name. The error for an unknown one lists all names.
     """
-    if target not in TARGETS:
-        raise StateError(f"no checkpoint can be converted to {target!r}. Pass one of {', '.join(sorted(TARGETS))}.")
-    if type(optimizer).__module__.partition(".")[0] != target.partition(".")[0]:
+    _others.check_name(target, TARGETS, "to")
+    if not _others.is_named(optimizer, target):
         raise StateError(
             f"`optimizer` must be that of {target}, but is a {type(optimizer).__name__} of "
             f"{type(optimizer).__module__}. Pass the one that is to go on."
@@ -77,6 +76,7 @@ def _converted(state_dict: Mapping[str, Any], optimizer: Any, target: Target) ->
     template = optimizer.state_dict()["param_groups"]
     names = [group["param_names"] for group in template] if all("param_names" in one for one in template) else None
     found = _matching.aligned(template, names, state_dict["param_groups"])
+    _matching.check_owned(state_dict)
     states: dict[Any, State] = {}
     groups = []
     for number, (group, members) in enumerate(zip(template, found, strict=True)):

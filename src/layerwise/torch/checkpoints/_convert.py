@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.errors import StateError
-from layerwise.torch.checkpoints import _others
+from layerwise.errors import StateError, sentence
+from layerwise.torch.checkpoints import _matching, _others
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._state import checked_lr
 
@@ -185,9 +185,11 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         lr_in_momentum: The form of LARS's momentum in the result, with lr in it or not; None keeps that of the source.
             The optimizer that loads it converts it to its own.
     """
-    if source not in SOURCES:
-        raise StateError(f"no checkpoint of {source!r} can be converted. Pass one of {', '.join(sorted(SOURCES))}.")
+    _others.check_name(source, SOURCES, "of")
     one = SOURCES[source]
+    if lr_in_momentum not in (None, False, True):
+        way_out = "None keeps the form that the source has."
+        raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
     if lr_in_momentum is not None and not one.momentum:
         raise StateError(f"lr_in_momentum is for LARS's momentum, which {source} does not have. Leave it out.")
     try:
@@ -208,10 +210,20 @@ def _converted(state_dict: Mapping[str, Any], source: Source) -> dict[str, Any]:
         for key in group["params"]:
             if found := state_dict["state"].get(key):
                 made = source.state(found, group)
+                _check_numbers(made)
                 state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
-    if unknown := state_dict["state"].keys() - {key for group in groups for key in group["params"]}:
-        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
+    _matching.check_owned(state_dict)
     return {"state": {key: one for key, one in state.items() if one}, "param_groups": groups}
+
+
+def _check_numbers(state: State) -> None:
+    """Raise if state is in codes, whose scales would be lost."""
+    for key, x in state.items():
+        if key != "step" and not x.is_floating_point():
+            raise StateError(
+                f"{key!r} must have floating-point numbers, but has {x.dtype}. Give the name of the optimizer that "
+                "saved it; what optimizers of layerwise save needs no conversion."
+            )
 
 
 def _with_lr(made: dict[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,12 @@ def _check_keys(keys: Sequence[Any]) -> None:
         )
 
 
+def check_owned(saved: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint has state of what is in none of its groups."""
+    if unknown := saved["state"].keys() - {key for group in saved["param_groups"] for key in group["params"]}:
+        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
+
+
 def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
     """Return the checkpoint's names, the surest first.
 

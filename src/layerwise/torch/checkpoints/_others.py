@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from math import ceil
 from typing import Any
 
@@ -13,6 +14,25 @@ from layerwise.errors import StateError
 
 Shape = tuple[int, ...]
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
+
+
+def check_name(name: Any, known: Collection[str], way: str) -> None:
+    """Raise if this is the name of no optimizer that a converter knows."""
+    if not isinstance(name, str) or name not in known:
+        raise StateError(f"no checkpoint {way} {name!r} can be converted. Pass one of {', '.join(sorted(known))}.")
+
+
+def is_named(optimizer: Any, name: str) -> bool:
+    """Return True if an optimizer, or a class that it is derived from, is one of those that a name is for.
+
+    A package may have several of one name: with decoupled decay, with state of 8 bits or in the host's memory.
+    """
+    package, _, kind = name.partition(".")
+    names = re.compile(rf"(Paged)?{kind}W?(\d+bit)?")
+    return any(
+        one.__module__.partition(".")[0] == package and names.fullmatch(one.__name__) for one in type(optimizer).__mro__
+    )
+
 
 # ---- bitsandbytes: codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861)
 

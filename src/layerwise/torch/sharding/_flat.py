@@ -139,22 +139,26 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
 def check_asker(parameters: Iterable[Tensor]) -> None:
     """Raise where PyTorch asks for the state of flat buffers to make whole tensors of it, which it gets wrong.
 
-    FSDP1 has each rank gather the states that it finds in an order of its own, and so mixes exp_avg with exp_avg_sq
-    where a rank holds nothing of a parameter; torch.distributed.checkpoint takes what ranks hold for the same tensor.
+    FSDP1 fails at row and column statistics, which do not lie as the parameter does. On a CPU it gathers all states of
+    a parameter into the same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg comes back
+    as exp_avg_sq. torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. A state_dict that
+    was made before, and is handed to them, cannot be told from one that is for something else.
     """
     if not any(map(flat_of, parameters)):
         return
-    frame = sys._getframe(2)
+    frame: Any = sys._getframe(1)
     for _ in range(MOST_FRAMES):
-        asker = frame.f_globals.get("__name__", "")
+        frame = frame.f_back
+        if frame is None:
+            return
+        asker = str(frame.f_globals.get("__name__"))
         if asker.startswith(ASKERS):
             raise StateError(
                 f"{asker} cannot make whole tensors of the state of flat shards. Call "
                 "layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
             )
-        if asker.startswith(OWN) or frame.f_back is None:
+        if asker.startswith(OWN):
             return
-        frame = frame.f_back
 
 
 def missing_gradient(p: Tensor) -> Tensor | None:
