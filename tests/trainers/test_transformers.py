@@ -99,6 +99,12 @@ def test_arguments_are_saved_and_their_names_found_again(tmp_path):
     assert pickle.loads(pickle.dumps(args)).optim is args.optim
     assert layerwise.register("transformers") == layerwise.register("transformers")
     assert transformers.TrainingArguments(str(tmp_path), optim="adafactor").optim.value == "adafactor"
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    [parsed] = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--optim", "layerwise_lars"])
+    assert parsed.optim.value == "layerwise_lars"
+    names = type(args.optim)
+    assert len({*names}) == len(names)
+    assert names["LAYERWISE_LAMB"] is args.optim
     with pytest.raises(ValueError, match="is not a valid OptimizerNames"):
         arguments(tmp_path, optim="layerwise_adam")
 

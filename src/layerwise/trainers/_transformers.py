@@ -28,13 +28,14 @@ def register() -> list[str]:
 
 
 def _add_name(names: Any, name: str) -> None:
-    """Add a name to the enumeration, which TrainingArguments looks values up in."""
+    """Add a name to the enumeration: TrainingArguments looks values up in it, and HfArgumentParser lists its members."""
     if name in names._value2member_map_:
         return
     member = str.__new__(names, name)
     member._name_, member._value_ = name.upper(), name
-    names._value2member_map_[name] = member
-    type.__setattr__(names, name.upper(), member)  # by which some Pythons find what was pickled
+    names._value2member_map_[name] = names._member_map_[member._name_] = member
+    names._member_names_.append(member._name_)
+    type.__setattr__(names, member._name_, member)  # by which some Pythons find what was pickled
 
 
 def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, Any]]:
