@@ -28,7 +28,7 @@ def register() -> list[str]:
 
 
 def _add_name(names: Any, name: str) -> None:
-    """Add a name to the enumeration: TrainingArguments looks values up in it, and HfArgumentParser lists its members."""
+    """Add a name to the enumeration, in which TrainingArguments looks up values, and HfArgumentParser all members."""
     if name in names._value2member_map_:
         return
     member = str.__new__(names, name)
@@ -46,6 +46,11 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
         given["betas"] = context.adam_kwargs["betas"]
         if isinstance(options["eps"].default, float):
             given["eps"] = context.adam_kwargs["eps"]
+    if "weight_decay" in context.optim_args:
+        way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups have it, and go before optim_args."
+        raise HyperparameterError(
+            sentence("optim_args' weight_decay", "left out", context.optim_args["weight_decay"], way_out)
+        )
     return optimizer, {**given, **{name: _value(name, text) for name, text in context.optim_args.items()}}
 
 
