@@ -249,6 +249,7 @@ def check_errors():
 # functions, and what Keras does around a step is the same on every backend.
 ELSEWHERE = (
     "check_the_reference_in_float64",
+    "check_the_relative_step",
     "check_lamb_of_keras",
     "check_exclude_from_weight_decay",
     "check_schedules_and_rates_set_by_hand",
