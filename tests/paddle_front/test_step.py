@@ -606,7 +606,7 @@ REFUSED = [
     ({"parameters": {"params": []}}, ParameterError, "`parameters` must be a list"),
     ({"parameters": [{"learning_rate": 1.0}]}, ParameterError, "has no 'params'"),
     ({"learning_rate": -1.0}, HyperparameterError, "`learning_rate` must be"),
-    ({"learning_rate": lambda t: 0.1}, HyperparameterError, "Pass an LRScheduler"),
+    ({"learning_rate": lambda t: 0.1}, HyperparameterError, r"a finite number ≥ 0, but .* or an LRScheduler\.$"),
     ({"beta1": 1.0}, HyperparameterError, r"`beta1` must be a number in \[0, 1\), but is 1.0"),
     ({"epsilon": None}, HyperparameterError, "`epsilon` must be"),
     ({"lamb_weight_decay": "much"}, HyperparameterError, "`lamb_weight_decay` must be"),
@@ -615,6 +615,8 @@ REFUSED = [
     ({"exclude_from_weight_decay_fn": "bias"}, HyperparameterError, "must be a function of a parameter"),
     ({"multi_precision": 1}, HyperparameterError, "`multi_precision` must be"),
     ({"always_adapt": "yes"}, HyperparameterError, "`always_adapt` must be"),
+    ({"always_adapt": "yes", "adapt": True}, HyperparameterError, "`always_adapt` must be"),
+    ({"always_adapt": True, "adapt": "decayed"}, ContradictionError, "pass one of the two"),
     ({"engine": "fastest"}, EngineError, "`engine` must be None or one of"),
     ({"blocks": {"nothing": 2}}, HyperparameterError, "matches none of the parameters"),
     ({"weight_decay": 0.1}, UnknownOptionError, "Is `lamb_weight_decay` or"),
@@ -655,6 +657,39 @@ def test_parameters_that_cannot_be_stepped(dtype):
     p = paddle.zeros([2], dtype)
     with pytest.raises(ParameterError, match="floating point"):
         SGD(parameters=[p])
+
+
+def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():
+    p, q = parameters(29, {"p": (2,), "q": (3,)}).values()
+    for given, own, wanted in (
+        ({"adapt": "decayed"}, {"always_adapt": True}, True),
+        ({"always_adapt": True}, {"adapt": False}, False),
+        ({"always_adapt": True}, {"adapt": None}, True),
+        ({"adapt": "decayed"}, {}, "decayed"),
+    ):
+        opt = Lamb(parameters=[{"params": [p], **own}, {"params": [q]}], **given)
+        assert opt._groups[0].h.adapt == wanted
+
+
+def test_pairs_that_cannot_be_stepped():
+    params = parameters(30)
+    opt = make("Lamb", params)
+    set_grads(params, 1)
+    before, (p, q, *_) = bits(params), params.values()
+    other = parameters(30, {"other": (5, 4)})["other"]
+    for pairs, says in (
+        ([(p, p.grad), (other, p.grad)], "other is none of this optimizer's parameters"),
+        ([(p, p.grad), (q, q.grad), (p, p.grad)], "matrix is .* there twice"),
+        ("ab", "must be pairs of a parameter and its gradient, but one is str"),
+        ([(p, p.grad), q], "must be pairs"),
+    ):
+        with pytest.raises(ParameterError, match=says):
+            opt.apply_gradients(pairs)
+    opt.apply_gradients([(p, None)])
+    assert bits(params) == before
+    assert opt.state_dict() == {}
+    opt.apply_gradients([(p, None), (q, q.grad)])
+    assert opt.stats().keys() == {"vector"}
 
 
 def test_parameters_are_given_once():

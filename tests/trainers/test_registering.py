@@ -1,8 +1,10 @@
 """layerwise.register(): with which packages, on whose request."""
 
 import os
+import runpy
 import subprocess
 import sys
+import warnings
 from importlib.util import find_spec
 
 import pytest
@@ -71,32 +73,34 @@ def test_an_import_registers():
     )
     done = ran(["-c", f"import layerwise; {show}"], LAYERWISE_REGISTER="transformers")
     assert done.stdout.strip() == "layerwise_lamb", done.stderr
+
+
+def test_an_import_says_what_cannot_be_registered():
     done = ran(["-c", "import layerwise"], LAYERWISE_REGISTER="lightning")
     assert "`packages` must be among timm, transformers" in done.stderr
 
 
-@pytest.mark.slow
-def test_scripts_run_as_they_are_written(tmp_path):
-    (tmp_path / "beside.py").write_text("answer = 42\n")
-    script = tmp_path / "train.py"
+@pytest.mark.parametrize("module", [False, True])
+def test_scripts_run_as_they_are_written(module, tmp_path, monkeypatch, capsys):
+    calls, name = [], f"train_{module}"
+    monkeypatch.setattr(trainers, "register", lambda: calls.append(()))
+    (tmp_path / f"beside_{module}.py").write_text("answer = 42\n")
+    script = tmp_path / f"{name}.py"
     script.write_text(
-        "import sys\nfrom beside import answer\n"
-        "if __name__ == '__main__':\n"
-        "    from layerwise import trainers\n"
-        "    print(answer, sys.argv[1:], 'layerwise.trainers._names' in sys.modules)\n"
+        f"import sys\nfrom beside_{module} import answer\nif __name__ == '__main__':\n    print(answer, sys.argv[1:])\n"
     )
-    wanted = f"42 ['--opt', 'layerwise_lamb'] {find_spec('transformers') is not None or find_spec('timm') is not None}"
-    done = ran(["-m", "layerwise.run"], script, "--opt", "layerwise_lamb")
-    assert done.stdout.strip() == wanted, done.stderr
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "layerwise.run", "-m", "train", "--opt", "layerwise_lamb"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.stdout.strip() == wanted, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["elsewhere", *sys.path])
+    named = ["-m", name] if module else [str(script)]
+    monkeypatch.setattr(sys, "argv", ["run.py", *named, "--opt", "layerwise_lamb"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the module was imported before
+        runpy.run_module("layerwise.run", run_name="__main__")
+    assert capsys.readouterr().out.strip() == "42 ['--opt', 'layerwise_lamb']"
+    assert calls == [()]
+
+
+def test_a_run_of_nothing_shows_the_usage():
     assert "usage: python -m layerwise.run" in ran(["-m", "layerwise.run"]).stderr
 
 

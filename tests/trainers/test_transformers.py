@@ -99,6 +99,12 @@ def test_arguments_are_saved_and_their_names_found_again(tmp_path):
     assert pickle.loads(pickle.dumps(args)).optim is args.optim
     assert layerwise.register("transformers") == layerwise.register("transformers")
     assert transformers.TrainingArguments(str(tmp_path), optim="adafactor").optim.value == "adafactor"
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    [parsed] = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--optim", "layerwise_lars"])
+    assert parsed.optim.value == "layerwise_lars"
+    names = type(args.optim)
+    assert len({*names}) == len(names)
+    assert names["LAYERWISE_LAMB"] is args.optim
     with pytest.raises(ValueError, match="is not a valid OptimizerNames"):
         arguments(tmp_path, optim="layerwise_adam")
 
@@ -106,6 +112,7 @@ def test_arguments_are_saved_and_their_names_found_again(tmp_path):
 def test_wrong_options_are_named(tmp_path):
     for text, error, match in (
         ("trust_epsilon=1", UnknownOptionError, "trust_eps"),
+        ("weight_decay=0.5", HyperparameterError, r"optim_args' weight_decay.*TrainingArguments\(weight_decay"),
         ("trust_clip=(0", HyperparameterError, "optim_args' trust_clip.*optimizer_cls_and_kwargs"),
     ):
         args = arguments(tmp_path, optim="layerwise_lamb", optim_args=text)

@@ -9,14 +9,24 @@ import keras
 from keras import ops
 
 from layerwise.arguments import INSTEAD_IN_KERAS, KERAS
+from layerwise.checks import NONE, number
 from layerwise.drive import Run, local
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper, options_in_order
+from layerwise.hyper import OFF, Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
 from layerwise.rules.asks import Now
 from layerwise.rules.parts import moved
 
+LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
+RATE = number(0)
+CLIP_WAY_OUT = "Pass a number > 0, or None for no clipping."
+# The checks of what is a rate, or an argument of Keras's that it takes as it comes.
+CHECKED = {
+    "weight_decay": (OFF, "Pass a number such as 0.01, or None or 0 for none."),
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
+    "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
+}
 OF_KERAS = tuple(one.name for one in KERAS)
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -30,7 +40,9 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         namespace()  # which raises where the backend has none
-        lr, options = given["learning_rate"], {name: given[name] for name in self._options()}
+        for name, (check, way_out) in CHECKED.items():
+            check(name, given[name], way_out)
+        lr, options = self._rate(given["learning_rate"]), {name: given[name] for name in self._options()}
         if options["weight_decay"] is None:
             options["weight_decay"] = 0.0
         for name in options:
@@ -45,6 +57,14 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
             **{name: given[name] for name in OF_KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
+
+    @classmethod
+    def _rate(cls, value: Any) -> Any:
+        """Return the learning rate: a number, or what Keras calls for one; None where the rule has one of its own."""
+        if callable(value) and not isinstance(value, type):
+            return value
+        check = RATE if cls._hyper.__dataclass_fields__["lr"].default is not None else RATE | NONE
+        return check("learning_rate", value, LR_WAY_OUT)
 
     @classmethod
     def _options(cls) -> Sequence[str]:
@@ -73,7 +93,9 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
         if shape is None or self._overwrite_variable_with_gradient(variable):
             return None
         dtype = self._h.state_dtypes().get(field) or _computing(variable)
-        return self.add_variable(shape, dtype=dtype, name=f"{variable.path.replace('/', '_')}_{field}")
+        # State of the variable's own shape is divided over devices as the variable is.
+        layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
+        return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Step one variable."""

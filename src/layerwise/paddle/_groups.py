@@ -15,7 +15,7 @@ from layerwise.hyper import Hyper
 from layerwise.keywords import check_keywords
 from layerwise.paddle._arrays import Tensor, check_parameter
 from layerwise.paddle._clips import as_regularizer, check_clip, clipped, penalized
-from layerwise.paddle._spelling import arguments_of, decay_argument, options_of
+from layerwise.paddle._spelling import arguments_of, decay_argument, joined, options_of
 
 SCALE = checks.number(0)
 PLAIN = ""  # in place of "params", where parameters are no groups
@@ -83,7 +83,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
     if params is None:
         raise ParameterError(f"group {number} of `parameters` has no 'params'. Put its parameters there.")
     check_scale(own.get("learning_rate", 1.0))
-    settings = {**given, **{key: x for key, x in own.items() if key not in ("params", "learning_rate", "name")}}
+    settings = joined(given, {key: x for key, x in own.items() if key not in ("params", "learning_rate", "name")})
     if decay_argument(hyper) != "weight_decay":
         settings["weight_decay"] = as_regularizer(own.get("weight_decay"))
     elif settings["weight_decay"] is None:

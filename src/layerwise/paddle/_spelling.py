@@ -8,13 +8,16 @@ from typing import Any
 
 from layerwise import checks
 from layerwise.arguments import PADDLE_PRESETS, paddle_names, paddle_pairs
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import check_keywords
 from layerwise.presets import find
 from layerwise.registry import ENTRIES
 
-RATES = ("lr", "weight_decay")
+RATE = checks.number(0)
+LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
+# What may change from step to step elsewhere, and here is a number, or follows a scheduler.
+RATES = {"lr": LR_WAY_OUT, "weight_decay": "Pass a number such as 0.01, or 0 for none. To climb, use maximize=True."}
 
 
 def arguments_of(h: type[Hyper]) -> list[str]:
@@ -35,19 +38,39 @@ def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
     return make(**{spec.name: _option(h, spec.name, given) for spec in fields(h)})
 
 
+def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given with what a group says for itself, where one of two names for the same replaces both."""
+    found = {**given, **own}
+    if "always_adapt" in own and own.get("adapt") is None:
+        found["adapt"] = None
+    elif own.get("adapt") is not None and "always_adapt" not in own:
+        found["always_adapt"] = False
+    return found
+
+
 def _option(h: type[Hyper], name: str, given: Mapping[str, Any]) -> Any:
     names, pairs = paddle_names(h), paddle_pairs(h)
     if name in pairs:
         return _pair(h, name, given)
-    if name == "adapt" and "always_adapt" in given and given["adapt"] is None:
-        always = checks.FLAG("always_adapt", given["always_adapt"], "Pass True or False.")
-        return True if always else "decayed"
+    if name == "adapt" and "always_adapt" in given:
+        return _adapt(h, given)
     argument = names.get(name, name)
-    value = given[argument]
-    if name in RATES and callable(value):
-        way_out = "Pass an LRScheduler." if name == "lr" else "Pass a number such as 0.01, or 0 for none."
-        raise HyperparameterError(sentence(argument, "a number", value, way_out))
-    return h.check(name, value, argument, names)
+    if name in RATES:
+        check = RATE | checks.NONE if h.__dataclass_fields__[name].default is None else RATE
+        return check(argument, given[argument], RATES[name])
+    return h.check(name, given[argument], argument, names)
+
+
+def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
+    """Return where the trust ratio is used: as `adapt` says, or without it `always_adapt`."""
+    always = checks.FLAG("always_adapt", given["always_adapt"], "Pass True or False.")
+    if given["adapt"] is None:
+        return True if always else "decayed"
+    adapt = h.check("adapt", given["adapt"])
+    if always and adapt is not True:
+        way_out = "adapt says the same and more: pass one of the two."
+        raise ContradictionError(sentence("always_adapt", "False beside another adapt than True", always, way_out))
+    return adapt
 
 
 def _pair(h: type[Hyper], name: str, given: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -35,12 +35,11 @@ from layerwise.paddle._groups import (
     register,
     settings_of,
 )
-from layerwise.paddle._spelling import decay_argument
+from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
 from layerwise.paddle._state import Slot
 from layerwise.paddle._turn import ENGINES, Due, Turn
 
 LR = checks.number(0)
-LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
@@ -152,10 +151,27 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         return found
 
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
-        """Step these parameters with these gradients."""
+        """Step these parameters with these gradients; None leaves one where it is."""
         _check_mode()
-        self._take(params_grads)
+        self._take(self._of_this(params_grads))
         return []
+
+    def _of_this(self, params_grads: Pairs) -> Pairs:
+        """Return the pairs, or raise if one is of no parameter here, or if two are of the same."""
+        known, pairs = {p.name for p in self._members}, list(params_grads)
+        for pair in pairs:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], paddle.Tensor):
+                shown = type(pair).__name__
+                raise ParameterError(
+                    f"`params_grads` must be pairs of a parameter and its gradient, but one is {shown}. Pass what "
+                    "backward() returned."
+                )
+            if pair[0].name not in known:
+                raise ParameterError(
+                    f"{pair[0].name} is none of this optimizer's parameters, or is there twice. Pass each once."
+                )
+            known.remove(pair[0].name)
+        return pairs
 
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
@@ -165,7 +181,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
 
     def _take(self, pairs: Pairs) -> None:
         """Step parameters together: all, or none if one of them cannot be."""
-        pairs = [(p, g) for p, g in pairs if not p.stop_gradient]
+        pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
         params, grads = [p for p, _ in pairs], [g for _, g in pairs]
         with signals_wait, paddle.no_grad():
             if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):

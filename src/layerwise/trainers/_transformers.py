@@ -28,13 +28,14 @@ def register() -> list[str]:
 
 
 def _add_name(names: Any, name: str) -> None:
-    """Add a name to the enumeration, which TrainingArguments looks values up in."""
+    """Add a name to the enumeration, in which TrainingArguments looks up values, and HfArgumentParser all members."""
     if name in names._value2member_map_:
         return
     member = str.__new__(names, name)
     member._name_, member._value_ = name.upper(), name
-    names._value2member_map_[name] = member
-    type.__setattr__(names, name.upper(), member)  # by which some Pythons find what was pickled
+    names._value2member_map_[name] = names._member_map_[member._name_] = member
+    names._member_names_.append(member._name_)
+    type.__setattr__(names, member._name_, member)  # by which some Pythons find what was pickled
 
 
 def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, Any]]:
@@ -45,6 +46,11 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
         given["betas"] = context.adam_kwargs["betas"]
         if isinstance(options["eps"].default, float):
             given["eps"] = context.adam_kwargs["eps"]
+    if "weight_decay" in context.optim_args:
+        way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups have it, and go before optim_args."
+        raise HyperparameterError(
+            sentence("optim_args' weight_decay", "left out", context.optim_args["weight_decay"], way_out)
+        )
     return optimizer, {**given, **{name: _value(name, text) for name, text in context.optim_args.items()}}
 
 
