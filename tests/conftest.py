@@ -37,11 +37,13 @@ def jax64():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    from selection import applies, thin
+    from selection import applies, repeated, thin
 
     left_out = [item for item in items if not applies(item)]
     kept = [item for item in items if applies(item)]
-    left_out += thin(kept, pytest.mark.slow, pytest.mark.repeats)
+    left_out += thin(kept, pytest.mark.slow)
+    for item in repeated(kept):
+        item.add_marker(pytest.mark.repeats)
     config.hook.pytest_deselected(items=left_out)
     away = {*left_out}
     items[:] = [item for item in kept if item not in away]

@@ -21,5 +21,4 @@ def draws(most: int) -> Any:
 
 def seeds(some: int, all_of_them: int) -> list[Any]:
     """Return the seeds of a test with a generator of its own: so many for every change, and the others slow."""
-    rest = (pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.repeats]) for seed in range(some, all_of_them))
-    return [*range(some), *rest]
+    return [*range(some), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(some, all_of_them))]

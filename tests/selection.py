@@ -38,8 +38,8 @@ def applies(item: Any) -> bool:
     return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
 
 
-def thin(items: list[Any], *repeats: Any) -> list[Any]:
-    """Mark what `make test-all` tries and `make test` tries with other optimizers, and return what neither does."""
+def thin(items: list[Any], slow: Any) -> list[Any]:
+    """Mark as slow what `make test-all` tries and `make test` does not, and return what neither does."""
     combinations: dict[str, dict[Any, list[Any]]] = {}
     for item in items:
         optimizers, others = _split(item)
@@ -52,11 +52,24 @@ def thin(items: list[Any], *repeats: Any) -> list[Any]:
             ordered = [group[(turn + i) % len(group)] for i in range(len(group))]
             ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
-                if item.get_closest_marker("slow") is None:
-                    for mark in repeats:
-                        item.add_marker(mark)
+                item.add_marker(slow)
             left_out += [] if os.environ.get("EVERY") else ordered[in_all:]
     return left_out
+
+
+def repeated(items: list[Any]) -> Iterator[Any]:
+    """Yield slow cases of tests of a mechanism of which `make test` tries other cases."""
+    tests: dict[str, list[Any]] = {}
+    for item in items:
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        slow = [item for item in cases if item.get_closest_marker("slow") is not None]
+        if len(slow) < len(cases) and not _is_of_rules(cases[0]):
+            yield from slow
+
+
+def _is_of_rules(item: Any) -> bool:
+    return item.path.parent.name in OF_RULES or item.path.parent == Path(__file__).parent
 
 
 def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
@@ -71,9 +84,7 @@ def _most(item: Any) -> tuple[int, int]:
     if mark := item.get_closest_marker("thinned"):
         most, in_all = (*mark.args, USUALLY)[:2]
         return most, in_all
-    folder = item.path.parent
-    of_rules = folder.name in OF_RULES or folder == Path(__file__).parent
-    every = of_rules or item.get_closest_marker("every") is not None
+    every = _is_of_rules(item) or item.get_closest_marker("every") is not None
     return (len(TAKEN), len(TAKEN)) if every else (USUALLY, USUALLY)
 
 

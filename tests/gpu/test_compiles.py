@@ -40,12 +40,17 @@ def all_phases(kernels, extent):
     )
 
 
-FORMATS = pytest.param("formats", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("extent", [EXTENT, FORMATS])
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"] if EXTENT == "all" else ["sm_90"])
-def test_for_nvidia(target, extent):
+def test_for_nvidia(target):
+    check_for_nvidia(target, EXTENT)
+
+
+@pytest.mark.slow
+def test_formats_for_nvidia():
+    check_for_nvidia("sm_90", "formats")
+
+
+def check_for_nvidia(target, extent):
     kernels = compiled(target, extent)
     assert all_phases(kernels, extent)
     for one in kernels:
