@@ -26,7 +26,7 @@ from layerwise.threads import available_processors, extension, wanted_threads
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
-PROOF = "each kernel is compared with the rule before its first step on a device; --devices does so now"
+PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
 NOT_INSTALLED = "not installed"
 BY_REFERENCE = "by plain operations of its array library"
 # Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.

@@ -36,7 +36,7 @@ def command(
     batch: Annotated[int, typer.Argument(**whole(1), help="Samples a step, over all devices.")],
     reference_batch: Annotated[int | None, typer.Option(**whole(1), help="A batch that you have tuned, with …")] = None,
     reference_lr: Annotated[
-        float | None, typer.Option(**number(), help="… the learning rate found good there.")
+        float | None, typer.Option(**number(), help="… the optimizer's learning rate found good there.")
     ] = None,
     reference_warmup: Annotated[
         float | None, typer.Option(**number(), help="Its warm-up, as a share of the run.")
@@ -103,7 +103,7 @@ def code(found: Recommendation) -> Iterator[str]:
             "  # schedule.step() after each step"
         )
     elif found.warmup:
-        yield f"# warm-up: {100 * found.warmup:.3g} % of the steps; with --total-samples the schedule is here too"
+        yield f"# warm-up: {100 * found.warmup:.3g} % of the steps; with --total-samples the schedule too"
 
 
 def _rounded(value: Any) -> Any:

@@ -211,7 +211,7 @@ ADAFACTOR_SMALL = ADAFACTOR.stored("Adafactor bf16", rounding="stochastic")
 ACTS = (
     Act(
         1,
-        "LARS against SGD with momentum and AdamW: digits, a small network without normalisation",
+        "LARS against SGD with momentum and AdamW: digits, a small network without normalization",
         DIGITS,
         (SGD, ADAMW_DIGITS, LARS),
     ),
