@@ -55,7 +55,7 @@ def from_megatron(optimizer: Any) -> Segments:
     for p, one in listed:
         distributed.model_param_group_index_map[p] = one.group, len(groups[one.group])
         groups[one.group].append((names[p], one.shard))
-    for group, own in zip(inner.param_groups, groups, strict=True):  # as the map has them, whoever reads it
+    for group, own in zip(inner.param_groups, groups, strict=True):  # as the map has them, however they are read
         group["params"] = [shard for _, shard in own]
     return named([one for own in groups for one in own], list(zip(kept, groups, strict=True)))
 
