@@ -1,7 +1,7 @@
 """LAMB, LARS and Adafactor: optimizers that measure each tensor's step against that tensor.
 
-Import the API of your framework: `layerwise.torch`, `layerwise.jax` or `layerwise.numpy`. Importing this package
-imports no framework.
+Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise.numpy`, `layerwise.keras` or
+`layerwise.paddle`. Importing this package imports no framework.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +32,7 @@ except PackageNotFoundError:  # its sources are on the path, and it was never in
     __version__ = "0+source"
 
 FRONTS = {
-    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy", "layerwise.paddle")),
+    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.paddle")),
     **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
     "param_groups": ("layerwise.torch",),
 }
@@ -43,7 +43,7 @@ if not TYPE_CHECKING:  # a checker would take every name to be there
         """Raise an error that names the modules of the APIs, for a name that each of them has."""
         statement = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
         others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
-        hint = f". Take it from the front of your framework:{statement}{others}" if statement else ""
+        hint = f". Take it from the API of your framework:{statement}{others}" if statement else ""
         raise AttributeError(f"module 'layerwise' has no attribute {name!r}{hint}.")
 
 

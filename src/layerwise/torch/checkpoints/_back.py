@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise import factoring
 from layerwise.errors import StateError
 from layerwise.storage.options import MASTER, REMAINDER, SCALE
 from layerwise.torch.checkpoints import _matching, _others
@@ -210,13 +211,15 @@ def _adafactor(state: State, place: Place, dims: tuple[int, int] | None) -> Stat
 
 
 def _big_vision(state: State, place: Place) -> State:
-    shape, smallest = place.p.shape, place.group["min_dim_size_to_factor"]
+    shape = tuple(place.p.shape)
     found = {"step": torch.tensor(float(state["step"])), **_average(state, place, bool(place.group["momentum"]), False)}
-    by_size = sorted(range(len(shape)), key=lambda d: shape[d])[-2:]
-    if len(by_size) < 2 or shape[by_size[0]] < smallest:
+    factored = factoring.dims("largest", shape, place.group["min_dim_size_to_factor"])
+    if factored is None:
         return {**found, "exp_avg_sq": state["exp_avg_sq"]}
-    row, col = _means(state, place, *sorted(by_size))
-    row, col = (row, col) if by_size[0] < by_size[1] else (col, row)
+    (rows,), (cols,) = factored
+    row, col = _means(state, place, rows, cols)
+    if shape[rows] > shape[cols]:  # ours are rows along the earlier of the two dimensions, theirs along the smaller one
+        row, col = col, row
     return {**found, "exp_avg_sq_r": row, "exp_avg_sq_c": col}
 
 
