@@ -18,7 +18,7 @@ struct Kept {
 
 void (*of_python)(int) = nullptr;
 
-// Other threads only read who holds. The rest belongs to the thread that does, which is Python's main thread.
+// The thread that holds signals back, which is the main thread of Python. Other threads read only this number.
 std::atomic<unsigned long> holder{0};
 std::vector<Kept> kept;
 int depth = 0;
