@@ -43,16 +43,19 @@ class Case:
     @cached_property
     def rounds(self) -> int:
         """How often a step of a matrix asks for sums, counted by driving the rule."""
-        return len(self._asked((3, 2)))
+        return len(self.asked((3, 2), self.busy))
 
     def rounds_across(self, shape: tuple[int, ...]) -> int:
         """Return how often a step asks for sums that run along the first dimension."""
-        return sum(any(0 in (getattr(one, "dims", None) or (0,)) for one in each) for each in self._asked(shape))
+        return sum(
+            any(0 in (getattr(one, "dims", None) or (0,)) for one in each) for each in self.asked(shape, self.busy)
+        )
 
-    def _asked(self, shape: tuple[int, ...]) -> list[Any]:
+    def asked(self, shape: tuple[int, ...], options: Options) -> list[Any]:
+        """Return what a step of a tensor asks for, round by round."""
         rule, asked = SimpleNamespace(**vars(self.rule)), []
         rule.step = lambda *given: _counted(self.rule.step(*given), asked)
-        trajectory(NAMESPACES[0], rule, self.hyper(**self.busy), [np.ones(shape)], [[np.ones(shape)]])
+        trajectory(NAMESPACES[0], rule, self.hyper(**options), [np.ones(shape)], [[np.ones(shape)]])
         return asked
 
     @property

@@ -174,6 +174,11 @@ class Hyper:
         return is_on(self.model_bound)
 
     @property
+    def of_dims(self) -> str | None:
+        """The setting, as it was given, by which a step depends on single dimensions; None if all are alike to it."""
+        return None
+
+    @property
     def has_kernels(self) -> bool:
         """False where no kernels are printed, because the settings are too rare for that."""
         return True

@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax_front.front import BY_NAME, FRONTS, close, made, taken, tree
 
-from layerwise.errors import ParameterError
+from layerwise.errors import ContradictionError, ParameterError
 from layerwise.jax._drive import Cut
 from layerwise.jax._storage import Storing
 from layerwise.storage.options import Wanted
@@ -25,6 +25,7 @@ from layerwise.storage.options import Wanted
 SHAPES = {"w": (16, 24), "b": (24,), "stack": (8, 16, 8), "odd": (16, 3)}
 SPECS = {"w": P("x", "y"), "b": P(), "stack": P("x", None, "y"), "odd": P("x")}
 MESHES = {2: (2, 1), 4: (2, 2), 8: (4, 2)}
+ALIKE = {"factored": False, "dims": False}  # with which all dimensions of a tensor are alike
 WHOLE = {"w": None, "b": None, "stack": "each", "odd": None}  # no blocks of what is cut through the middle
 
 
@@ -187,9 +188,12 @@ STATS = {"w": P(), "b": P(), "stack": P("x"), "odd": P()}
 
 
 def by_what_jax_knows(name):
-    """shard_map with axis_name alone: which parameters are cut is in their types."""
+    """shard_map with axis_name alone: which parameters are cut is in their types, but not along which dimension."""
+    if needed := taken(name, {"factored": "last", "dims": "first"}):
+        with pytest.raises(ContradictionError, match=f"`specs` must be given with axis_name and {next(iter(needed))}="):
+            made(name, axis_name="x", **needed)
     mesh, specs = mesh_of(8), {"w": P("x", "y"), "b": P(), "stack": P("x"), "odd": P(None, None)}
-    more = taken(name, {"factored": False})
+    more = taken(name, ALIKE)
     opt, plain = made(name, axis_name=("x", "y"), **more), made(name, **more)
 
     @jax.jit
@@ -205,7 +209,7 @@ def by_what_jax_knows(name):
 
 def does_not_guess(name):
     mesh = mesh_of(2)
-    more = taken(name, {"factored": False})
+    more = taken(name, ALIKE)
     opt = made(name, axis_name="x", **more)
     step = jax.shard_map(lambda p: opt.init(p), mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
     with pytest.raises(ParameterError, match="Pass specs"):

@@ -68,10 +68,10 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
     return want
 
 
-def _needs_specs(h: Any, blocks: Any, want: Wanted) -> str | None:
+def _needs_specs(h: Hyper, blocks: Any, want: Wanted) -> str | None:
     """Return the options that need to know which dimension is cut."""
-    if getattr(h, "factored", False) is not False:
-        return "factored statistics"
+    if h.of_dims is not None:
+        return str(h.of_dims)
     if "int8" in want.state.values():
         return 'state_dtype="int8"'
     if want.draws_weights() or any(want.draws_state(*one) for one in want.state.items()):

@@ -54,6 +54,7 @@ from layerwise.momentum import StoredMomentum, momentum_dtype_option
 from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
+    Factoring,
     divided,
     factored_option,
     fitted,
@@ -87,7 +88,7 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 
 
 @dataclass(frozen=True)
-class Adafactor(Caution, StoredMomentum, ClippedByNorm):
+class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
     """Options of Adafactor; docs/optimizers/adafactor.md gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "exp_avg"

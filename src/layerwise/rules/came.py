@@ -42,6 +42,7 @@ from layerwise.hyper import (
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
+    Factoring,
     divided,
     factored_option,
     fitted,
@@ -56,7 +57,7 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 
 
 @dataclass(frozen=True)
-class Came(ClippedByNorm):
+class Came(ClippedByNorm, Factoring):
     """Options of CAME; docs/optimizers/came.md gives each its place in the formula."""
 
     lr: Scheduled = lr_option(2e-4)
