@@ -11,7 +11,9 @@ import pytest
 from cli.program import COMMAND, PLAIN, here, run
 
 import layerwise
+from layerwise import files as beside
 from layerwise.cli import app, files
+from layerwise.cli.demo import place
 
 
 def completing(words):
@@ -202,6 +204,33 @@ class TestFiles:
             files.as_file("new/")
         with pytest.raises(files.CannotWrite, match=r"rows\.csv is not a folder"):
             files.check_writable(path / "beside")
+
+    @pytest.mark.parametrize(
+        "name", ["a\0.html", "x" * 300 + ".html", "circle.html", "\x1b[31m\n/file/r.html"], ids=repr
+    )
+    def test_a_path_that_no_file_can_have_is_one_line(self, name, tmp_path):
+        (tmp_path / "circle.html").symlink_to("circle.html")
+        (tmp_path / "\x1b[31m\n").mkdir()
+        (tmp_path / "\x1b[31m\n" / "file").touch()
+        path = tmp_path / name
+        for refused in (place.report_path, files.check_writable, lambda path: files.write_text(path, "text")):
+            with pytest.raises(files.CannotWrite) as found:
+                refused(path)
+            assert str(found.value).isprintable()
+
+    def test_the_longest_name_can_be_written(self, tmp_path):
+        files.write_text(place.report_path(tmp_path / ("x" * 250 + ".html")), "text")
+
+    def test_no_file_that_was_put_there_before_is_written_to(self, tmp_path, monkeypatch):
+        """Not through links either, by whatever name: it need not be guessed."""
+        monkeypatch.setattr(beside, "token_hex", lambda n: "known")
+        (tmp_path / "precious").write_text("as it was")
+        (tmp_path / ".layerwise-known").symlink_to("precious")
+        for write in (place.report_path, lambda path: files.write_text(path, "text")):
+            with pytest.raises(files.CannotWrite, match="File exists"):
+                write(tmp_path / "report.html")
+        assert (tmp_path / "precious").read_text() == "as it was"
+        assert {path.name for path in tmp_path.iterdir()} == {"precious", ".layerwise-known"}
 
     def test_a_link_stays_one(self, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "report")

@@ -351,7 +351,7 @@ class TestEnds:
 
     def test_a_report_that_cannot_be_written_any_more(self, figures, tmp_path, capsys, monkeypatch):
         def full(path, text):
-            raise demo.CannotWrite(f"cannot write {path}: No space left on device")
+            raise demo.CannotWrite(path, "No space left on device")
 
         monkeypatch.setattr(demo, "write_text", full)
         assert demo.main((1,), False, tmp_path, 0, 2) == 2

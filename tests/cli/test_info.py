@@ -117,6 +117,7 @@ def test_a_report_is_a_table_of_what_matters(monkeypatch):
     monkeypatch.setenv("LAYERWISE_NUM_THREADS", "1")
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/home/ada/dump")
     monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0\n| forged | row |\r\x1b[31m\u2028x")
     rows = list(report.markdown(info.facts(devices=True)))
     assert rows[:2] == ["| | |", "|---|---|"]
     assert all(row.startswith("| ") and row.endswith(" |") and row.count("|") == 3 for row in rows[2:])
@@ -125,6 +126,7 @@ def test_a_report_is_a_table_of_what_matters(monkeypatch):
     assert {"Python", "platform", "processor", "engines in use", "compiled", *info.PACKAGES} < found.keys()
     assert found["devices of jax"] == "cannot say (OSError: …/x.so: no)"
     assert "LAYERWISE_NUM_THREADS=1" in found["environment"]
+    assert all(row.isprintable() for row in rows)
     assert "XLA_FLAGS=--xla_dump_to=…/dump" in found["environment"]
     assert not any(word in row for row in rows for word in ("ada", "hidden"))
 
@@ -145,6 +147,15 @@ def test_the_command_prints_it():
         ("/Users/ada/x.py", "…/x.py"),
         ("CUDA 12.8: 0 A/B, 1/2", "CUDA 12.8: 0 A/B, 1/2"),
         ("Linux-6.1-x86_64", "Linux-6.1-x86_64"),
+        ("\x1b[31m/home/ada/x", "\x1b[31m…/x"),
+        ("-L/home/ada/lib", "-L…/lib"),
+        ("-I/srv/ada/include", "-I…/include"),
+        ("lib64/home/ada", "lib64~"),
+        ("../home/ada/x.so", "..…/x.so"),
+        ("//home//ada//x.so", "…/x.so"),
+        ("/mnt/home/ada", "~"),
+        (r"x\\Users\\Ada\\x.dll", "x…/x.dll"),
+        ("file:///home/ada/x.py", "file:…/x.py"),
     ],
 )
 def test_paths_lose_their_folders(given, left):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch_front.front import busy, everything, fronts, parameters, set_grads, walk
 
 from layerwise.errors import GradientError, HyperparameterError, LayerwiseError, ParameterError
@@ -63,6 +64,11 @@ def regraded(make):
     return spoil
 
 
+def fake(shape):
+    with FakeTensorMode():
+        return torch.ones(shape)
+
+
 def reshaped(p):
     p.grad, p.data = None, torch.ones(3, 2)
     p.grad = torch.ones(3, 2)
@@ -78,6 +84,7 @@ SPOILT = {
     "a complex gradient": (regraded(lambda p: torch.ones(W, dtype=torch.complex64)), GradientError, "complex"),
     "a gradient of whole numbers": (regraded(lambda p: torch.ones(W, dtype=torch.long)), GradientError, "int64"),
     "a gradient of booleans": (regraded(lambda p: torch.ones(W, dtype=torch.bool)), GradientError, "bool"),
+    "a gradient without numbers": (lambda p: setattr(p, "grad", fake(W)), GradientError, "FakeTensorMode"),
     "complex data": (becomes(lambda p: p.to(torch.complex64)), LayerwiseError, "complex"),
     "expanded data": (becomes(lambda p: torch.ones(3).expand(W)), LayerwiseError, "expanded"),
     "data of another shape": (reshaped, LayerwiseError, r"\(3, 2\)"),

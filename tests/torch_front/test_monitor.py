@@ -309,12 +309,17 @@ def test_heatmap_of_nothing(tmp_path):
 def test_misuse(tmp_path):
     opt, params = made(Lamb)
     (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
+    (tmp_path / "circle.csv").symlink_to("circle.csv")
     for optimizer, writer, every, argument in (
         (torch.optim.SGD(params.values(), lr=0.1), Board(), 1, "optimizer"),
         (opt, 3, 1, "writer"),
         (opt, print, 1, "writer"),
         (opt, Board(), 0, "every"),
         (opt, tmp_path / "other.csv", 1, "writer"),
+        (opt, tmp_path / "run.json", 1, "writer"),
+        (opt, tmp_path / "run\0.csv", 1, "writer"),
+        (opt, tmp_path / f"{'x' * 300}.csv", 1, "writer"),
+        (opt, tmp_path / "circle.csv", 1, "writer"),
     ):
         with pytest.raises(HyperparameterError, match=f"`{argument}`"):
             monitor(optimizer, writer, every)

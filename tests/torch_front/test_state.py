@@ -295,6 +295,7 @@ SPOILT = {
     "an lr without a value": (["param_groups", 0, "lr"], torch.tensor(0.1, device="meta")),
     "a complex lr": (["param_groups", 0, "lr"], torch.tensor(1j)),
     "a nested lr": (["param_groups", 0, "lr"], NESTED),
+    "a nested tensor beside options": (["param_groups", 0, "note"], NESTED),
     "a sparse lr": (["param_groups", 0, "lr"], torch.ones(1).to_sparse()),
     "a negative lr": (["param_groups", 0, "lr"], -1.0),
     "an lr in words": (["param_groups", 0, "lr"], "0.1"),

@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import os
-import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from layerwise.cli import Mistake
+from layerwise.files import PATH_ERRORS, printable, replace_text
 
 
 class CannotWrite(Mistake):
     """The file asked for cannot be written; the message says why."""
 
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(f"cannot write {printable(path)}: {why}")
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Raise `CannotWrite` for what the system has against a path."""
+    try:
+        yield
+    except PATH_ERRORS as problem:
+        why = getattr(problem, "strerror", None) or printable(problem)
+        raise CannotWrite(path, why) from None
+
 
 def as_file(text: str) -> Path:
     """Return the path of a file, of which a folder's name is none."""
     if text.endswith(("/", os.sep)):
-        raise CannotWrite(f"cannot write {text}: it is the name of a folder; add that of a file")
+        raise CannotWrite(text, "it is the name of a folder; add that of a file")
     return Path(text)
 
 
 def check_writable(path: Path) -> None:
     """Raise before the work begins what would otherwise be found at its end. Folders that are missing will be made."""
+    with writing(path):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # which tells of links in a circle and of names that are too long
+        _check_place(path)
+
+
+def _check_place(path: Path) -> None:
     if path.is_dir():
-        raise CannotWrite(f"cannot write {path}: it is a folder")
+        raise CannotWrite(path, "it is a folder")
     if path.exists() and not os.access(path, os.W_OK):
-        raise CannotWrite(f"cannot write {path}: no permission")
+        raise CannotWrite(path, "no permission")
     if path.is_file() or not path.exists():  # it is written beside, then replaced
         folder = nearest_folder(path)
         if not folder.is_dir():
-            raise CannotWrite(f"cannot write {path}: {folder} is not a folder")
+            raise CannotWrite(path, f"{printable(folder)} is not a folder")
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise CannotWrite(f"cannot write {path}: no permission to write in {folder}")
+            raise CannotWrite(path, f"no permission to write in {printable(folder)}")
 
 
 def nearest_folder(path: Path) -> Path:
@@ -44,22 +66,9 @@ def nearest_folder(path: Path) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file, and make the folders on the way to it."""
-    try:
+    with writing(path):
         if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
             path.write_text(text, "utf-8")
         else:
             path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            _replace(path.resolve(), text)
-    except OSError as problem:
-        raise CannotWrite(f"cannot write {path}: {problem.strerror or problem}") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, "utf-8")
-        if path.exists():
-            shutil.copymode(path, beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+            replace_text(path.resolve(), text)

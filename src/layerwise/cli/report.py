@@ -17,11 +17,15 @@ VARIABLES = (
     "JAX_PLATFORMS", "JAX_ENABLE_X64", "XLA_FLAGS", "PYTHON_GIL",
 )  # fmt: skip
 # An absolute path, of either kind of system: its folders, and the name that stays.
+# It begins a word, follows a flag such as -I, or begins with the folder of all homes, whatever is before that.
 PATH = re.compile(
-    r"(?<![\w.])(?P<folders>(?:[A-Za-z]:|~\w*)?(?:[\\/](?:[^\s\\/:;,'\"|()]| (?=[^\s\\/]*[\\/]))+)*[\\/])"
-    r"(?P<name>[^\s\\/:;,'\"|()]+)"
+    r"(?:(?<![\w.])|(?<=-[A-Z])|(?=[\\/]+(?:home|users)[\\/]))"
+    r"(?P<folders>(?:[A-Za-z]:|~\w*)?(?:[\\/]+(?:[^\s\\/:;,'\"|()]| (?=[^\s\\/]*[\\/]))+)*[\\/]+)"
+    r"(?P<name>[^\s\\/:;,'\"|()]+)",
+    re.IGNORECASE,
 )
-HOMES = re.compile(r"(?:[A-Za-z]:)?[\\/](?:home|users)[\\/]", re.IGNORECASE)  # where names are those of people
+HOMES = re.compile(r"[\\/](?:home|users)[\\/]+\Z", re.IGNORECASE)  # where names are those of people
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # some of it would end the row
 
 
 def markdown(found: Mapping[str, Any]) -> Iterator[str]:
@@ -29,7 +33,7 @@ def markdown(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| | |"
     yield "|---|---|"
     for name, value in _rows(found):
-        yield f"| {name} | {without_paths(value).replace('|', '/')} |"
+        yield f"| {name} | {without_paths(UNPRINTABLE.sub(' ', value)).replace('|', '/')} |"
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -78,4 +82,4 @@ def without_paths(text: str) -> str:
 
 
 def _without_folders(path: re.Match[str]) -> str:
-    return "~" if HOMES.fullmatch(path["folders"]) else f"…/{path['name']}"
+    return "~" if HOMES.search(path["folders"]) else f"…/{path['name']}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from layerwise.cli.files import CannotWrite, check_writable, nearest_folder
+from layerwise.cli.files import CannotWrite, check_writable, nearest_folder, writing
+from layerwise.files import beside
 
 NAME = "layerwise-demo.html"
 ENOUGH = 2_000_000  # bytes; a whole report has half of that
@@ -16,22 +17,18 @@ def report_path(out: str | Path | None) -> Path:
 
     A name without a suffix, or with a slash at its end, is a folder's, also where there is none.
     """
+    with writing(out):
+        path = _file(out)
+        check_writable(path)
+        with beside(nearest_folder(path) / path.name) as (_, file):
+            file.write(b" " * ENOUGH)  # what a full disk would otherwise say at the end of the work
+    return path
+
+
+def _file(out: str | Path | None) -> Path:
     named, path = str(out or ""), Path(out or "")
     is_folder = path.is_dir() or named.endswith(("/", os.sep)) or not (path.suffix or path.exists())
     path = path / NAME if is_folder else path
     if path.exists() and not path.is_file():
-        raise CannotWrite(f"cannot write {path}: it is no ordinary file")
-    check_writable(path)
-    _check_room(path)
+        raise CannotWrite(path, "it is no ordinary file")
     return path
-
-
-def _check_room(path: Path) -> None:
-    """Raise before the work begins what a full disk would say at its end."""
-    trial = nearest_folder(path) / f".{path.name}.{os.getpid()}.trial"
-    try:
-        trial.write_bytes(b" " * ENOUGH)
-    except OSError as problem:
-        raise CannotWrite(f"cannot write {path}: {problem.strerror or problem}") from None
-    finally:
-        trial.unlink(missing_ok=True)

@@ -113,7 +113,16 @@ def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any])
     not_taken = {*optimizer._groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
     others = {name: x for name, x in saved.items() if name not in not_taken}
     own = {name: x for name, x in group.items() if name != "params"}
-    return {**own, **deepcopy(others), **_moved(group, saved)}
+    return {**own, **{name: _copied(name, x) for name, x in others.items()}, **_moved(group, saved)}
+
+
+def _copied(name: str, value: Any) -> Any:
+    try:
+        return deepcopy(value)
+    except Exception as problem:  # whatever that object raises
+        raise StateError(
+            f"{name!r} of a group of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
+        ) from problem
 
 
 def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:

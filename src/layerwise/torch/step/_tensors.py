@@ -79,6 +79,8 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
     if g.is_nested:
         raise GradientError(f"the gradient of {name} is a nested tensor. Pass one of the parameter's shape.")
+    if is_fake(local(g)):
+        raise GradientError(f"the gradient of {name} is of FakeTensorMode and holds no numbers. Compute it outside.")
     if g.layout is not torch.strided:
         raise GradientError(
             f"the gradient of {name} is sparse ({g.layout}), and the norm of a tensor needs all of it. "

@@ -68,7 +68,7 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
     Args:
         optimizer: An optimizer of `layerwise.torch`.
         writer: A TensorBoard SummaryWriter, or anything with `add_scalar(tag, value, step)`; a Weights & Biases run, or
-            anything with `log(dict)`; or the path of a CSV file.
+            anything with `log(dict)`; or the path of a .csv file.
         every: Write one of so many steps.
     """
     if not isinstance(optimizer, Optimizer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.errors import HyperparameterError, sentence
+from layerwise.files import PATH_ERRORS, printable, replace_text
 
 Ways = Mapping[str, Callable[[Any], Any]]
 
@@ -25,13 +27,27 @@ Write = Callable[[int, Record], None]
 def writing_to(writer: Any) -> Write:
     """Return the function that writes a step to this writer."""
     if isinstance(writer, (str, os.PathLike)):
-        return Table(Path(writer))
+        return Table(_as_table(Path(writer)))
     for method, made in (("add_scalar", _to_tensorboard), ("log", _to_log)):
         if callable(getattr(writer, method, None)):
             return made(getattr(writer, method))
     raise HyperparameterError(
         sentence("writer", "a path, or have add_scalar or log", writer, "Pass a SummaryWriter, a run, or 'run.csv'.")
     )
+
+
+def _as_table(path: Path) -> Path:
+    """Return the path of a table, which says by its name that it is one."""
+    if path.suffix.lower() != ".csv":
+        raise HyperparameterError(sentence("writer", "a path that ends in .csv", str(path), "Rows of CSV are written."))
+    try:
+        with suppress(FileNotFoundError):
+            path.stat()
+    except PATH_ERRORS as problem:
+        raise HyperparameterError(
+            sentence("writer", "the path of a file", printable(path), f"It cannot be one: {printable(problem)}.")
+        ) from None
+    return path
 
 
 def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
@@ -86,9 +102,7 @@ class Table:
     def _begin(self, step: int) -> None:
         """Keep the file's rows before this step, for a resumed run, but not for another one."""
         before = [row for row in rows_of(self.path) if int(row["step"]) < step] if self.path.exists() else []
-        new = self.path.with_name(f"{self.path.name}.new")
-        new.write_text(_as_csv([COLUMNS, *(list(row.values()) for row in before)]), encoding="utf-8", newline="")
-        new.replace(self.path)
+        replace_text(self.path, _as_csv([COLUMNS, *(list(row.values()) for row in before)]))
 
 
 def _rows(step: int, record: Record) -> Iterator[list[Any]]:
