@@ -33,12 +33,10 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from layerwise.torch import Adafactor, Lamb, Lars, param_groups
 
-SMALL = ["bias", "norm"]  # what the trust ratio was not made for
-# The class, its options, and what its groups leave out.
-OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "lamb": (Lamb, {"lr": 0.02, "weight_decay": 0.01}, {"no_decay": SMALL, "no_adapt": SMALL}),
-    "lars": (Lars, {"lr": 5.0, "weight_decay": 1e-4}, {"no_decay": SMALL, "no_adapt": SMALL}),
-    "adafactor": (Adafactor, {"lr": 0.02, "beta1": 0.9, "weight_decay": 0.01}, {"no_decay": SMALL}),
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "lamb": (Lamb, {"lr": 0.02, "weight_decay": 0.01}),
+    "lars": (Lars, {"lr": 5.0, "weight_decay": 1e-4}),
+    "adafactor": (Adafactor, {"lr": 0.02, "beta1": 0.9, "weight_decay": 0.01}),
 }
 COUNTED = """
 zero one two three four five six seven eight nine ten
@@ -122,9 +120,9 @@ def sharded_model() -> Transformer:
 
 
 def make_optimizer(name: str, model: nn.Module) -> Any:
-    cls, options, rules = OPTIMIZERS[name]
+    cls, options = OPTIMIZERS[name]
     # Queries, keys and values are three layers in one tensor; each has norms of its own.
-    return cls(param_groups(model, **rules), blocks={"*.qkv.*": 3}, **options)
+    return cls(param_groups(model), blocks={"*.qkv.*": 3}, **options)
 
 
 # ---- training

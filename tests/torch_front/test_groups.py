@@ -8,7 +8,7 @@ from torch import nn
 from torch_front.front import FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
 
 from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError
-from layerwise.torch import Adafactor, Lamb, Lars, param_groups
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
 
 LEFT_ALONE = {"momentum_dtype", "max_grad_norm"}  # storage; and what is common to all groups
 
@@ -171,6 +171,72 @@ def test_groups_by_rule():
     every = [name for group in param_groups(model) for name, _ in group["params"]]
     trainable = {name for name, p in model.named_parameters() if p.requires_grad}
     assert sorted(every) == sorted(trainable)
+
+
+class OneMatrix(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+
+class PlainRMSNorm(OneMatrix):
+    """A normalization that PyTorch does not know."""
+
+
+def one_of_each(*names):
+    """Return a model with a module of a class of each of these names."""
+    model = nn.Module()
+    for name in names:
+        base = PlainRMSNorm if name == "Derived" else OneMatrix
+        model.add_module(name, type(name, (base,), {})())
+    return model
+
+
+NORMS = (
+    "LlamaRMSNorm",
+    "T5LayerNorm",
+    "RmsNorm",
+    "LayerNorm2d",
+    "BatchNormAct2d",
+    "RMSNormGated",
+    "LayerNormalization",
+)
+OTHERS = ("LayerNormLinear", "LayerNormMLP", "NormalHead", "Conv2dWeightNorm", "Attention", "NormLinear")
+
+
+def test_norms_are_told_by_the_names_of_their_classes():
+    found = {f"{name}.weight" for name in (*NORMS, "Derived")}
+    model = one_of_each(*NORMS, "Derived", *OTHERS)
+    assert undecayed(param_groups(model, no_decay=["norm"])) == found
+    mixed = Mixed(param_groups(model, rule="lamb", others="adamw"))
+    assert set(mixed.param_groups[1]["param_names"]) == found
+
+
+def test_what_may_be_a_norm_and_is_left_out_is_said_once():
+    model = nn.Sequential()
+    model.norm1, model.LayerNormLinear, model.body = nn.Module(), nn.Module(), nn.Linear(2, 2)
+    model.norm1.gain, model.LayerNormLinear.gain = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    with pytest.warns(UserWarning, match="leaves out") as said:
+        param_groups(model)
+    assert [str(one.message).partition(":")[0] for one in said] == [
+        '"norm" leaves out norm1.gain, LayerNormLinear.gain'
+    ]
+    param_groups(model, no_decay=["bias", "norm", "*.gain"], no_adapt=[])  # is no longer said
+    param_groups(model, no_decay=["bias"], no_adapt=[1])
+
+
+@pytest.mark.parametrize("front", [Lamb, Adafactor, AdamW], ids=lambda front: front.__name__)
+def test_alone_it_exempts_biases_and_norms_from_decay_and_from_the_ratio(front):
+    """As the papers' recipes do; a rule without a ratio has nothing to be exempt from."""
+    opt = front(param_groups(Odd()), weight_decay=0.1)
+    small = {name for name, _ in Odd().named_parameters() if "bias" in name or name == "norm.weight"}
+    for group in opt.param_groups:
+        exempt = set(group["param_names"]) <= small
+        assert exempt or not small & set(group["param_names"])
+        assert (group["weight_decay"], group.get("adapt")) == (
+            (0.0 if exempt else 0.1),
+            (not exempt) if front is Lamb else None,
+        )
 
 
 def test_biases_of_attention_and_of_recurrent_layers_are_biases():

@@ -110,6 +110,7 @@ class Optimizer(ByParameter):
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        param_group = self._groups.given(param_group)
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.

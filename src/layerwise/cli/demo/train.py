@@ -48,7 +48,7 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
 def new_optimizer(case: Case, model: nn.Module) -> Any:
     """Return the case's optimizer: no decay of biases and normalisation, a trust ratio for every tensor."""
     module, _, name = case.contender.optimizer.rpartition(".")
-    groups = param_groups(model, **case.contender.groups)
+    groups = param_groups(model, **{"no_adapt": (), **case.contender.groups})
     return getattr(import_module(module), name)(groups, lr=case.lr, **case.options)
 
 

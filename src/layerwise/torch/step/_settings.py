@@ -32,6 +32,10 @@ ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
+class Exempt(dict[str, Any]):
+    """A group whose `adapt`, if it has one, nobody asked for: a rule without a trust ratio has no such option."""
+
+
 class Groups:
     """The checks of one optimizer's groups, and the hyperparameters made from them."""
 
@@ -61,6 +65,11 @@ class Groups:
     def check_given(self) -> None:
         """Raise if options given for all groups are wrong, even if no group takes them."""
         self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
+
+    def given(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a group was given that its rule could have."""
+        leaves_out = isinstance(group, Exempt) and "adapt" not in self.known(group)
+        return {key: value for key, value in group.items() if not (leaves_out and key == "adapt")}
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group has a key that nothing would read."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,17 +14,29 @@ from layerwise.names import check_matched, matches
 from layerwise.registry import ENTRIES
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
+from layerwise.torch.step._settings import Exempt
 
-Matcher = str | int | type[nn.Module] | Callable[[str, Tensor, nn.Module], bool]
+Test = Callable[[str, Tensor, nn.Module], bool]
+Matcher = str | int | type[nn.Module] | Test
 """A choice of parameters: "bias", "norm" or "embedding", a pattern of names, a number of dimensions (parameters of at
 most so many), a type of module, or a function of name, parameter and module."""
 
-NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.batchnorm._NormBase)
+SMALL = ("bias", "norm")  # what the papers' recipes exempt
+# Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
+# Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
+NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-KINDS: dict[str, Callable[[str, Tensor, nn.Module], bool]] = {
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return True if a module's class, or one that it derives from, is called a normalization."""
+    return any(NORM.search(one.__name__) for one in type(module).__mro__)
+
+
+KINDS: dict[str, Test] = {
     # bias, in_proj_bias, bias_ih_l0
     "bias": lambda name, p, module: "bias" in name.rpartition(".")[2].split("_"),
-    "norm": lambda name, p, module: isinstance(module, NORMS),
+    "norm": lambda name, p, module: _is_norm(module),
     "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
 }
 WAY_OUT = (
@@ -62,24 +76,25 @@ def _has_no_ratio(group: Mapping[str, Any]) -> bool:
 def param_groups(
     model: nn.Module,
     *,
-    no_decay: Iterable[Matcher] = ("bias", "norm"),
-    no_adapt: Iterable[Matcher] = (),
+    no_decay: Iterable[Matcher] = SMALL,
+    no_adapt: Iterable[Matcher] | None = None,
     rule: str | type | None = None,
     others: str | type | Mapping[str, Any] | None = None,
-    other_params: Iterable[Matcher] = ("bias", "norm", "embedding"),
+    other_params: Iterable[Matcher] = (*SMALL, "embedding"),
     **options: Any,
 ) -> ParamGroups:
-    """Return a model's trainable parameters in groups for an optimizer, without decay for biases and norms.
+    """Return a model's trainable parameters in groups, in which biases and norms have neither decay nor a trust ratio.
 
     A parameter that several modules share is listed once, under its first name, and matches if any of them does.
     Matchers are "bias", "norm" or "embedding", a pattern of names such as "head.*", a type of module, a number of
     dimensions (parameters of at most so many), or a function of name, parameter and module. A pattern that matches no
-    parameter is an error, unless it is `layerwise.optional(pattern)`.
+    parameter is an error, unless it is `layerwise.optional(pattern)`. "norm" goes by the names of classes, such as
+    LayerNorm and LlamaRMSNorm; a warning names parameters that it leaves out although their names contain "norm".
 
     Args:
         model: The model. Its parameters that require no gradient are left out.
         no_decay: Matchers of the parameters without weight decay.
-        no_adapt: Matchers of the parameters without a trust ratio.
+        no_adapt: Matchers of the parameters without a trust ratio; None is biases and norms, where the rule has one.
         rule: For `Mixed`: the rule of the parameters, by its name or class.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
             mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
@@ -93,20 +108,23 @@ def param_groups(
             "modules the rules speak."
         )
     first, second = _rules(rule, others, options)
-    given = {"no_decay": no_decay, "no_adapt": no_adapt, "other_params": () if second is None else other_params}
+    given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
+    given["other_params"] = () if second is None else other_params
     matchers = {argument: _listed(argument, one) for argument, one in given.items()}
     tests = [_test(argument, one) for argument, one in matchers.items()]
     places = _places(model)
     names = [name for found in places.values() for name, _ in found]
     for argument, ours in matchers.items():
         check_matched(argument, [one for one in ours if isinstance(one, str) and one not in KINDS], names)
+    _warn_of_norms(places, [test for ours, test in zip(matchers.values(), tests, strict=True) if "norm" in ours])
     groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
     for p, found in places.items():
-        decays, adapts, other = (not any(test(name, p, module) for name, module in found) for test in tests)
+        decays, adapts, other = (not _any_of(test, p, found) for test in tests)
         key = (not other, not decays, not adapts and other)
         groups.setdefault(key, []).append((found[0][0], p))
+    kind: Any = dict if no_adapt is not None else Exempt
     return ParamGroups(
-        _group(members, second or {} if key[0] else first, *key[1:]) for key, members in sorted(groups.items())
+        kind(_group(members, second or {} if key[0] else first, *key[1:])) for key, members in sorted(groups.items())
     )
 
 
@@ -115,6 +133,27 @@ def _group(
 ) -> dict[str, Any]:
     off = {**({"weight_decay": 0.0} if no_decay else {}), **({"adapt": False} if no_ratio else {})}
     return {"params": members, **options, **off}
+
+
+def _warn_of_norms(places: Mapping[Tensor, Sequence[tuple[str, nn.Module]]], tests: Sequence[Test]) -> None:
+    """Say which vectors may be meant by "norm", by their names or their classes', where one of these leaves them."""
+    called = {name: f"{name} {type(module).__name__}".lower() for found in places.values() for name, module in found}
+    left = [
+        name
+        for p, found in places.items()
+        for name, _ in found[:1]
+        if len(whole_shape(p)) < 2 and "norm" in called[name] and not all(_any_of(test, p, found) for test in tests)
+    ]
+    if left:
+        warnings.warn(
+            f'"norm" leaves out {", ".join(left[:5])}{", …" * (len(left) > 5)}: it goes by classes, whose names end in '
+            'Norm. Add a pattern such as "*norm*" where they are meant.',
+            stacklevel=3,
+        )
+
+
+def _any_of(test: Test, p: Tensor, found: Sequence[tuple[str, nn.Module]]) -> bool:
+    return any(test(name, p, module) for name, module in found)
 
 
 def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
@@ -143,12 +182,12 @@ def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
     return list(matchers)
 
 
-def _test(argument: str, matchers: list[Matcher]) -> Callable[[str, Tensor, nn.Module], bool]:
+def _test(argument: str, matchers: list[Matcher]) -> Test:
     tests = [_one(argument, matcher) for matcher in matchers]
     return lambda name, p, module: any(test(name, p, module) for test in tests)
 
 
-def _one(argument: str, matcher: Any) -> Callable[[str, Tensor, nn.Module], bool]:
+def _one(argument: str, matcher: Any) -> Test:
     if isinstance(matcher, str):
         return KINDS.get(matcher) or (lambda name, p, module: matches(name, matcher))
     if isinstance(matcher, type) and issubclass(matcher, nn.Module):
