@@ -45,12 +45,14 @@ class Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def per_step(front: Any, layout: str, options: Mapping[str, Any]) -> list[Seen]:
+def per_step(front: Any, layout: str, options: Mapping[str, Any], redistributed: bool = False) -> list[Seen]:
     """The collectives of each of some steps."""
     params, grads = runs.prepared(layout, torch.float32)
     opt, found = runs.made(front, params, options), []
     for one in grads:
         runs.give(params, one)
+        if redistributed:
+            runs.in_partial_sums(params)
         with Collectives() as collectives:
             opt.step()
         found.append(collectives.seen)

@@ -21,6 +21,7 @@ from sharding import counting, runs
 ODD = 1  # the rank that is otherwise
 NAME = "first.qkv"
 Change = Callable[[Any, dict[str, Any]], None]
+Spread = Callable[[dict[str, Any]], None]
 
 
 def local(x: Any) -> Any:
@@ -74,6 +75,13 @@ def scaler(opt: Any, params: dict[str, Any]) -> None:
     opt.found_inf = torch.tensor(0.0)
 
 
+def arrived(opt: Any, params: dict[str, Any]) -> None:
+    """A gradient that lies like its parameter already."""
+    p, g = params[NAME], params[NAME].grad
+    here = torch.zeros_like(local(p))
+    p.grad = DTensor.from_local(here, g.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+
+
 def failing_hook(opt: Any, params: dict[str, Any]) -> None:
     def fail(*_: Any) -> None:
         1 / 0  # noqa: B018
@@ -96,6 +104,13 @@ CHANGES: dict[str, Change] = {
     "forbidden lr": another("lr", -1.0),
     "missing option": missing_option,
 }
+
+
+REDISTRIBUTED = {**CHANGES, "arrived": arrived}  # where gradients are
+
+
+def as_given(params: dict[str, Any]) -> None:
+    """Leave gradients where they are."""
 
 
 @contextmanager
@@ -121,14 +136,15 @@ def copies(opt: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: local(x).clone() for name, x in {**params, **parts}.items()}
 
 
-def disagreeing(front: Any, layout: str, change: str) -> tuple[str, str, bool, Any]:
+def disagreeing(front: Any, layout: str, change: str, spread: Spread = as_given) -> tuple[str, str, bool, Any]:
     """The error of a step about which ranks disagree, whether it changed anything, and what comes of going on."""
     params, grads = runs.prepared(layout, torch.float64)
     opt, error = runs.made(front, params, {}), None
     for i, one in enumerate(grads):
         runs.give(params, one)
+        spread(params)
         if i == 2:
-            with changed(CHANGES[change], opt, params) if dist.get_rank() == ODD else nullcontext():
+            with changed(REDISTRIBUTED[change], opt, params) if dist.get_rank() == ODD else nullcontext():
                 before = copies(opt, params)
                 try:
                     opt.step()
@@ -174,12 +190,13 @@ def skipping(front: Any, layout: str, spoil: Callable[[Any, dict[str, Any], bool
     return int(opt.skipped), everything(opt, params)
 
 
-def reloading(front: Any, layout: str) -> Any:
+def reloading(front: Any, layout: str, spread: Spread = as_given) -> Any:
     """What comes of a run in which one rank loads a checkpoint of its own, and the others load none."""
     params, grads = runs.prepared(layout, torch.float64)
     opt = runs.made(front, params, {})
     for i, one in enumerate(grads):
         runs.give(params, one)
+        spread(params)
         if i == 2 and dist.get_rank() == ODD:
             opt.load_state_dict(opt.state_dict())
         opt.step()

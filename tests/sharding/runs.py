@@ -13,7 +13,7 @@ from sharding.layouts import mesh_of
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
 from sharding.wrappings import WRAPPINGS, fsdp1, gathered
 from torch import nn
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import layerwise.torch
 from layerwise.storage.options import is_of_layer
@@ -55,6 +55,15 @@ def give(params: Params, grads: Params, without: Sequence[str] = ()) -> None:
     """Let each have its gradient, and those of these names none."""
     for name, p in params.items():
         p.grad = None if name in without else grads[name].detach().clone()
+
+
+def in_partial_sums(params: Params) -> None:
+    """Let gradients be sums that are still to be made, as some styles of tensor parallelism leave them."""
+    for p in params.values():
+        if isinstance(p.grad, DTensor):
+            numbers, mesh = p.grad.full_tensor(), p.grad.device_mesh
+            here = torch.zeros_like(numbers) if any(mesh.get_coordinate()) else numbers
+            p.grad = DTensor.from_local(here, mesh, [Partial()] * mesh.ndim)
 
 
 def prepared(layout: str | int | None, dtype: torch.dtype, steps: int = STEPS) -> tuple[Params, list[Params]]:
@@ -117,6 +126,19 @@ def zero_redundancy() -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)  # its neighbours use torch.jit
         from torch.distributed.optim import ZeroRedundancyOptimizer
     return ZeroRedundancyOptimizer
+
+
+def redistributed_at_times(front: Any, layout: str | None, only: str = "") -> Any:
+    """What a rank has after steps of which some have to redistribute gradients, those of all parameters or of one."""
+    params, grads = prepared(layout, torch.float64)
+    params = {only: params[only]} if only else params
+    opt = made(front, params, {"blocks": None})
+    for i, one in enumerate(grads):
+        give(params, one)
+        if i in (1, 3):
+            in_partial_sums(params)
+        opt.step()
+    return everything(opt, params)
 
 
 def replayed(front: Any, dtype: torch.dtype, grads: Any, options: Mapping[str, Any]) -> Any:

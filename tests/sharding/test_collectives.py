@@ -61,6 +61,13 @@ def test_optimizers_that_take_turns_leave_each_other_room(ranks):
 
 @fronts
 @pytest.mark.thinned(1)
+def test_one_more_before_gradients_are_redistributed(ranks, front):
+    seen = ranks.run(2, counting.per_step, front, "fsdp on 2", {}, True)[0][-1]
+    assert sum(name in ALL_REDUCE for name, _ in seen) == ACROSS[front] + 1
+
+
+@fronts
+@pytest.mark.thinned(1)
 def test_by_the_rule_too(ranks, front):
     assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ACROSS[front]
 

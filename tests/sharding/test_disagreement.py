@@ -26,6 +26,7 @@ OWN = {
 OVER_REPLICAS = ["hybrid", "hybrid in part"]  # the replicas of ranks that hold parts agree as those do
 # One of each kind: what skips, what a rank finds by itself, sums that others do not send, and other settings.
 KINDS = {"found_inf", "broken state", "no gradient", "lr"}
+GRADIENTS = {"no gradient", "no gradients", "arrived"}  # changes of these, which the message names
 SOON = 30.0  # seconds
 
 
@@ -52,6 +53,18 @@ def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
     agreed = runs.stepped(front, None, torch.float64, {})
     for *_, outcome in found:
         close(outcome, agreed, TOLERANCE[torch.float64])
+
+
+@pytest.mark.parametrize("change", disagreements.REDISTRIBUTED)
+def test_all_raise_where_gradients_would_have_to_be_redistributed(ranks, change):
+    """Which takes collectives that a rank with another step does not join."""
+    layout, world = "tensor parallel on 2", 2
+    found = ranks.run(world, disagreements.disagreeing, Lamb, layout, change, runs.in_partial_sums, timeout=SOON)
+    assert [error for error, *_ in found] == [TOGETHER, OWN.get(change, TOGETHER)]
+    assert all(untouched for _, _, untouched, _ in found)
+    assert change not in GRADIENTS or "the gradient of" in found[0][1]
+    for *_, outcome in found:
+        close(outcome, runs.stepped(Lamb, None, torch.float64, {}), TOLERANCE[torch.float64])
 
 
 @fronts
@@ -100,9 +113,10 @@ def test_ranks_that_are_stepped_by_different_engines(ranks, front):
 
 @fronts
 @pytest.mark.thinned(1, 2)
-def test_one_rank_may_load_a_checkpoint_alone(ranks, front):
+@pytest.mark.parametrize("spread", [disagreements.as_given, runs.in_partial_sums])
+def test_one_rank_may_load_a_checkpoint_alone(ranks, front, spread):
     """What it loads is what it had; it only has to lay it out anew."""
-    found = ranks.run(2, disagreements.reloading, front, "fsdp on 2", timeout=SOON)
+    found = ranks.run(2, disagreements.reloading, front, "fsdp on 2", spread, timeout=SOON)
     for outcome in found:
         close(outcome, runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
 

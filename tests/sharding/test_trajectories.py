@@ -100,6 +100,16 @@ def test_parameters_without_gradients(ranks, front, layout):
     check(ranks, front, layout, torch.float64, without=("first.embed", "second.narrow", "bare.scalar"))
 
 
+@pytest.mark.parametrize(("layout", "only"), [("tensor parallel on 2", ""), ("fsdp on 2", "third.one")])
+@fronts
+@pytest.mark.thinned(1, 2)
+def test_gradients_that_are_redistributed_at_times(ranks, front, layout, only):
+    """Also those of a parameter of which a rank holds nothing."""
+    wanted = runs.redistributed_at_times(front, None, only)
+    for found in ranks.run(2, runs.redistributed_at_times, front, layout, only):
+        close(found, wanted, TOLERANCE[torch.float64])
+
+
 @pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
 @fronts
 @pytest.mark.thinned(1, 2)

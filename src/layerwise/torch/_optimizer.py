@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from struct import pack
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
-from layerwise.torch.sharding._agreement import Agreement, Skipped
+from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import check_asker
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
@@ -202,13 +202,13 @@ class Optimizer(ByParameter):
         if not dues and agreement is None:
             return
         with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
-            # First, because it may take collectives, which processes with a problem have to join as well.
-            dues, here = self._read(dues)
+            # Once, because it may take collectives: whether anything is prepared anew is known to this process alone.
+            dues, here = self._resolved(dues, self._read(dues, agreement))
             params, grads = params_of(dues), grads_of(dues)
             key = pack(f"{1 + len(params)}N", id(agreement), *map(id, params))  # bytes, which remember their hash
             turn, plans = self._kept_turn(key, dues, grads)
             if turn is None:
-                dues, here = self._read(dues, resolve=True)
+                dues, here = self._resolved(dues, here, always=True)
                 plans = list(self._planned(dues))
                 if not self._are_members(params):  # the caller has changed a group's list
                     self._step_due(dues, self._renewed(agreement))
@@ -237,19 +237,35 @@ class Optimizer(ByParameter):
             self._remember(key, turn)
             self._count_skipped(skip)
 
-    def _read(self, dues: Sequence[Due], resolve: bool = False) -> tuple[Sequence[Due], Local]:
-        """Return the local parts of parameters and gradients.
-
-        Gradients whose memory does not hold their numbers are replaced on request, and whenever no engine does so:
-        before computing with gradients, or if some were replaced in the last step.
-        """
+    def _read(self, dues: Sequence[Due], agreement: Agreement | None) -> Local:
+        """Return the local parts of parameters and gradients."""
         params, grads = params_of(dues), grads_of(dues)
-        here = cuts.local_parts(params, grads) if self._wrapped else (params, grads)
-        if not (resolve or self._resolves or self._might_skip()):
+        if not self._wrapped:
+            return params, grads
+        return cuts.local_parts(params, grads, partial(self._agree_to_redistribute, agreement, dues))
+
+    def _agree_to_redistribute(
+        self, agreement: Agreement | None, dues: Sequence[Due], elsewhere: Sequence[int]
+    ) -> None:
+        """Make sure that all processes will redistribute these gradients; a graph records only what they agreed on."""
+        if agreement is None or capturing():
+            return
+        names, grads = self._names_of(dues), grads_of(dues)
+        words = {of_gradient(name): "there" for name in names}
+        words |= {of_gradient(names[i]): f"there, placed {cast('Any', grads[i]).placements}" for i in elsewhere}
+        agreement.agree_on(words)
+
+    def _resolved(self, dues: Sequence[Due], here: Local, always: bool = False) -> tuple[Sequence[Due], Local]:
+        """Return the same with copies of gradients whose memory does not hold their numbers.
+
+        That is done on request, and whenever no engine does so: before computing with gradients, or if some were
+        replaced in the last step.
+        """
+        if not (always or self._resolves or self._might_skip()):
             return dues, here
         found = readable(here[1], partial(self._names_of, dues))
         replaced = found is not here[1]
-        self._resolves = replaced or (resolve and self._resolves)
+        self._resolves = replaced or (always and self._resolves)
         if replaced and not self._wrapped:
             dues = with_grads(dues, found)
         return dues, (here[0], found)
@@ -263,7 +279,7 @@ class Optimizer(ByParameter):
         try:
             turn.step(dues, here[1], *given)
         except Changed:
-            dues, here = self._read(dues, resolve=True)
+            dues, here = self._resolved(dues, here, always=True)
             if not turn.follows(grads_of(dues), self.state):
                 plans = list(self._planned(dues))  # with errors for what is wrong
                 turn = self._prepare(dues, here, plans, skip is not None, turn.agreement)

@@ -42,6 +42,7 @@ EARLIER = (
 )
 ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
+GRADIENT = "the gradient of"  # begins the words for gradients
 PARTED = 2.0**20  # the number for a problem after which no process asks its model_group: more than there are processes
 PATIENCE = timedelta(seconds=30)  # for others that may be in collectives of a closure, and not in the step
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
@@ -160,6 +161,15 @@ class Agreement:
             self._patience = PATIENCE  # one of the others may have raised then, and be gone
             raise SynchronizationError(EARLIER)
 
+    def agree_on(self, words: Mapping[str, str]) -> None:
+        """Raise unless all processes say the same, before collectives that only this makes the same on all."""
+        report = Report(hashlib.sha256(repr(words).encode()).digest(), False, lambda: words)
+        nothing = torch.zeros(0, dtype=torch.float64, device=CPU)
+        outcome = arrived(self._exchange(report, nothing, None))
+        if outcome.problem:
+            self._raise_problem(self._of_model(outcome, nothing, NOTHING))
+        self._silent = True  # what goes wrong from here on is not known to the others
+
     def reach(
         self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor
     ) -> Arriving[None]:
@@ -181,12 +191,15 @@ class Agreement:
             sums.copy_(mine)
             outcome = yield from self._exchange(report, sums, places)
         outcome = self._of_model(outcome, sums, model)
+        self._raise_problem(outcome)
+        if outcome.skip:
+            raise Skipped
+
+    def _raise_problem(self, outcome: Outcome) -> None:
         if outcome.problem:
             raise SynchronizationError(
                 f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
             )
-        if outcome.skip:
-            raise Skipped
 
     def _have_room(self, places: Sequence[Tensor]) -> bool:
         each = zip(self._asked, places, strict=False)
@@ -265,6 +278,11 @@ class Agreement:
         return outcome
 
 
+def of_gradient(name: str) -> str:
+    """Return the word for a gradient, by which processes compare theirs."""
+    return f"{GRADIENT} {name!r}"
+
+
 def agreement_about(cuts: Sequence[Cut | Flat | None], left: str) -> Agreement | None:
     """Return an agreement on steps of parameters with these cuts, or None if nothing is cut.
 
@@ -321,7 +339,8 @@ def _in_words(axis: Axis, reports: Sequence[Mapping[str, Any]]) -> str:
         if PROBLEM in other:
             return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
     for rank, other in zip(axis.ranks[1:], reports[1:], strict=True):
-        for what in dict.fromkeys((*reports[0], *other)):
+        # Gradients first: what a process says before it redistributes some is about nothing else.
+        for what in sorted({**reports[0], **other}, key=lambda word: not word.startswith(GRADIENT)):
             ours, theirs = reports[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
                 ranks = f"ranks {axis.ranks[0]} and {rank}"

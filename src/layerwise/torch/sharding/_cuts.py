@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -175,17 +175,25 @@ def check_alike(name: str, p: Tensor, g: Tensor) -> None:
         )
 
 
-def local_parts(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible."""
-    return list(map(local, params)), [local(_alike(p, g)) for p, g in zip(params, grads, strict=True)]
+def local_parts(
+    params: list[Tensor], grads: list[Tensor], agree: Callable[[Sequence[int]], None]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible.
+
+    For that some may have to be redistributed, which takes collectives: `agree` is told which before the first.
+    """
+    elsewhere = [i for i, (p, g) in enumerate(zip(params, grads, strict=True)) if _lies_elsewhere(p, g)]
+    if elsewhere:
+        agree(elsewhere)
+        grads = list(grads)
+        for i in elsewhere:
+            p, g = cast("Any", params[i]), cast("Any", grads[i])
+            grads[i] = g.redistribute(placements=p.placements)
+    return list(map(local, params)), list(map(local, grads))
 
 
-def _alike(p: Any, g: Any) -> Tensor:
-    if not (is_dtensor(p) and is_dtensor(g)) or g.device_mesh != p.device_mesh or g.placements == p.placements:
-        alike: Tensor = g
-    else:
-        alike = g.redistribute(placements=p.placements)
-    return alike
+def _lies_elsewhere(p: Any, g: Any) -> bool:
+    return is_dtensor(p) and is_dtensor(g) and bool(g.device_mesh == p.device_mesh and g.placements != p.placements)
 
 
 @dataclass(frozen=True)

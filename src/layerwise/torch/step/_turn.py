@@ -15,7 +15,7 @@ from layerwise.engines import Job, Prepared
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted
-from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
@@ -240,7 +240,7 @@ def _words(
     plans: Sequence[Plan], nows: Sequence[Now], options: Sequence[tuple[Any, ...]], stored: Sequence[Mapping[str, str]]
 ) -> dict[str, Any]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
-    words: dict[str, Any] = {f"the gradient of {plan.name!r}": "there" for plan in plans}
+    words: dict[str, Any] = {of_gradient(plan.name): "there" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
         words[f"the rule of {plan.name!r}"] = plan.h.optimizer
         words[f"the step of {plan.name!r}"] = now.t
