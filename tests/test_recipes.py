@@ -14,6 +14,7 @@ from layerwise import schedules
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.numpy import Lamb, Lars
 from layerwise.recipes import CURVES, recommend
+from layerwise.recipes.numbers import number
 from layerwise.registry import ENTRIES
 
 PAGE = Path(__file__).parent.parent / "docs" / "recipes.md"
@@ -111,6 +112,24 @@ class TestPublished:
         assert found.extrapolated
         assert line(found, "learning rate").how_far.startswith(f"extrapolated: {far}")
         assert "extrapolated: " in str(found)
+
+    @pytest.mark.parametrize(
+        ("x", "words"),
+        [(1024, "1,020"), (999.9, "1,000"), (0.0078125, "0.00781"), (2.9e-6, "2.9e-6"), (3.5e-4, "0.00035")],
+    )
+    def test_numbers_are_as_people_write_them(self, x, words):
+        assert number(x) == words
+
+    def test_a_warm_up_of_next_to_nothing_has_no_digits(self):
+        """A share that would be one step of thousands."""
+        found = recommend("Lamb", 32, like="nvidia-bert")
+        assert line(found, "warm-up").value == "less than 0.1 %"
+        assert "e+" not in str(found)
+
+    @pytest.mark.parametrize("given", ["reference_batch", "reference_lr"])
+    def test_half_a_reference_names_the_half_that_is_there(self, given):
+        with pytest.raises(ContradictionError, match=f"must be given with {given}, but"):
+            recommend("Lamb", 32, **{given: 1})
 
     def test_a_stretch_beyond_what_was_published_says_so(self):
         assert not recommend("Lamb", 16384, **OWN, reference_warmup=0.001).extrapolated
@@ -245,7 +264,7 @@ def rows(curve):
     for point in curve.points:
         moments = "/".join(f"{one:g}" for one in point.betas) if point.betas else f"{point.momentum or 0:g}"
         said = moments if point.betas or point.momentum else ""
-        decay = "" if point.weight_decay is None else f"{point.weight_decay:g}"
+        decay = "" if point.weight_decay is None else number(point.weight_decay, 6)
         cost = "" if point.cost is None else f"{point.cost:g}"
         yield [curve.name, f"{point.batch:,}", f"{point.lr:.4g}", f"{100 * point.warmup:.3g}", said, decay, cost]
 

@@ -18,6 +18,7 @@ from layerwise.cli import Mistake
 from layerwise.cli.usage import in_flags, number, one_of, whole
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend
+from layerwise.recipes.numbers import percent
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
 WIDE = 60  # columns; on fewer there is no room for a table
@@ -103,7 +104,7 @@ def code(found: Recommendation) -> Iterator[str]:
             "  # schedule.step() after each step"
         )
     elif found.warmup:
-        yield f"# warm-up: {100 * found.warmup:.3g} % of the steps; with --total-samples the schedule too"
+        yield f"# warm-up: {percent(found.warmup)} of the steps; with --total-samples the schedule too"
 
 
 def _rounded(value: Any) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from layerwise.recipes.advice import Line
+from layerwise.recipes.numbers import number, percent
 from layerwise.recipes.points import CURVES, Curve, Point
 from layerwise.recipes.question import EXPONENTS, Question
 from layerwise.rules.lamb import Lamb
@@ -40,16 +41,16 @@ def rates(q: Question) -> Iterator[Line]:
         whose, distance, beyond = "yours" if q.reference_decay is None else OF_ADAMW, *_from_yours(q)
     else:
         whose, distance, beyond = q.series.name, *_distance(q.batch, q.series)
-    start = f"{whose}, {anchor.lr:.3g} at batch {anchor.batch:,}"
+    start = f"{whose}, {number(anchor.lr)} at batch {anchor.batch:,}"
     series = "" if q.reference else whose
     if q.batch == anchor.batch:
-        yield Line("learning rate", f"{anchor.lr:.3g}", start, distance, series, beyond)
+        yield Line("learning rate", number(anchor.lr), start, distance, series, beyond)
     else:
         for rule in sorted(EXPONENTS, key=lambda rule: rule != q.rule):
             name = "learning rate" if rule == q.rule else f"{rule} rule"
             why = f"{start}, by the {rule} rule"
             far = beyond or rule == "linear"  # which no published series follows
-            yield Line(name, f"{q.scaled(rule):.3g}", why, distance, series, far, alternative=rule != q.rule)
+            yield Line(name, number(q.scaled(rule)), why, distance, series, far, alternative=rule != q.rule)
     yield from _published(q)
 
 
@@ -60,11 +61,11 @@ def _published(q: Question) -> Iterator[Line]:
         if q.reference is not None:
             before = curve.nearest(q.reference.batch)
             grown = near.lr / before.lr
-            why = f"yours × {grown:.3g}, as there from batch {before.batch:,} to {near.batch:,}"
-            line = Line(f"as {curve.name}", f"{q.reference.lr * grown:.3g}", why, distance, extrapolated=beyond)
+            why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
+            line = Line(f"as {curve.name}", number(q.reference.lr * grown), why, distance, extrapolated=beyond)
             shown = before is not near
         else:
-            line = Line(curve.name, f"{near.lr:.3g}", f"not scaled, at batch {near.batch:,}", distance)
+            line = Line(curve.name, number(near.lr), f"not scaled, at batch {near.batch:,}", distance)
             shown = curve is not q.curve
         if shown:
             yield replace(line, series=curve.name, alternative=True)
@@ -89,14 +90,14 @@ def warmup(q: Question, steps: int | None) -> Warmup:
 def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: str, beyond: bool) -> Warmup:
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
-    why = f"{whose}, {_percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
+    why = f"{whose}, {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
     if q.batch != point.batch:
         why += ", as many steps"
     if share < wanted:
-        why += f", but not more than the longest published, {_percent(LONGEST_WARMUP)}"
+        why += f", but not more than the longest published, {percent(LONGEST_WARMUP)}"
     if steps:
         why += f"; here {round(share * steps):,} steps"
-    return Warmup(share, Line("warm-up", _percent(share), why, distance, "", beyond or share < wanted))
+    return Warmup(share, Line("warm-up", percent(share), why, distance, "", beyond or share < wanted))
 
 
 def kept(q: Question) -> Iterator[Line]:
@@ -177,12 +178,8 @@ def _from_yours(q: Question) -> tuple[str, bool]:
 
 
 def _times(batch: int, other: int) -> str:
-    return f"{max(batch, other) / min(batch, other):.3g}× {'above' if batch > other else 'below'}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{number(max(batch, other) / min(batch, other))}× {'above' if batch > other else 'below'}"
 
 
 def _shown(value: Any) -> str:
-    return "/".join(f"{one:g}" for one in value) if isinstance(value, tuple) else f"{value:g}"
+    return "/".join(map(_shown, value)) if isinstance(value, tuple) else number(value, 6)

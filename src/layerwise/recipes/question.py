@@ -68,7 +68,8 @@ class Question:
         pair = {"reference_batch": self.reference_batch, "reference_lr": self.reference_lr}
         missing = [name for name, value in pair.items() if value is None]
         if len(missing) == 1:
-            raise ContradictionError(sentence(missing[0], "given with the other", None, "Pass both, or neither."))
+            given = next(name for name in pair if name not in missing)
+            raise ContradictionError(sentence(missing[0], f"given with {given}", None, "Pass both, or neither."))
         if missing and self.reference_warmup is not None:
             way_out = "Pass reference_batch and reference_lr too."
             raise ContradictionError(sentence("reference_warmup", ALONE, self.reference_warmup, way_out))
