@@ -11,8 +11,10 @@
 
 namespace layerwise {
 
-// By what a gradient is divided whose squares are these, so that its norm is at most `bound`.
+// By what a gradient is divided whose squares are these, so that its norm is at most `bound`. Without a bound it is 1: the
+// norm of gradients that count, and need no bound themselves, may be infinite.
 inline double shorter(double gg, double bound) {
+  if (bound == NO_BOUND) return 1;
   const double ratio = std::sqrt(gg) / bound;
   return ratio < 1 ? 1 : ratio;
 }

@@ -439,14 +439,14 @@ MUTANTS = [
         ("maximize ignored", "        g = -g\n", "        g = g\n", "reference limits"),
         (
             "square of the global norm",
-            "length(xp, gg, g) / model, 1.0)",
-            "gg / model, 1.0)",
+            "length(xp, gg, g), model)",
+            "gg, model)",
             "reference",
         ),
         (
             "clipping scales up",
-            "g = g / at_least(xp, length(xp, gg, g) / model, 1.0)",
-            "g = g / (length(xp, gg, g) / model)",
+            "else g / at_least(xp, norm / bound, 1.0)",
+            "else g / (norm / bound)",
             "reference",
         ),
         (

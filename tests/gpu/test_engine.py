@@ -177,6 +177,19 @@ def test_a_bound_of_one_tensor_is_none_of_anothers(case):
     np.testing.assert_array_equal(numbers(together[0].p), numbers(alone[0].p))
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the interpreter
+@cases
+def test_an_infinite_norm_of_all_leaves_alone_who_only_counts(case):
+    """Whose bound is infinite too, and inf/inf is nan."""
+    bounded, free = jobs_of(case, [(4,)], max_grad_norm=1.0), jobs_of(case, [(4,)])
+    counting = [replace(job, h=job.h.counting()) for job in copies(free)]
+    infinite = torch.tensor([torch.inf, 1.0, 1.0, 1.0], device=DEVICE)
+    step(prepared([*bounded, *counting]), [*bounded, *counting], grads=[infinite, free[0].g])
+    step(prepared(free), free)
+    assert not torch.isfinite(bounded[0].p).all()
+    np.testing.assert_array_equal(numbers(counting[0].p), numbers(free[0].p))
+
+
 @cases
 def test_step_parameters_are_sent_when_they_change(case, monkeypatch):
     jobs = jobs_of(case)

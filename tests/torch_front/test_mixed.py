@@ -53,6 +53,29 @@ def test_the_step_of_each_group_is_that_of_its_optimizer(bound, fused):
     assert len(opt._turns) == 1  # which one call of an engine carries out
 
 
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_nan_and_inf_are_clipped_as_by_pytorch(where, bad, fused):
+    """An infinite norm of all makes 0 of what is clipped, and nan of inf; what is not clipped takes its own step."""
+    groups = [{"max_grad_norm": 1.0}, {"max_grad_norm": 1.0, "maximize": True}, {"maximize": True}]
+    ours, theirs = ([nn.Parameter(torch.ones(4, 6)) for _ in groups] for _ in range(2))
+    for p, q in zip(ours, theirs, strict=True):
+        p.grad = torch.full_like(p, 0.5)
+        q.grad = p.grad.clone()
+    ours[where].grad[1, 2] = theirs[where].grad[1, 2] = bad
+    Mixed(
+        [{"params": [p], "rule": "sgd", "lr": 0.1, **own} for p, own in zip(ours, groups, strict=True)], fused=fused
+    ).step()
+    norm = torch.nn.utils.get_total_norm([q.grad for q in theirs])
+    torch.nn.utils.clip_grads_with_norm_(theirs[:2], 1.0, norm)
+    torch.optim.SGD(
+        [{"params": [q], "maximize": own.get("maximize", False)} for q, own in zip(theirs, groups, strict=True)], lr=0.1
+    ).step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, equal_nan=True, rtol=1e-6, atol=0)
+
+
 def test_a_norm_of_all_is_of_all_rules():
     """Of one that does not clip itself, and gradients of which everything comes."""
     params = parameters(0, SHAPES)

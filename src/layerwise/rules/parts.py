@@ -176,11 +176,16 @@ def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
     own, model = getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
     if is_on(own):
         (gg,) = yield (Squares(g),)
-        g = g / at_least(xp, length(xp, gg, g) / own, 1.0)
+        g = _shortened(xp, g, length(xp, gg, g), own)
     if is_on(model):
         (gg,) = yield (ModelSum(g),)
-        g = g / at_least(xp, length(xp, gg, g) / model, 1.0)
+        g = _shortened(xp, g, length(xp, gg, g), model)
     return g
+
+
+def _shortened(xp: Any, g: Array, norm: Scalar, bound: Scalar) -> Array:
+    """Return g / max(1, norm/bound): g without a bound, where the norm of all may be infinite and inf/inf is nan."""
+    return g if is_infinite(bound) else g / at_least(xp, norm / bound, 1.0)
 
 
 def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:

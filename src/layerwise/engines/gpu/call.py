@@ -105,6 +105,11 @@ class Tables:
         return torch.tensor(each, dtype=torch.float64, device=self.step_params.device)[self.layers.job_of]
 
 
+def _divisors(squares: Tensor, bounds: Tensor) -> Tensor:
+    """Return by what gradients with these squares are divided, so that no norm exceeds its bound."""
+    return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # where inf/inf would be nan
+
+
 def _pointers(jobs: Sequence[Job], states: States, storage: Tensor | None) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
     for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
@@ -180,10 +185,10 @@ class Call:
         if tables.own is not None:
             if self.others is not None:
                 self._exchange_all(self.others, Squares(None), tables.sums[:1])
-            clips = (tables.sums[0].sqrt() / tables.own).clamp_(min=1).masked_fill_(tables.own.isinf(), 1)
+            clips = _divisors(tables.sums[0], tables.own)
         if tables.model is not None:
             total = self._of_model(squares / clips.square())
-            clips = clips * (total.sqrt() / tables.model).clamp_(min=1)
+            clips = clips * _divisors(total, tables.model)
         tables.clips.copy_(clips)
 
     def _of_model(self, squares: Tensor) -> Tensor:
