@@ -3,10 +3,11 @@
 Tests that are about an option leave out optimizers that do not take it. A test says
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
-A mechanism does not depend on the rule, and there are many rules. So `make test` tries each combination of a test's
-other parameters with three optimizers, in turn from test to test. Where it says `@pytest.mark.thinned(n, m)`, `make
-test` tries n and `make test-all` m, or three. `EVERY=1 make test-all` tries all. What says something of each rule is
-in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
+A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test` tries each
+combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from test to test.
+Where it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
+`@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all. What
+says something of each rule is in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from layerwise.arguments import NUMPY, TORCH
-from layerwise.registry import ENTRIES
+from layerwise.registry import ENTRIES, Entry
 
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
+
+
+def _kind(entry: Entry) -> str:
+    """Return what steps of a matrix sum and keep, as the rule declares it."""
+    h = entry.hyper().fit((3, 2), (), 1e-7)
+    kept = {shape for shape in entry.rule.shapes(h, (3, 2)) if shape is not None}
+    if (1, 1) in kept:
+        return "numbers of a layer"
+    if not kept <= {(3, 2)}:
+        return "factored"
+    return "rows and columns" if entry.hyper().of_dims is not None else "whole"
+
+
+KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}
 USUALLY = 3
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Of the same name in fronts, where they are arguments of all optimizers.
@@ -48,13 +64,39 @@ def thin(items: list[Any], slow: Any) -> list[Any]:
     left_out: list[Any] = []
     for start, groups in enumerate(combinations.values()):
         for turn, group in enumerate(groups.values(), start):
-            most, in_all = _most(group[0])
-            ordered = [group[(turn + i) % len(group)] for i in range(len(group))]
+            most, in_all = _most(group)
+            ordered = _in_turn(group, turn)
             ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
                 item.add_marker(slow)
             left_out += [] if os.environ.get("EVERY") else ordered[in_all:]
     return left_out
+
+
+def _in_turn(group: list[Any], turn: int) -> list[Any]:
+    """Return the cases in the order in which they are tried: one of each kind, then another of each."""
+    of_kinds: dict[str, list[Any]] = {}
+    for item in group:
+        of_kinds.setdefault(_kind_of(item), []).append(item)
+    piles = [_turned(pile, turn // len(of_kinds)) for pile in _turned([*of_kinds.values()], turn)]
+    piles.sort(key=lambda pile: _kind_of(pile[0]) not in _kinds(pile[0]))
+    return [item for row in zip_longest(*piles) for item in row if item is not None]
+
+
+def _turned(some: list[Any], turn: int) -> list[Any]:
+    start = turn % len(some)
+    return some[start:] + some[:start]
+
+
+def _kind_of(item: Any) -> str:
+    return KINDS[_split(item)[0][0]]
+
+
+def _kinds(item: Any) -> set[str]:
+    """Return the kinds that a test is about."""
+    found = {name for mark in item.iter_markers("kinds") for name in mark.args}
+    assert found <= {*KINDS.values()}, f"{item.nodeid}: the kinds are {sorted({*KINDS.values()})}"
+    return found
 
 
 def repeated(items: list[Any]) -> Iterator[Any]:
@@ -79,13 +121,15 @@ def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
     return names, tuple(repr(one) for one in given if _name(one) not in TAKEN)
 
 
-def _most(item: Any) -> tuple[int, int]:
+def _most(group: list[Any]) -> tuple[int, int]:
     """Return with how many optimizers `make test` and `make test-all` try a test."""
-    if mark := item.get_closest_marker("thinned"):
-        most, in_all = (*mark.args, USUALLY)[:2]
+    test, there = group[0], {_kind_of(item) for item in group}
+    usually = max(USUALLY, len(there))
+    if mark := test.get_closest_marker("thinned"):
+        most, in_all = (max(n, len(_kinds(test) & there)) for n in (*mark.args, usually)[:2])
         return most, in_all
-    every = _is_of_rules(item) or item.get_closest_marker("every") is not None
-    return (len(TAKEN), len(TAKEN)) if every else (USUALLY, USUALLY)
+    every = _is_of_rules(test) or test.get_closest_marker("every") is not None
+    return (len(TAKEN), len(TAKEN)) if every else (usually, usually)
 
 
 def _name(given: Any) -> str | None:

@@ -317,6 +317,7 @@ KINDS = {
     "does_not_guess": does_not_guess,
 }
 ALONE = {"bits_of_parts": bits_of_parts, "mixed_rules": partial(mixed, 8)}
+OF_PARTS = {"in_parts-8", "by_what_jax_knows"}  # which depend on what a rule sums
 SLOW = {"stored-2", "stored_in_parts-2", "under_jit-2", "under_jit-8", "in_parts-2", "in_parts-4", "in_parts_unchecked"}
 
 

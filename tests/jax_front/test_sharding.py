@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jax_front.front import NAMES
-from jax_front.on_devices import ALONE, KINDS, SLOW
+from jax_front.on_devices import ALONE, KINDS, OF_PARTS, SLOW
 
 TESTS = Path(__file__).parent.parent
 MOST = 900  # seconds that all checks together may take: a collective that nobody joins waits for ever
@@ -35,8 +35,14 @@ def outcomes(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def marks(kind):
+    if kind in OF_PARTS:
+        return [pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")]
+    return [pytest.mark.slow] if kind in SLOW else []
+
+
 @pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.slow) if k in SLOW else k for k in KINDS])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks(kind)) for kind in KINDS])
 @pytest.mark.parametrize("name", NAMES)
 def test_on_several_devices(kind, name, outcomes):
     assert not outcomes[f"{kind} {name}"], outcomes[f"{kind} {name}"]

@@ -29,6 +29,7 @@ with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")
 @pytest.mark.thinned(2)
 def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
     if seed % 2:  # as if the tensors were large
@@ -272,6 +273,7 @@ def test_large_tensors_take_no_memory_on_the_way(name, options):
 
 @each
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}], ids=str)
+@pytest.mark.kinds("rows and columns", "factored")
 def test_large_tensors_step_as_small_ones(name, options, monkeypatch):
     options = {**options, "stats": True}
     params, grads = tree(0), gradients(3)

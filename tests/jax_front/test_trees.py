@@ -112,6 +112,7 @@ def unstacked(params):
 
 @pytest.mark.parametrize("seed", seeds(1, 4))
 @each
+@pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")
 def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
     """Step for step, and with everything drawn that an option can be."""
     case = BY_NAME[name]
@@ -148,7 +149,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
-@mainly("Adafactor")
+@each
 def test_every_kind_of_block(name, blocks, shape, jax64):
     params, grads = tree(0, {"w": shape}, "float64"), [tree(i, {"w": shape}, "float64") for i in (1, 2)]
 

@@ -55,6 +55,7 @@ def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
 
 @pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 1", "tensor parallel on 2", "hybrid", "plain"])
 @with_control
+@pytest.mark.kinds("factored", "numbers of a layer")
 @pytest.mark.thinned(1, 2)
 def test_onto_another_layout(ranks, saved, front, there):
     ours, wanted = resumed(ranks, saved, front, ("fsdp on 4", there), torch.float64)

@@ -105,6 +105,7 @@ def test_one_bucket_writes_nothing_before_the_last_sum_has_arrived(ranks, front,
 
 
 @fronts
+@pytest.mark.kinds("rows and columns")
 @pytest.mark.thinned(1)
 def test_one_for_each_dimension_of_the_mesh(ranks, front):
     assert len(steady(ranks, front, "two-dimensional")) == 2 * ROUNDS[front]

@@ -49,6 +49,7 @@ def test_stretches_are_boxes(seed):
 
 @each_layout
 @fronts
+@pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")
 @pytest.mark.thinned(2, 4)
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, DOUBLE)

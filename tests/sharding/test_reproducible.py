@@ -46,6 +46,7 @@ def other_bits(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 @each_layout
 @fronts
+@pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")
 @pytest.mark.thinned(1, 2)
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float32)

@@ -64,7 +64,6 @@ def test_the_layouts_hold_what_they_are_given(ranks, layout):
 
 @each_layout
 @fronts
-@pytest.mark.thinned(1, 2)
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float64)
 
@@ -112,6 +111,7 @@ def test_gradients_that_are_redistributed_at_times(ranks, front, layout, only):
 
 @pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
 @fronts
+@pytest.mark.kinds("factored", "numbers of a layer")
 @pytest.mark.thinned(1, 2)
 def test_state_lies_as_its_parameter_does(ranks, front, layout):
     """So that torch.distributed.checkpoint can cut it anew."""
