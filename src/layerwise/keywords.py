@@ -22,8 +22,8 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
     "b1": (("betas", "beta1", "momentum"), "the first of a pair"),
     "betas": (("b1", "beta1", "momentum"), "the second is b2 in LAMB, beta2 in Adafactor"),
     "beta2": (("betas", "b2"), "the second of a pair"),
-    "beta_2": (("beta2", "betas", "b2"), "the second of a pair in LAMB"),
-    "b2": (("beta2", "betas"), "the second of a pair in LAMB"),
+    "beta_2": (("beta2", "betas", "b2"), "the second of a pair"),
+    "b2": (("beta2", "betas"), "the second of a pair"),
     "decay_rate_fn": (("beta2",), "a function of the step"),
     "beta_2_decay": (("beta2_decay",), ""),
     "decay_rate": (("beta2_decay",), "0.8 there is -0.8 here, which transformers' already is"),
@@ -88,6 +88,12 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
     """Raise an error for unknown keywords."""
     for name in unknown:
         raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
+
+
+def nearest(name: object, known: Collection[str], cutoff: float = 0.6) -> list[str]:
+    """Return up to three names that are nearly this one, in capital letters or not."""
+    by_lower = {one.lower(): one for one in known}
+    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=cutoff)]
 
 
 def meant(name: str, known: Collection[str], cutoff: float = 0.6) -> str:

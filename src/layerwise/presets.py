@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
 from layerwise.errors import PresetError
 from layerwise.hyper import options_in_order
-from layerwise.keywords import check_keywords
+from layerwise.keywords import check_keywords, nearest
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import ENTRIES
 
@@ -380,8 +379,7 @@ def _options(one: Preset) -> list[str]:
 def find(name: str) -> Preset:
     """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
-        by_lower = {one.lower(): one for one in _PRESETS}
-        close = [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.4)] or _PRESETS
+        close = nearest(name, _PRESETS, cutoff=0.4) or _PRESETS
         raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
     return _PRESETS[name]
 

@@ -8,7 +8,7 @@ from layerwise import preset
 from layerwise.errors import StateError
 
 torch = pytest.importorskip("torch")
-from layerwise.torch import Adafactor, Lamb, Lars, convert  # noqa: E402
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, convert, convert_back  # noqa: E402
 
 SHAPES = [(5, 3), (2, 4, 3), (7,), ()]
 STEPS = 4
@@ -142,7 +142,8 @@ def steps_in_group(step):
     return layout
 
 
-THEIR_OWN = {"bias_correction": True, "grad_averaging": True, "max_grad_norm": 1.0, "trust_clip": False}
+APEX = {"bias_correction": True, "grad_averaging": True, "max_grad_norm": 1.0}
+THEIR_OWN = {"apex.FusedLAMB": APEX, "timm.Lamb": {**APEX, "trust_clip": False, "always_adapt": False}}
 
 
 def other_options(layout, **options):
@@ -162,8 +163,11 @@ def other_options(layout, **options):
 def test_steps_counted_in_the_group(source, step):
     params = parameters()[:3]
     theirs = Lamb(params, **{**preset(source), **ADAM})
-    layout = other_options(steps_in_group(step), **THEIR_OWN)
+    layout = other_options(steps_in_group(step), **THEIR_OWN[source])
     assert_goes_on(theirs, lambda ps: Lamb(ps, **preset(source)), source, layout=layout)
+
+
+TIMM_LARS = {"dampening": 0.0, "nesterov": False, "trust_coeff": 0.001, "trust_clip": False, "always_adapt": False}
 
 
 def test_timm_lars():
@@ -176,7 +180,7 @@ def test_timm_lars():
             "state": {k: {"momentum_buffer": s["momentum_buffer"]} for k, s in checkpoint["state"].items()},
         }
 
-    layout = other_options(without_step, trust_coeff=0.001, trust_clip=False, always_adapt=False, foreach=None)
+    layout = other_options(without_step, **TIMM_LARS)
     # timm starts with momentum 0; that of the run comes from the checkpoint.
     build = lambda ps: Lars(ps, **{**preset("timm.Lars"), "momentum": 0.1})  # noqa: E731
     assert_goes_on(theirs, build, "timm.Lars", layout=layout, lr_in_momentum=False)
@@ -210,6 +214,111 @@ def adam_checkpoint():
     return theirs.state_dict()
 
 
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+def test_adam_has_two_names_there_and_back(name):
+    theirs = getattr(torch.optim, name)(parameters(), **ADAM)
+    params = go(theirs, range(2))
+    mine = AdamW(parameters(), decay="l2" if name == "Adam" else "decoupled")
+    mine.load_state_dict(convert(theirs.state_dict(), f"torch.{name}"))
+    again = getattr(torch.optim, name)([torch.nn.Parameter(p.detach().clone()) for p in params])
+    again.load_state_dict(convert_back(mine.state_dict(), again, f"torch.{name}"))
+    for p, q in zip(go(theirs, [2]), go(again, [2]), strict=True):
+        assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("torch.adamw", "torch.AdamW"), ("timm.LAMB", "timm.Lamb"), ("torch.optim.SGD", "torch.SGD")]
+)
+def test_a_name_that_is_nearly_right(name, meant):
+    with pytest.raises(StateError, match=f"can be converted. Is '{meant}'.* meant"):
+        convert(adam_checkpoint(), name)
+    with pytest.raises(StateError, match=f"can be converted. Is '{meant}'.* meant"):
+        convert_back(Lamb(parameters()).state_dict(), torch.optim.Adam(parameters()), name)
+
+
+def test_amsgrad_names_no_other_rule():
+    theirs = torch.optim.AdamW(parameters(), amsgrad=True)
+    go(theirs, [1])
+    with pytest.raises(StateError, match="amsgrad, whose maximum no optimizer here keeps"):
+        convert(theirs.state_dict(), "torch.AdamW")
+
+
+# ---- the rule changes
+
+
+def adapting(ps):
+    return Lamb(ps, lr=0.02, weight_decay=0.2, betas=(0.7, 0.8))
+
+
+OTHER_RULES = [
+    (torch.optim.AdamW, "torch.AdamW", adapting),
+    (torch.optim.AdamW, "torch.Adam", lambda ps: Mixed([{"params": ps, "rule": "lamb", "lr": 0.02}])),
+    (torch.optim.AdamW, "torch.Adam", lambda ps: Lamb(ps, lr=0.02, adapt=False, keep_norm=True)),
+    (torch.optim.SGD, "torch.SGD", lambda ps: Lars(ps, lr=0.02)),
+]
+
+
+@pytest.mark.parametrize(("their_class", "source", "build"), OTHER_RULES)
+def test_rates_stay_where_another_rule_goes_on(their_class, source, build):
+    """Those of AdamW are other steps in LAMB."""
+    options = {"momentum": 0.3} if their_class is torch.optim.SGD else {}
+    theirs = their_class(parameters()[:3], lr=0.001, weight_decay=0.01, **options)
+    torch.optim.lr_scheduler.ConstantLR(theirs, factor=1.0)
+    params = go(theirs, [1])
+    mine = build([torch.nn.Parameter(p.detach().clone()) for p in params])
+    before = [dict(group) for group in mine.param_groups]
+    with pytest.warns(UserWarning, match=r"stay as given here: lr=0.02 \(0.001 in the checkpoint\)"):
+        mine.load_state_dict(convert(theirs.state_dict(), source))
+    assert mine.param_groups == before
+    key = "exp_avg" if "Adam" in source else "momentum_buffer"
+    scale = 1 if "Adam" in source else 0.001  # what has moved the weights was stepped with the lr of then
+    for p, q in zip(params, [p for group in mine.param_groups for p in group["params"]], strict=True):
+        torch.testing.assert_close(mine.state[q][key], theirs.state[p][key] * scale)
+
+
+def test_rates_stay_on_the_way_back_too():
+    mine = adapting(parameters())
+    go(mine, [1])
+    theirs = torch.optim.AdamW(parameters(), lr=0.001)
+    with pytest.warns(UserWarning, match=r"torch.AdamW has another rule.*: lr=0.001 \(0.02 in the checkpoint\)"):
+        theirs.load_state_dict(convert_back(mine.state_dict(), theirs, "torch.AdamW"))
+    assert (theirs.param_groups[0]["lr"], theirs.param_groups[0]["betas"]) == (0.001, (0.9, 0.999))
+
+
+# ---- whose checkpoint it is
+
+ADAMS = dict.fromkeys(("lr", "betas", "eps", "weight_decay"))
+TIMM_LAMB = {**ADAMS, **THEIR_OWN["timm.Lamb"], "step": 4}
+GROUPS = {
+    "torch.Adam": torch.optim.AdamW(parameters()).state_dict()["param_groups"][0],
+    "torch.SGD": torch.optim.SGD(parameters()).state_dict()["param_groups"][0],
+    "torch.Adafactor": torch.optim.Adafactor(parameters()).state_dict()["param_groups"][0],
+    "torchao.AdamW8bit": {**ADAMS, "amsgrad": False},
+    "apex.FusedLAMB": {**ADAMS, **APEX, "step": 4},
+    "timm.Lamb": TIMM_LAMB,
+    "timm.Lars": {**dict.fromkeys(("lr", "momentum", "weight_decay", "eps")), **TIMM_LARS},
+    "one of pytorch_optimizer": {**ADAMS, "grad_averaging": True, "max_grad_norm": 1.0, "foreach": False, "step": 4},
+    "an optimizer of layerwise": Lamb(parameters()).state_dict()["param_groups"][0],
+}
+OTHERS = [(group, source) for group in GROUPS for source in GROUPS if group != source and "." in source]
+
+
+@pytest.mark.parametrize(("whose", "source"), OTHERS)
+def test_groups_tell_whose_checkpoint_it_is(whose, source):
+    """States alone do not: Adam's and LAMB's have the same names."""
+    checkpoint = {**adam_checkpoint(), "param_groups": [{**GROUPS[whose], "params": [0, 1, 2, 3], "lr_scale": 1.0}]}
+    with pytest.raises(
+        StateError, match=f"group 0 of the checkpoint is not as {source} saves it.*like that of {whose}"
+    ):
+        convert(checkpoint, source)
+
+
+@pytest.mark.parametrize("source", [source for source in GROUPS if "." in source])
+def test_groups_with_keys_of_the_user_are_as_the_source_saves_them(source):
+    group = {**GROUPS[source], "params": [0], "lr_scale": 1.0, "name": "head", "initial_lr": 0.1}
+    assert convert({"state": {}, "param_groups": [group]}, source)["state"] == {}
+
+
 @pytest.mark.parametrize("source", ["torch.RMSprop", "Adam", "", None, 3])
 def test_unknown_source(source):
     with pytest.raises(StateError, match=r"Pass one of apex\.FusedLAMB, bitsandbytes\.Adam"):
@@ -239,6 +348,9 @@ def test_half_a_checkpoint(key):
         convert(checkpoint, "torch.Adam")
 
 
+TORCHAO = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+
+
 class Packed(torch.Tensor):
     """What torchao's states of few bits are: tensors of a class of their own that give numbers when asked for them."""
 
@@ -248,6 +360,7 @@ class Packed(torch.Tensor):
 
 def test_torchao():
     saved = adam_checkpoint()
+    saved["param_groups"] = [{key: group[key] for key in TORCHAO} for group in saved["param_groups"]]
     for state in saved["state"].values():
         state["exp_avg"] = (state["exp_avg"] / 2).as_subclass(Packed)
     assert_same_state(convert(saved, "torchao.AdamW8bit"), convert(adam_checkpoint(), "torch.Adam"))

@@ -13,6 +13,9 @@ from layerwise.errors import StateError
 torch = pytest.importorskip("torch")
 from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, convert, convert_back  # noqa: E402
 from layerwise.torch.checkpoints import _others  # noqa: E402
+from layerwise.torch.checkpoints._back import TARGETS  # noqa: E402
+from layerwise.torch.checkpoints._convert import SOURCES  # noqa: E402
+from layerwise.torch.checkpoints._origin import WRITERS  # noqa: E402
 
 BEFORE, AFTER = 4, 3
 SHAPES = [(24, 18), (64, 64), (7,)]
@@ -332,8 +335,14 @@ def test_what_is_not_as_they_save_it(which):
 
 
 def test_codes_without_their_scales_are_no_numbers():
+    saved = of_adam(state_dtype="int8")
+    saved["param_groups"] = torch_adam().state_dict()["param_groups"]
     with pytest.raises(StateError, match="must have floating-point numbers, but has"):
-        convert(of_adam(state_dtype="int8"), "torch.Adam")
+        convert(saved, "torch.Adam")
+
+
+def test_what_is_read_is_written_and_known_by_its_groups():
+    assert SOURCES.keys() == TARGETS.keys() == WRITERS.keys()
 
 
 @pytest.mark.parametrize("name", [None, ["torch.Adam"], {}, "torch.Rprop"])
@@ -473,8 +482,9 @@ def test_parameters_of_other_groups_go_by_name():
 
 
 def stand_in(name, params, group, **attributes):
-    """An optimizer of a package that is not installed, with a group of these options."""
+    """An optimizer of a package that is not installed, with a group that has these options beside others."""
     package, _, kind = name.partition(".")
+    group = {**dict.fromkeys(WRITERS[name].has, 0.0), **group}
     kind = type(kind, (torch.optim.Optimizer,), {"__module__": f"{package}.optim", **attributes})
     return kind(params, group)
 
@@ -513,7 +523,7 @@ LAYOUTS = {
         ],
     ),
     "apex.FusedLAMB": ({"lr": 0.5, "betas": (0.5, 0.5), "grad_averaging": True}, {}, Lamb, [{"exp_avg": (20, 17, 3)}]),
-    "timm.Lamb": ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, Lamb, [{"exp_avg_sq": (20, 17, 3)}]),
+    "timm.Lamb": ({"lr": 0.5, "betas": (0.5, 0.5), "grad_averaging": True}, {}, Lamb, [{"exp_avg_sq": (20, 17, 3)}]),
     "timm.Lars": ({"lr": 0.5, "momentum": 0.1}, {}, Lars, [{"momentum_buffer": (20, 17, 3)}]),
     "bitsandbytes.Adam": (BNB, in_bits(32), AdamW, [{"state1": (20, 17, 3), "state2": (20, 17, 3)}]),
     "bitsandbytes.LAMB": (BNB, in_bits(8, 1.0), Lamb, [{"qmap1": (256,), "absmax2": (4,), "unorm_vec": (1,)}]),

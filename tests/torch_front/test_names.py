@@ -115,7 +115,7 @@ def test_converted_checkpoints_go_by_name(front):
     theirs = theirs_of([(f"_orig_mod.{name}", p) for name, p in params.items()])
     set_grads(params, 1)
     theirs.step()
-    options = {Lamb: {"betas": (0.9, 0.999)}, Lars: {"lr_in_momentum": False}, Adafactor: {"lr": None}}[front]
+    options = {Lamb: {"adapt": False}, Lars: {"adapt": False, "lr_in_momentum": False}, Adafactor: {"lr": None}}[front]
     fresh = front(reversed(params.items()), **options)
     fresh.load_state_dict(convert(theirs.state_dict(), source))
     key = {Lamb: "exp_avg", Lars: "momentum_buffer", Adafactor: "exp_avg_sq_row"}[front]

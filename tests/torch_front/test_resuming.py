@@ -243,7 +243,10 @@ FOREIGN = {
 # What the groups of packages that may not be installed hold.
 FOREIGN_GROUPS = {
     "apex.FusedLAMB": ({"bias_correction", "betas", "eps", "grad_averaging", "max_grad_norm"}, Lamb),
-    "timm.Lamb": ({"bias_correction", "betas", "eps", "grad_averaging", "always_adapt", "decoupled_decay"}, Lamb),
+    "timm.Lamb": (
+        {"bias_correction", "betas", "eps", "grad_averaging", "max_grad_norm", "always_adapt", "trust_clip"},
+        Lamb,
+    ),
     "timm.Lars": ({"momentum", "dampening", "nesterov", "trust_coeff", "eps", "trust_clip", "always_adapt"}, Lars),
 }
 VALUES = {"betas": (0.5, 0.6), "momentum": 0.5}
@@ -264,7 +267,7 @@ def test_a_foreign_checkpoint_is_named(source, stepped):
         assert ("convert(" in str(found.value)) == (one is front)
         assert (ours.get_lr(), len(ours.state)) == (0.7, 0)
     if stepped:
-        ours = front(params.values(), lr=None if front is Adafactor else 0.7)
+        ours = front(params.values(), **({"lr": None} if front is Adafactor else {"lr": 0.7, "adapt": False}))
         ours.load_state_dict(convert(theirs.state_dict(), source.strip()))
 
 
@@ -324,7 +327,12 @@ def test_momentum_goes_on_in_the_form_of_the_optimizer_that_loads_it(source, kep
     go(theirs, [], params, range(3))
     again = copies(params)
     ours = Lars(again.values(), adapt=False, lr_in_momentum=kept)
-    ours.load_state_dict(convert(theirs.state_dict(), source, **asked))
+    saved = theirs.state_dict()
+    if source == "timm.Lars":
+        saved["param_groups"][0] |= {"trust_coeff": 0.001, "trust_clip": False, "always_adapt": False, "eps": 1e-8}
+        for key in ("maximize", "differentiable", "fused"):
+            del saved["param_groups"][0][key]
+    ours.load_state_dict(convert(saved, source, **asked))
     start = [[p.detach().clone() for p in params.values()]]
     a, b = go(theirs, [], params, range(3, 6)), go(ours, [], again, range(3, 6))
     assert apart(a, b) < 1e-12 * apart(start, a[-1:])
@@ -373,6 +381,13 @@ MEANINGS = {
 }
 
 
+def as_apex(saved):
+    """Return a checkpoint of Adam as one of apex's LAMB."""
+    kept = ("params", "lr", "betas", "eps", "weight_decay", "grad_averaging")
+    groups = [{key: group[key] for key in kept} for group in saved["param_groups"]]
+    return {**saved, "param_groups": [{**group, "bias_correction": True, "max_grad_norm": 1.0} for group in groups]}
+
+
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=marks_of(source)) for what, (source, *_) in MEANINGS.items()]
 )
@@ -391,8 +406,9 @@ def test_options_that_change_what_a_state_means_are_said(what):
     for name, value in theirs.items():
         opt.param_groups[0][name] = value
     go(opt, [], params, [0])
+    saved = as_apex(opt.state_dict()) if source == "apex.FusedLAMB" else opt.state_dict()
     with pytest.warns(UserWarning, match=said):
-        front(params.values(), **ours).load_state_dict(convert(opt.state_dict(), source))
+        front(params.values(), **ours).load_state_dict(convert(saved, source))
 
 
 def test_state_of_nobody_is_not_dropped():

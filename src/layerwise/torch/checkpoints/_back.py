@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from layerwise import factoring
 from layerwise.errors import StateError
 from layerwise.storage.options import MASTER, REMAINDER, SCALE
-from layerwise.torch.checkpoints import _matching, _others
+from layerwise.torch.checkpoints import _matching, _origin, _others
 from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._state import checked_lr
@@ -49,7 +50,8 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
     """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
     That optimizer has the same parameters, in the same groups or with names. Its options stay as they were given,
-    except those that schedulers move. Weights that are held beside the parameters are not carried over.
+    except those that schedulers move. If its rule is another than ours, these stay too, and a warning says both.
+    Weights that are held beside the parameters are not carried over.
 
     Args:
         state_dict: The state_dict() of our optimizer.
@@ -63,7 +65,7 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
             f"{type(optimizer).__module__}. Pass the one that is to go on."
         )
     try:
-        return _converted(state_dict, optimizer, TARGETS[target])
+        made, kept = _converted(state_dict, optimizer, target)
     except StateError:
         raise
     except _others.MALFORMED as problem:
@@ -71,9 +73,15 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
             f"this is no state that {target} could go on from: {problem!r}. Pass the state_dict() of our optimizer of "
             "its kind."
         ) from None
+    if kept:
+        warnings.warn(f"{target} has another rule, so rates stay as given there: {', '.join(kept)}", stacklevel=2)
+    return made
 
 
-def _converted(state_dict: Mapping[str, Any], optimizer: Any, target: Target) -> dict[str, Any]:
+def _converted(state_dict: Mapping[str, Any], optimizer: Any, name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the checkpoint, and which rates of theirs stay although ours differ."""
+    target, rule = TARGETS[name], _origin.WRITERS[name].rule
+    kept: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
     names = [group["param_names"] for group in template] if all("param_names" in one for one in template) else None
     found = _matching.aligned(template, names, state_dict["param_groups"])
@@ -89,9 +97,12 @@ def _converted(state_dict: Mapping[str, Any], optimizer: Any, target: Target) ->
                 steps.add(numbers["step"])
                 states[key] = target.state(numbers, place)
         ours = members[0][0] if members else {}
-        counted = _counted(steps, target)
-        groups.append({**group, **target.group(group, ours), **_kept(ours, "initial_lr"), **counted})
-    return {"state": states, "param_groups": groups}
+        rates = {**target.group(group, ours), **_kept(ours, "initial_lr")} if ours else {}
+        if not _origin.same_rule(rule, _origin.written_by(ours), ours):
+            kept |= dict.fromkeys(_matching.differing(group, rates))
+            rates = {}
+        groups.append({**group, **rates, **_counted(steps, target)})
+    return {"state": states, "param_groups": groups}, list(kept)
 
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
@@ -314,7 +325,7 @@ TARGETS = {
     "timm.Lamb": Target(_moments, _rates, _as_tensor),
     "timm.Lars": Target(_momentum, _rates),
     "torch.Adafactor": Target(_torch_adafactor, _of_torch_adafactor),
-    "torch.Adam": Target(_adam, _rates),
+    **dict.fromkeys(("torch.Adam", "torch.AdamW"), Target(_adam, _rates)),
     "torch.SGD": Target(_momentum, _rates),
     **dict.fromkeys(("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), Target(_torchao, _rates)),
     "transformers.Adafactor": Target(_transformers_adafactor, _of_adafactor),

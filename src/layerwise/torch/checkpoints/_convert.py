@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import StateError, sentence
-from layerwise.torch.checkpoints import _matching, _others
+from layerwise.torch.checkpoints import _matching, _origin, _others
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._state import checked_lr
 
 State = dict[str, Any]
@@ -27,7 +28,7 @@ class Source(NamedTuple):
 def _adam_like(state: State, group: Group) -> State:
     """Return the state: apex and timm count steps in the group, not in the state."""
     if "max_exp_avg_sq" in state:
-        raise StateError("the checkpoint is of amsgrad, whose maximum LAMB does not have. It cannot be converted.")
+        raise StateError("the checkpoint is of amsgrad, whose maximum no optimizer here keeps. It cannot be converted.")
     return {"step": state.get("step", group.get("step")), **{k: state[k] for k in ("exp_avg", "exp_avg_sq")}}
 
 
@@ -164,7 +165,7 @@ SOURCES = {
     "timm.AdafactorBigVision": Source(_big_vision, _of_big_vision),
     "apex.FusedLAMB": Source(_adam_like, _of_adam),
     "timm.Lamb": Source(_adam_like, _of_adam),
-    "torch.Adam": Source(_adam_like, _of_adam),
+    **dict.fromkeys(("torch.Adam", "torch.AdamW"), Source(_adam_like, _of_adam)),
     "timm.Lars": Source(_sgd, _of_sgd, momentum=True),
     **dict.fromkeys(("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), Source(_torchao, _of_adam)),
     "torch.SGD": Source(_sgd, _of_sgd, momentum=True),
@@ -177,7 +178,8 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
     Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
-    schedulers move and the options on which the meaning of the state depends.
+    schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer that has another
+    rule, such as LAMB for AdamW's state, keeps its own rates, and warns where they differ.
 
     Args:
         state_dict: The other optimizer's state_dict().
@@ -191,9 +193,10 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         way_out = "None keeps the form that the source has."
         raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
     if lr_in_momentum is not None and not one.momentum:
-        raise StateError(f"lr_in_momentum is for LARS's momentum, which {source} does not have. Leave it out.")
+        raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
     try:
-        made = _converted(state_dict, one)
+        _origin.check_source(source, state_dict["param_groups"])
+        made = _converted(state_dict, one, _origin.WRITERS[source].rule)
         return _with_lr(made) if lr_in_momentum else made
     except StateError:
         raise
@@ -201,12 +204,12 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         raise StateError(f"this is not what {source} saves: {problem!r}. Pass its state_dict(), all of it.") from None
 
 
-def _converted(state_dict: Mapping[str, Any], source: Source) -> dict[str, Any]:
+def _converted(state_dict: Mapping[str, Any], source: Source, rule: str) -> dict[str, Any]:
     state: dict[Any, State] = {}
     groups = []
     for group in state_dict["param_groups"]:
         kept = {key: group[key] for key in ("params", "param_names") if key in group}
-        groups.append({**kept, **source.options(group)})
+        groups.append({**kept, **source.options(group), RULE: rule})
         for key in group["params"]:
             if found := state_dict["state"].get(key):
                 made = source.state(found, group)

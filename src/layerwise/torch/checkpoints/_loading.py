@@ -73,7 +73,8 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     _origin.check(optimizer._groups.kinds.may_write(), loaded["param_groups"])
     named = [optimizer._named(i) for i in range(len(ours))]
     found = _matched(ours, named, loaded)
-    sources = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
+    begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
+    sources = [_with_own_rates(optimizer, *each) for each in zip(ours, begun, strict=True)]
     state: dict[Any, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
         kind = optimizer._groups.kinds.of(group)
@@ -84,8 +85,12 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
                 state[key] = _state.checked(optimizer._plan_for(p, group, h, name), one)
-                _convert_momentum(name, state[key], source, h)
-    due = [*_differing(optimizer, sources), *_regrouped(sources, _matching.regrouped(found))]
+                _convert_momentum(name, state[key], begun[number], h)
+    due = [
+        *_kept(ours, begun, sources),
+        *_differing(optimizer, sources),
+        *_regrouped(sources, _matching.regrouped(found)),
+    ]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
     return Taken(groups, [[key for _, key in members] for members in found], state, due)
 
@@ -131,6 +136,22 @@ def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any
     rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
     device = group["params"][0].device if group["capturable"] and group["params"] else None
     return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
+
+
+def _with_own_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the saved group with our rates if another rule was stepped with its own, which mean something else."""
+    if _origin.same_rule(saved.get(RULE), optimizer._groups.kinds.of(group).hyper.optimizer, group):
+        return saved
+    own = {name: group[name] for name in MOVED if name in saved and name in group}
+    return {**{name: x for name, x in saved.items() if name != "initial_lr"}, **own}
+
+
+def _kept(ours: Any, begun: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what became of the rates of groups that another rule stepped."""
+    changed = [(group, saved) for group, saved, x in zip(ours, begun, sources, strict=True) if x is not saved]
+    if seen := dict.fromkeys(one for each in changed for one in _matching.differing(*each)):
+        rules = " and ".join({saved[RULE]: None for _, saved in changed})
+        yield f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}"
 
 
 def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
+from layerwise.hyper import in_words
 from layerwise.torch.checkpoints._forms import FORMS
 
 Group = Mapping[str, Any]
@@ -172,3 +173,10 @@ def same(a: Any, b: Any) -> bool:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
     except (RuntimeError, TypeError, ValueError):
         return False
+
+
+def differing(ours: Group, theirs: Group) -> Iterator[str]:
+    """Yield the rates of two groups that differ, in words."""
+    for name in MOVED:
+        if name in ours and name in theirs and not same(ours[name], theirs[name]):
+            yield f"{name}={in_words(ours[name])} ({in_words(theirs[name])} in the checkpoint)"

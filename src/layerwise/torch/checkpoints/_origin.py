@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerwise.errors import StateError
 from layerwise.hyper import Hyper
@@ -16,22 +16,105 @@ OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
-PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr"}
-# What a group of each source has, and which of ours go on from it; the most telling first.
-MARKS: dict[str, tuple[set[str], tuple[str, ...]]] = {
-    "timm.Lars": ({"trust_coeff", "momentum"}, ("Lars",)),
-    "timm.Lamb": ({"always_adapt", "betas"}, ("Lamb",)),
-    "apex.FusedLAMB": ({"grad_averaging", "bias_correction", "max_grad_norm", "betas"}, ("Lamb",)),
-    "bitsandbytes.Adam": ({"t_alpha", "alpha", "betas"}, ("AdamW", "Lamb")),
-    "flashoptim.FlashAdamW": ({"master_bytewidth", "betas"}, ("AdamW", "Lamb")),
-    "flashoptim.FlashSGD": ({"master_bytewidth", "momentum"}, ("SGD", "Lars")),
-    "timm.AdafactorBigVision": ({"beta2_cap", "clipping_threshold"}, ("Adafactor",)),
-    "timm.Adafactor": ({"eps_scale", "min_dim_size_to_factor"}, ("Adafactor",)),
-    "torch.Adam": ({"amsgrad", "betas"}, ("AdamW", "Lamb")),
-    "torch.SGD": ({"dampening", "nesterov", "momentum"}, ("SGD", "Lars")),
-    "torch.Adafactor": ({"beta2_decay", "d"}, ("Adafactor",)),
-    "transformers.Adafactor": ({"decay_rate", "warmup_init"}, ("Adafactor",)),
+PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
+# Without the trust ratio these take the steps of another optimizer.
+PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
+
+
+class Writer(NamedTuple):
+    """What tells the groups of one optimizer from those of others."""
+
+    rule: str  # the optimizer of ours that takes the same steps
+    has: frozenset[str]  # keys of each of its groups
+    may: frozenset[str] = frozenset()  # keys that only some of its versions write
+
+    def odd(self, group: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """Return the keys that a group lacks, and those by which it is another's."""
+        return sorted(self.has - group.keys()), sorted((group.keys() & KNOWN) - self.has - self.may)
+
+    def fit(self, group: Mapping[str, Any]) -> int:
+        """Return how much the keys of a group tell of this optimizer; the four of Adam alone tell nothing."""
+        return 0 if any(self.odd(group)) else max(0, len(group.keys() & (self.has | self.may)) - len(ADAM))
+
+
+def _keys(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+ADAM = _keys("lr betas eps weight_decay")
+SGD = _keys("lr momentum dampening weight_decay")
+FACTORED = _keys("lr eps weight_decay decay_rate")
+T5 = FACTORED | _keys("beta1 clip_threshold scale_parameter relative_step warmup_init")
+LAMB = ADAM | _keys("bias_correction grad_averaging max_grad_norm")
+ANY_TORCH = _keys("foreach maximize differentiable fused")
+ANY_TIMM = _keys("caution corrected_weight_decay max_lr_snapshot foreach")
+ANY_FLASH = _keys("initial_lr quantize")
+ALPHAS = _keys("alpha t_alpha t_beta3")
+
+WRITERS = {
+    "apex.FusedLAMB": Writer("Lamb", LAMB, _keys("step")),
+    "bitsandbytes.Adam": Writer("AdamW", ADAM, ALPHAS),
+    "bitsandbytes.LAMB": Writer("Lamb", ADAM, ALPHAS),
+    "bitsandbytes.LARS": Writer("Lars", ADAM, ALPHAS),
+    "bitsandbytes.SGD": Writer("SGD", ADAM, ALPHAS),
+    **dict.fromkeys(
+        ("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), Writer("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH)
+    ),
+    "flashoptim.FlashSGD": Writer("SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}),
+    "timm.Adafactor": Writer("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, ANY_TIMM),
+    "timm.AdafactorBigVision": Writer(
+        "Adafactor",
+        FACTORED | _keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
+        ANY_TIMM | _keys("decay_offset momentum_dtype unscaled_wd"),
+    ),
+    "timm.Lamb": Writer("Lamb", LAMB | {"trust_clip", "always_adapt"}, ANY_TIMM | {"step", "decoupled_decay"}),
+    "timm.Lars": Writer("Lars", SGD | _keys("nesterov trust_coeff trust_clip always_adapt eps"), ANY_TIMM),
+    "torch.Adafactor": Writer("Adafactor", _keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
+    **dict.fromkeys(
+        ("torch.Adam", "torch.AdamW"),
+        Writer("AdamW", ADAM | {"amsgrad", "foreach"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}),
+    ),
+    "torch.SGD": Writer("SGD", SGD | {"nesterov"}, ANY_TORCH),
+    **dict.fromkeys(
+        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), Writer("AdamW", ADAM | {"amsgrad"})
+    ),
+    "transformers.Adafactor": Writer("Adafactor", T5),
 }
+KNOWN = frozenset().union(*(one.has | one.may for one in WRITERS.values()), OURS) - {"initial_lr"}
+PYTORCH_OPTIMIZER = {"foreach", "step"}  # its groups have both
+
+
+def check_source(source: str, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if a group of a checkpoint has not the keys that an optimizer gives its groups."""
+    for number, group in enumerate(groups):
+        lacking, others = WRITERS[source].odd(group)
+        if lacking or others:
+            parts = (("lacks", lacking), ("has", others))
+            told = " and ".join(f"{verb} {', '.join(map(repr, keys))}" for verb, keys in parts if keys)
+            raise StateError(
+                f"group {number} of the checkpoint is not as {source} saves it: it {told}. {_likely(group)}"
+            )
+
+
+def _likely(group: Mapping[str, Any]) -> str:
+    if OURS & group.keys():
+        return "It looks like that of an optimizer of layerwise, which loads it without conversion."
+    if (source := _source_of(group)) is not None:
+        return f'It looks like that of {source}: pass "{source}".'
+    named = "one of pytorch_optimizer, which" if group.keys() >= PYTORCH_OPTIMIZER else "an optimizer that"
+    return f"It looks like that of {named} no converter reads."
+
+
+def _source_of(group: Mapping[str, Any]) -> str | None:
+    """Return the source whose keys fit a group best, or None if none do."""
+    fit = {source: one.fit(group) for source, one in WRITERS.items()}
+    return max(fit, key=fit.__getitem__) if any(fit.values()) else None
+
+
+def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) -> bool:
+    """Return True if ours with these options takes the steps of their rule, as far as is known."""
+    plain = PLAINLY.get(ours or "") if options.get("adapt") is False and not options.get("keep_norm") else None
+    return theirs is None or ours is None or theirs in (ours, plain)
 
 
 def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> None:
@@ -40,7 +123,7 @@ def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> N
     names = [h.optimizer for h in options]
     for group in groups:
         if OURS & group.keys():
-            name = _written_by(group)
+            name = written_by(group)
             if name not in (None, *names):
                 raise StateError(f"the checkpoint was written by {name}, and this is {names[0]}. Load it in {name}.")
         elif unknown := group.keys() - PLAIN:
@@ -56,7 +139,7 @@ def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> N
 def check_group(number: int, h: type[Hyper], saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise if parameters of a group were stepped by another rule when they were saved."""
     for group in saved:
-        if OURS & group.keys() and (name := _written_by(group)) not in (None, h.optimizer):
+        if OURS & group.keys() and (name := written_by(group)) not in (None, h.optimizer):
             raise StateError(
                 f"the parameters of group {number} were stepped by {name} in the checkpoint, and here they are by "
                 f"{h.optimizer}. Give them the rule that they were saved with."
@@ -67,7 +150,7 @@ def _of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else "Mixed"
 
 
-def _written_by(group: Mapping[str, Any]) -> str | None:
+def written_by(group: Mapping[str, Any]) -> str | None:
     """Return the optimizer that a group names or whose options it has, or None if that could be several."""
     if isinstance(rule := group.get(RULE), str):
         return next((name for name in ENTRIES if name.lower() == rule.lower()), rule)
@@ -79,10 +162,10 @@ def _written_by(group: Mapping[str, Any]) -> str | None:
 
 
 def _way_out(ours: Sequence[str], group: Mapping[str, Any]) -> str:
-    found = next(((source, names) for source, (marks, names) in MARKS.items() if marks <= group.keys()), None)
-    if found is None:
+    if (source := _source_of(group)) is None:
         return "No converter reads it; layerwise.torch.convert lists those that there are."
-    source, names = found
+    rule = WRITERS[source].rule
+    names = [rule, *(name for name, plain in PLAINLY.items() if plain == rule)]
     if not {*names} & {*ours}:
         return f"It looks like that of {source}, from which {' or '.join(names)} can go on, but not {_of(ours)}."
     return f'Load layerwise.torch.convert(state_dict, "{source}") if it is that of {source}.'

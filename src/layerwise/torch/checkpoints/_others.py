@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
+from layerwise.keywords import nearest
 
 Shape = tuple[int, ...]
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
@@ -19,7 +20,10 @@ MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, Runtim
 def check_name(name: Any, known: Collection[str], way: str) -> None:
     """Raise if this is the name of no optimizer that a converter knows."""
     if not isinstance(name, str) or name not in known:
-        raise StateError(f"no checkpoint {way} {name!r} can be converted. Pass one of {', '.join(sorted(known))}.")
+        close = " or ".join(map(repr, nearest(name, known)))
+        hint = f"Is {close} meant? " if close else ""
+        listed = ", ".join(sorted(known))
+        raise StateError(f"no checkpoint {way} {name!r} can be converted. {hint}Pass one of {listed}.")
 
 
 def is_named(optimizer: Any, name: str) -> bool:
