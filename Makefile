@@ -13,6 +13,7 @@ PACKAGE ?= .
 PYTEST_ARGS ?=
 WORKERS ?= logical
 BENCH_ARGS ?=
+MUTANTS_ARGS ?=
 OLDEST_PYTHON ?= $(firstword $(shell for one in python3.10 "$$(pyenv root 2>/dev/null)"/versions/3.10.*/bin/python $(PYTHON); do \
   "$$one" -c 'import sys; print(sys.executable)' 2>/dev/null; done))
 DEMO_ARGS ?=
@@ -32,7 +33,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-all test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize clean help
+.PHONY: setup demo test test-all test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -53,6 +54,7 @@ help:
 	@echo "make bench        time a step against other implementations"
 	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
+	@echo "make mutants      which of many small errors the tests notice, in hours; MUTANTS_ARGS names some"
 	@echo "make generate     fronts, and tables of the pages, from what the rules declare"
 	@echo "make stub         write the extension's stub again;  make clean removes everything built"
 
@@ -150,6 +152,10 @@ sanitize: $(VENV)/.dev $(VENV)/.package
 	@cp -r src/layerwise build/sanitize/ && cp build/sanitize/_native*.so build/sanitize/layerwise/
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize $(PY) -m pytest -q tests/engines $(PYTEST_ARGS)
+
+# One error after the other, each in a copy of the package; tests/mutants/__init__.py says what MUTANTS_ARGS may hold.
+mutants: $(VENV)/.dev $(VENV)/.package
+	@PYTHONPATH=tests $(PY) -m mutants.run $(MUTANTS_ARGS)
 
 comma := ,
 build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \

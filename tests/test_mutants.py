@@ -1,7 +1,11 @@
-"""Every oracle can fail: each small error in the mathematics turns those red that are meant to see it."""
+"""Every oracle can fail: each small error in the mathematics turns those red that are meant to see it.
+
+Errors elsewhere are tried by `make mutants`. Here, their rows are checked.
+"""
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
 from inspect import getsource
 from typing import Any
@@ -9,7 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import CASES
-from mutants import MODULES, MUTANTS, Mutant, rebuilt
+from mutants import record
+from mutants.drawn import drawn, room_of
+from mutants.room import ROOT, Error, Room
+from mutants.rooms import ROOMS
+from mutants.rules import MODULES, MUTANTS, Mutant, rebuilt
 from oracles import ORACLES
 
 
@@ -48,5 +56,47 @@ def test_every_oracle_has_mutants_of_its_own() -> None:
 def test_every_rule_has_mutants(case):
     module = case.rule.__name__.removeprefix("layerwise.")
     assert sum(mutant.module == module for mutant in MUTANTS) >= 5, (
-        f"{module} has too few mutants: add small errors in it, with the oracles that notice each, to tests/mutants.py."
+        f"{module} has too few mutants: add small errors in it, with the oracles that notice each, to "
+        "tests/mutants/rules.py."
     )
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.name)
+def test_the_errors_of_a_room_can_be_made(room: Room) -> None:
+    for error in room.errors:
+        broken = error.broken()
+        if error.file.endswith(".py"):
+            ast.parse(broken, error.name)
+    assert [error.name for error in room.errors if error.old == error.new] == []
+    assert [path for path in room.near if not (ROOT / path).exists()] == []
+
+
+def test_errors_have_names_of_their_own() -> None:
+    names = [error.name for room in ROOMS for error in room.errors]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_file_is_of_a_room_and_every_room_has_errors() -> None:
+    files = [file for folder in ("src/layerwise", "csrc") for file in (ROOT / folder).rglob("*.[pch]*")]
+    names = [str(file.relative_to(ROOT)) for file in files if file.suffix in {".py", ".cpp", ".hpp"}]
+    assert len(names) > 100
+    assert [name for name in names if room_of(name, ROOMS) is None] == []
+    assert {room.name: len(room.errors) for room in ROOMS if len(room.errors) < 5} == {}
+    elsewhere = [error.name for room in ROOMS for error in room.errors if room_of(error.file, ROOMS) is not room]
+    assert elsewhere == [], "the room's `paths` lack its file"
+
+
+def test_the_table_is_of_the_errors_that_there_are() -> None:
+    kept, table = record.read(), record.TABLE.read_text(encoding="utf-8")
+    again = "run: make mutants MUTANTS_ARGS=--table"
+    assert set(kept) <= {error.name for room in ROOMS for error in room.errors}, again
+    assert table == record.table(kept, ROOMS), again
+
+
+def test_drawn_errors_can_be_made() -> None:
+    found = drawn(ROOMS, 50, 0)
+    assert len(found) == 50
+    for room, error in found:
+        assert isinstance(room, Room)
+        assert not isinstance(error, Error)
+        ast.parse(error.broken(), error.name)
