@@ -12,15 +12,19 @@ CAME: weight_decouple=False and ams_bound are other optimizers.
 StableAdamW: weight_decouple=False is another optimizer.
 """
 
+from functools import partial
+
 import pytest
 from parity.live import SHAPES, Draw, assert_same, ours, tensors, torch_steps
 
+import layerwise
 from layerwise import preset
 from layerwise.numpy import Adafactor, Came, Lamb, Lars, NovoGrad, StableAdamW
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 peer = pytest.importorskip("pytorch_optimizer")
+pytest.importorskip("layerwise.torch")
 
 LRS = [0.002, 0.004, 0.016, 0.008, 0.001]
 VECTORS = {name: False for name, shape in SHAPES.items() if len(shape) < 2}
@@ -187,3 +191,29 @@ def test_float32(their_class, our_class, their_options, our_options):
     params, grads = tensors("float32")
     theirs = torch_steps(lambda ps: their_class(ps, lr=0.01, **their_options), params, grads)
     assert_same(ours(our_class(**{"lr": 0.01, **our_options}), params, grads), theirs, params, 3e-6, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:a parameter group has the key 'adaptive'")
+@pytest.mark.parametrize("front", ["Lamb", "AdamW"])
+def test_its_sam_wraps_ours(front):
+    """Beside its SAM around PyTorch's AdamW, where ours is that."""
+    torch.manual_seed(0)
+    x, options = torch.randn(8, 3), {"lr": 0.01, "weight_decay": 0.1}
+    mine, theirs = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    theirs.load_state_dict(mine.state_dict())
+    own = {"adapt": False, "decay": "decoupled", "eps": 1e-8} if front == "Lamb" else {}
+    wrapped = partial(getattr(layerwise.torch, front), **own)
+    for model, base in ((mine, wrapped), (theirs, torch.optim.AdamW)):
+        opt = peer.SAM(model.parameters(), base, rho=0.1, foreach=None, **options)
+
+        def closure(model=model, opt=opt):
+            opt.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            closure()
+            opt.step(closure)
+    for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)

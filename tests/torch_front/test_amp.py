@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch_front.front import (
@@ -21,7 +23,7 @@ from torch_front.front import (
     walk,
 )
 
-from layerwise.torch import Adafactor
+from layerwise.torch import Adafactor, Lamb
 
 NAN, INF = float("nan"), float("inf")
 
@@ -61,13 +63,17 @@ def test_float32_needs_no_master(front):
     assert not any("master" in one for one in opt.state.values())
 
 
+HANDLES = pytest.mark.parametrize("handles", [False, True], ids=["the scaler unscales", "the step unscales"])
+
+
+@HANDLES
 @pytest.mark.parametrize("way", ["step", "unscale_", "unscale_ and clip"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
 @fronts
-def test_grad_scaler(front, dtype, way):
+def test_grad_scaler(front, dtype, way, handles):
     a = parameters(1, dtype=dtype)
     b = twins(a)
-    opt, calm = busy(front, a.items()), busy(front, b.items())
+    opt, calm = busy(front, a.items(), skip_nonfinite=handles), busy(front, b.items())
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=2)
     for t in range(4):
         scaled(scaler, a, t)
@@ -84,20 +90,41 @@ def test_grad_scaler(front, dtype, way):
         before = bits({name: p.grad for name, p in a.items()})
         scaler.step(opt)
         scaler.update()
-        assert bits({name: p.grad for name, p in a.items()}) == before
+        kept = handles or way != "step" or dtype is torch.float16
+        assert (bits({name: p.grad for name, p in a.items()}) == before) == kept
         calm.step()
     close(numbers(a), numbers(b), {torch.float16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-12}[dtype])
     assert scaler.get_scale() > 16
     assert not hasattr(opt, "grad_scale")
 
 
+@pytest.mark.parametrize(
+    ("options", "dtype", "handles"),
+    [
+        ({}, torch.float32, False),
+        ({"fused": False}, torch.float32, False),
+        ({"fused": True}, torch.float32, True),
+        ({"skip_nonfinite": True}, torch.float32, True),
+        ({"capturable": True}, torch.float32, True),
+        ({}, torch.float16, True),
+    ],
+    ids=str,
+)
+def test_the_scaler_unscales_where_it_can_and_nothing_else_is_asked_for(options, dtype, handles):
+    """Trainers refuse to clip gradients that the step unscales."""
+    opt = Lamb(parameters(1, dtype=dtype).items(), **options)
+    assert opt._step_supports_amp_scaling is handles
+    assert copy.deepcopy(opt)._step_supports_amp_scaling is handles
+
+
+@HANDLES
 @pytest.mark.parametrize("bad", [INF, NAN])
 @pytest.mark.parametrize("unscale", [False, True])
 @fronts
 @pytest.mark.needs("max_grad_norm")
-def test_grad_scaler_skips_what_overflowed(front, unscale, bad):
+def test_grad_scaler_skips_what_overflowed(front, unscale, bad, handles):
     params = parameters(1, dtype=torch.float32)
-    opt = busy(front, params.items(), max_grad_norm=0.5)
+    opt = busy(front, params.items(), max_grad_norm=0.5, skip_nonfinite=handles)
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
     for t in range(2):
         scaled(scaler, params, t)
@@ -112,7 +139,7 @@ def test_grad_scaler_skips_what_overflowed(front, unscale, bad):
     scaler.update()
     after = everything(opt, params)
     assert (after[0], after[2]) == (before[0], before[2])
-    assert opt.skipped == 1
+    assert opt.skipped == handles
     assert scaler.get_scale() == 8
     scaled(scaler, params, 3)
     scaler.step(opt)

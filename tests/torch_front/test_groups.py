@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
-from torch_front.front import FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
+from torch_front.front import BUSY, FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
 
-from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError
+from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError, UnknownOptionError
 from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
 
 LEFT_ALONE = {"momentum_dtype", "max_grad_norm"}  # storage; and what is common to all groups
@@ -59,9 +61,7 @@ def test_groups_added_later(front):
     assert opt.num_parameters == 4
 
 
-@pytest.mark.parametrize(
-    "group", [{"blocks": {"*": 2}}, {"skip_nonfinite": True}, {"fused": True}, {"foreach": True}], ids=str
-)
+@pytest.mark.parametrize("group", [{"blocks": {"*": 2}}, {"skip_nonfinite": True}], ids=str)
 @fronts
 def test_what_only_the_optimizer_can_be_told(front, group):
     """An option that is accepted and ignored is a bug."""
@@ -71,9 +71,109 @@ def test_what_only_the_optimizer_can_be_told(front, group):
 
 @pytest.mark.parametrize("name", ["weight_dacay", "max_grad_valeu", "capturabel"])
 @fronts
-def test_misspelt_options(front, name):
-    with pytest.raises(HyperparameterError, match=name):
-        busy(front, [{"params": [nn.Parameter(torch.ones(2))], name: 0.1}])
+def test_a_key_that_is_like_an_option_is_said_once(front, name):
+    groups = [{"params": [nn.Parameter(torch.ones(2))], name: 0.1} for _ in range(2)]
+    with pytest.warns(UserWarning, match=name) as said:
+        opt = front(groups)
+    opt.add_param_group({"params": [nn.Parameter(torch.ones(2))], name: 0.1})
+    [one] = said
+    assert f"the key '{name}', which is no option. Is `" in str(one.message)
+    assert one.filename == __file__
+    with pytest.raises(UnknownOptionError, match=name):
+        front([nn.Parameter(torch.ones(2))], **{name: 0.1})
+
+
+def two_groups(*options):
+    return [{"params": [nn.Parameter(torch.ones(2))], **one} for one in options]
+
+
+NOTHING = {"fused": None, "foreach": None, "differentiable": None, "capturable": None}
+
+
+@pytest.mark.parametrize("beside", [{}, NOTHING], ids=["left out", "None"])
+@fronts
+def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
+    """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
+    made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "differentiable")}
+    assert (
+        made["fused"]._engine == busy(front, two_groups({}), fused=True)._engine != busy(front, two_groups({}))._engine
+    )
+    assert [group["differentiable"] for group in made["differentiable"].param_groups] == [True, True]
+    opt = busy(front, two_groups({"capturable": True, "foreach": True}, beside), fused=False)
+    assert [group["capturable"] for group in opt.param_groups] == [True, False]
+    assert opt._engine == "rule"
+
+
+@pytest.mark.parametrize(
+    ("groups", "given"),
+    [
+        (({"fused": True}, {"fused": False}), {}),
+        (({"fused": True},), {"fused": False}),
+        (({"differentiable": True}, {"differentiable": False}), {}),
+        (({"differentiable": False},), {"differentiable": True}),
+    ],
+    ids=str,
+)
+@fronts
+def test_groups_that_contradict_each_other_or_the_optimizer(front, groups, given):
+    with pytest.raises(HyperparameterError, match=next(iter(groups[0]))):
+        busy(front, two_groups(*groups), **given)
+
+
+class Sam(torch.optim.Optimizer):
+    """Sharpness-aware minimization as it wraps others: the other gets its groups, and lends it its own."""
+
+    def __init__(self, params, base, rho=0.05, adaptive=False, **options):
+        super().__init__(params, {"rho": rho, "adaptive": adaptive, **options})
+        self.base = base(self.param_groups, **options)
+        self.param_groups = self.base.param_groups
+        self.defaults.update(self.base.defaults)
+
+    @torch.no_grad()
+    def step(self, closure):
+        weights = [(p, p.clone()) for group in self.param_groups for p in group["params"]]
+        norm = torch.stack([p.grad.norm() for p, _ in weights]).norm()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=float(group["rho"] / norm))
+        with torch.enable_grad():
+            closure()
+        for p, kept in weights:
+            p.copy_(kept)
+        self.base.step()
+
+
+@fronts
+def test_sam_wraps_it(front):
+    torch.manual_seed(0)
+    x, options = torch.randn(8, 3), {key: x for key, x in BUSY[front].items() if key in ("lr", "weight_decay")}
+    a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    b.load_state_dict(a.state_dict())
+
+    def backward(model):
+        model.zero_grad()
+        model(x).square().sum().backward()
+
+    has_ratio = "adapt" in front._hyper.__dataclass_fields__
+    with pytest.warns(UserWarning, match="'adaptive'") if has_ratio else nullcontext():
+        opt = Sam(a.parameters(), front, rho=0.1, **options)
+    plain = front(b.parameters(), **options)
+    for _ in range(3):
+        backward(a)
+        opt.step(lambda: backward(a))
+        backward(b)
+        kept = [p.detach().clone() for p in b.parameters()]
+        norm = torch.stack([p.grad.norm() for p in b.parameters()]).norm()
+        with torch.no_grad():
+            for p in b.parameters():
+                p.add_(p.grad, alpha=float(0.1 / norm))
+        backward(b)
+        with torch.no_grad():
+            for p, q in zip(b.parameters(), kept, strict=True):
+                p.copy_(q)
+        plain.step()
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(kept[0], b.weight)
 
 
 @fronts

@@ -359,6 +359,56 @@ def test_lightning(cls, tmp_path):
 
 
 @slow
+@pytest.mark.parametrize("fused", [None, False])
+def test_lightning_clips_under_a_grad_scaler(fused, tmp_path):
+    pytest.importorskip("lightning")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import lightning
+        from lightning.pytorch.plugins import MixedPrecision
+
+    torch.manual_seed(0)
+    weight, batch = torch.randn(3, 4), torch.randn(6, 4)
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(weight.clone())
+
+        def training_step(self, batch, index):
+            return (self.weight @ batch[0].T).float().square().sum()
+
+        def configure_optimizers(self):
+            return Lamb(self.named_parameters(), lr=0.1, eps=1.0, fused=fused)
+
+    module, scaler = Module(), torch.amp.GradScaler("cpu", init_scale=4.0)
+    trainer = lightning.Trainer(
+        max_epochs=3,
+        gradient_clip_val=0.5,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        default_root_dir=tmp_path,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer.fit(module, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(batch), batch_size=6))
+    plain = nn.Parameter(weight.clone())
+    opt = Lamb([plain], lr=0.1, eps=1.0)
+    for _ in range(3):
+        opt.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            (plain @ batch.T).float().square().sum().backward()
+        torch.nn.utils.clip_grad_norm_([plain], 0.5)
+        opt.step()
+    torch.testing.assert_close(module.weight, plain, rtol=1e-5, atol=1e-6)
+    assert (plain - weight).abs().max() > 0.01
+
+
+@slow
 @pytest.mark.parametrize("clipped", [False, True])
 @fronts
 def test_accelerate(cls, clipped, tmp_path):

@@ -34,7 +34,14 @@ from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step
 from layerwise.torch.step._plans import plan_of
-from layerwise.torch.step._settings import NOT_OF_A_GROUP, Groups, capturing, check_capture
+from layerwise.torch.step._settings import (
+    NOT_OF_A_GROUP,
+    Groups,
+    capturing,
+    check_capture,
+    said_by_groups,
+    without_unsaid,
+)
 from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
 from layerwise.torch.tools import _schedule
 
@@ -50,10 +57,11 @@ class Optimizer(ByParameter):
 
     _rule: Any
     _hyper: type[Hyper]
-    _step_supports_amp_scaling = True
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        params = params if isinstance(params, Tensor) else list(params)
+        given = {**given, **said_by_groups(params, given)}
         self._groups = Groups(self._kinds(given), given["differentiable"])
         self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
@@ -100,6 +108,18 @@ class Optimizer(ByParameter):
             group.update(self._groups.filled({**self.defaults, **group}))
             self._groups.complete(group)
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves unscaling and skipping to the step, as it does for PyTorch's fused optimizers.
+
+        Trainers that clip by themselves refuse such optimizers. So it does where that is asked for, and where it could
+        not do it itself: in a CUDA graph, with float16 gradients, and where processes have to skip together.
+        """
+        asked = self._of_all["fused"] is True or self._skip_nonfinite
+        captured = any(group["capturable"] for group in self.param_groups)
+        small = any(p.dtype is torch.float16 for p in self.parameters())
+        return asked or captured or small or self._agreement() is not None
+
     # ---- groups
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -114,7 +134,7 @@ class Optimizer(ByParameter):
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
-        group = {key: x for key, x in param_group.items() if not self._repeats(key, x, param_group)}
+        group = {key: x for key, x in without_unsaid(param_group).items() if not self._repeats(key, x, param_group)}
         self._groups.check_keys(group)
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         group = self._groups.filled({**self.defaults, **group})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
@@ -29,6 +30,9 @@ RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
 NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
+# What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
+OF_ALL_GROUPS = {"fused": None, "differentiable": False}
+MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
@@ -42,6 +46,7 @@ class Groups:
     def __init__(self, kinds: Kinds, differentiable: bool) -> None:
         self.kinds, self.differentiable = kinds, differentiable
         self._made: dict[Hashable, Hyper] = {}
+        self._warned: set[str] = set()  # of keys that are nearly options
 
     def __reduce__(self) -> Any:
         return Groups, (self.kinds, self.differentiable)  # what it remembers may have keys that cannot be pickled
@@ -76,7 +81,7 @@ class Groups:
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
         for key in group.keys() - {*known, "params", "param_names"}:
-            if key in (*NOT_OF_A_GROUP, "foreach"):
+            if key in NOT_OF_A_GROUP:
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
                 )
@@ -91,8 +96,11 @@ class Groups:
                 hint = meant(key, kind.options, cutoff=0.75)
                 way_out = hint if hint.startswith("Is ") else "Leave it out of the group."
                 raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
-            if close := get_close_matches(str(key), known, n=1, cutoff=0.75):
-                raise HyperparameterError(f"a parameter group has the unknown option {key!r}. Is `{close[0]}` meant?")
+            if key not in self._warned and (close := get_close_matches(str(key), known, n=1, cutoff=0.75)):
+                self._warned.add(key)  # programs put keys of their own in groups, and in all of them
+                warnings.warn(
+                    f"a parameter group has the key {key!r}, which is no option. Is `{close[0]}` meant?", stacklevel=7
+                )
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
@@ -171,6 +179,22 @@ class Groups:
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
         return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
+
+
+def said_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of the whole optimizer that it was not given, and that groups agree on."""
+    groups = [one for one in params if isinstance(one, Mapping)]
+    said = {name: [group[name] for group in groups if group.get(name) is not None] for name in OF_ALL_GROUPS}
+    return {
+        name: values[0]
+        for name, values in said.items()
+        if given[name] is OF_ALL_GROUPS[name] and values and all(value is values[0] for value in values)
+    }
+
+
+def without_unsaid(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group without options that are None where PyTorch's optimizers have None for their default."""
+    return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
 
 
 def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:
