@@ -19,6 +19,10 @@ class ContradictionError(HyperparameterError):
     """Each option is fine alone, but they cannot hold together."""
 
 
+class ScheduledError(ContradictionError, RuntimeError):
+    """A learning rate was set that follows a scheduler."""
+
+
 class ParameterError(LayerwiseError, ValueError):
     """A parameter cannot be updated: wrong dtype, read-only, or not the shape it had before."""
 

@@ -293,6 +293,7 @@ SPOILT = {
     "negative shape": (change("w/shape", [-2, 3]), "w/shape"),
     "float shape": (change("w/shape", [2.0, 3.0]), "w/shape"),
     "negative step": (change("w/step", -1), "w/step"),
+    "more steps than there can be": (change("w/step", 1 << 62), "'w/step' must be an integer ≥ 0 and < 2^53"),
     "float step": (change("w/step", 1.0), "w/step"),
     "step of two": (change("w/step", [1, 2]), "w/step"),
     "other optimizer": (change("optimizer", "Adam"), "Adam"),

@@ -243,22 +243,45 @@ def broken():
         "unnamed": (lambda s: {**s, "rubbish": s["matrix_moment1_0"]}, "'rubbish'"),
         "a number": (lambda s: {**s, 3: s["matrix_moment1_0"]}, "the state holds 3"),
         "missing": (lambda s: without(s, "matrix_moment2_0"), "no 'moment2' of matrix"),
-        "uncounted": (lambda s: without(s, "matrix_step_0", "matrix_beta2_pow_acc_0"), "does not count the steps"),
+        "uncounted": (lambda s: without(s, "matrix_lamb_step_0", "matrix_beta2_pow_acc_0"), "does not count the steps"),
         "shape": (lambda s: {**s, "matrix_moment1_0": paddle.ones([4, 5])}, r"has the shape \(4, 5\)"),
         "dtype": (lambda s: {**s, "matrix_moment1_0": paddle.ones([5, 4], "int32")}, "floating point"),
         "kind": (lambda s: {**s, "matrix_moment1_0": [1.0]}, "must be a tensor, but is list"),
         "twice": (lambda s: {**s, "matrix_moment1_7": s["matrix_moment1_0"]}, "'moment1' of matrix twice"),
-        "count": (lambda s: {**s, "matrix_step_0": paddle.to_tensor([-1])}, "must be a count"),
-        "count of many": (lambda s: {**s, "matrix_step_0": paddle.ones([2])}, "must be one number"),
+        **{
+            f"count {n}": (
+                lambda s, n=n: {**s, "matrix_lamb_step_0": np.array([n])},
+                r"must be an integer ≥ 0 and < 2\^53, but",
+            )
+            for n in (-1, 2.5, float("nan"), float("inf"), 1e30, 1 << 62)
+        },
+        "count in words": (lambda s: {**s, "matrix_lamb_step_0": "many"}, "must be one number"),
+        "count of many": (lambda s: {**s, "matrix_lamb_step_0": paddle.ones([2])}, "must be one number"),
         "power": (
-            lambda s: {**without(s, "matrix_step_0"), "matrix_beta2_pow_acc_0": paddle.to_tensor([1.5])},
+            lambda s: {**without(s, "matrix_lamb_step_0"), "matrix_beta2_pow_acc_0": paddle.to_tensor([1.5])},
             "power",
         ),
-        "betas": (lambda s: {**without(s, "matrix_step_0"), **pows(0.9, 0.99)}, "of 20 and of 210 steps"),
+        "betas": (lambda s: {**without(s, "matrix_lamb_step_0"), **pows(0.9, 0.99)}, "of 20 and of 210 steps"),
         "masters": (lambda s: {**s, "master_weights": {"nobody": paddle.ones([2])}}, "'master_weights' must be"),
+        "masters of one": (
+            lambda s: {**s, "master_weights": paddle.ones([2])},
+            "'master_weights' must be .* is Tensor",
+        ),
+        "scheduler in words": (lambda s: {**s, "LR_Scheduler": paddle.ones([2])}, "'LR_Scheduler' must be a dict"),
+        "another class": (
+            lambda s: {**s, "matrix_adamw_step_0": paddle.ones([1])},
+            "the state is of AdamW, not of Lamb",
+        ),
+        "emptied": (lambda s: {**s, "matrix_moment1_0": emptied([5, 4])}, "'moment1' of matrix holds no numbers"),
         "scheduler": (lambda s: without(s, "LR_Scheduler"), "holds no 'LR_Scheduler'"),
         "other scheduler": (lambda s: {**s, "LR_Scheduler": {"last_epoch": 3}}, "does not fit the scheduler"),
     }
+
+
+def emptied(shape):
+    tensor = paddle.ones(shape)
+    tensor._clear_data()
+    return tensor
 
 
 def without(state, *keys):
@@ -287,6 +310,36 @@ def test_states_that_do_not_fit_change_nothing(what):
     walk(opt, params, range(1))
 
 
+@pytest.mark.parametrize(("one", "other"), [("AdamW", "Lamb"), ("SGD", "Lars")])
+def test_the_state_of_another_class_is_refused(one, other):
+    params = parameters(14, dtype="float32")
+    saved = make(one, params, {"momentum": 0.9} if one == "SGD" else {})
+    walk(saved, params, range(1))
+    opt = make(other, params)
+    with pytest.raises(StateError, match=f"is of {one}, not of {other}"):
+        opt.set_state_dict(saved.state_dict())
+    assert opt.state_dict() == {}
+
+
+@pytest.mark.parametrize("engine", [None, "rule"])
+@pytest.mark.parametrize("how", ["emptied", "shortened"])
+def test_state_whose_memory_was_given_away_is_an_error(engine, how):
+    params = parameters(15, dtype="float32")
+    opt = make("Lamb", params, engine=engine)
+    walk(opt, params, range(2))
+    before, set_aside = bits(params), opt._slots["matrix"].state.exp_avg
+    if how == "emptied":
+        set_aside._clear_data()
+    else:
+        paddle.zeros([1])._share_buffer_to(set_aside)
+    set_grads(params, 1)
+    with pytest.raises(StateError, match=r"'exp_avg' of matrix .*clear_state\('matrix'\)"):
+        opt.step()
+    assert bits(params) == before
+    opt.clear_state("matrix")
+    opt.step()
+
+
 def test_other_options_do_not_fit():
     params = parameters(9)
     opt = make("Lars", params, {"momentum": 0.9})
@@ -294,7 +347,7 @@ def test_other_options_do_not_fit():
     with pytest.raises(StateError, match="which these options do not keep"):
         make("Lars", params, {"momentum": 0.0}).set_state_dict(opt.state_dict())
     with pytest.raises(StateError, match="holds no 'moment1' of matrix"):
-        make("Lamb", params).set_state_dict(opt.state_dict())
+        make("Lamb", params).set_state_dict({key: x for key, x in opt.state_dict().items() if "_step_" not in key})
 
 
 def test_masters_that_are_not_kept_are_said_to_be_dropped():

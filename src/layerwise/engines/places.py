@@ -65,9 +65,16 @@ def _mark(x: Any) -> Hashable:
     if hasattr(x, "is_neg"):  # a tensor of PyTorch
         return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg()
     if hasattr(x, "data_ptr"):  # a tensor of Paddle
-        return type(x), x.data_ptr(), tuple(x.shape), x.dtype, tuple(x.strides), str(x.place)
+        return type(x), _address(x), tuple(x.shape), x.dtype, tuple(x.strides), x._is_initialized() and str(x.place)
     face = x.__array_interface__
     return type(x), face["data"], x.shape, x.dtype, x.strides
+
+
+def _address(x: Any) -> Any:
+    try:
+        return x.data_ptr()
+    except RuntimeError:  # its memory was given away
+        return None
 
 
 def _kind(g: Any) -> Hashable:

@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.checks import Check, Refused, integer, number, one_of
+from layerwise.checks import Check, Refused, number, one_of
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
 from layerwise.numpy._slots import Slot
 from layerwise.numpy._storage import REMAINDERS, code_dtype, is_group
 from layerwise.storage.forms import scales_of
-from layerwise.storage.options import MASTER, REMAINDER, SCALE, SEED
+from layerwise.storage.options import COUNT, MASTER, REMAINDER, SCALE, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
-COUNT = integer(0)
 RATE = number(0)
 ROLE = one_of(False, "factor", "cap")  # of Adafactor's lr in its step
 

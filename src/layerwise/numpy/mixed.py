@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.checks import FLAG, Refused, integer
+from layerwise.checks import FLAG, Refused
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.hyper import ClippedByNorm
@@ -25,10 +25,10 @@ from layerwise.numpy._together import (
     few,
     step_together,
 )
+from layerwise.storage.options import COUNT
 
 WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
 SAVED = "Load what state_dict() of a Mixed gave."
-COUNT = integer(0, bits=63)
 MOST_SETTINGS = 64  # that are remembered, besides one for each name
 OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
 

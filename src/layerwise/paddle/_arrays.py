@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from paddle.base.framework import EagerParamBase
 
 from layerwise.engines.compiled import know_plain
 from layerwise.errors import GradientError, ParameterError
-from layerwise.spans import Lying
+from layerwise.spans import Lying, shared
 
 Tensor = Any  # a paddle.Tensor, of which the types say little
 LOW = ("float16", "bfloat16")
@@ -114,6 +114,17 @@ def lying(x: Tensor) -> Lying:
     return Lying(x.data_ptr(), shape_of(x), tuple(n * size for n in x.strides), size)
 
 
+def unreadable(x: Tensor) -> str:
+    """Return why a tensor has no numbers to read, or an empty string."""
+    if not x._is_initialized():
+        return "holds no numbers"
+    try:
+        x.data_ptr()
+    except RuntimeError:  # of memory that is too short for it
+        return "has less memory than elements"
+    return ""
+
+
 def check_parameter(p: Any) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     if not isinstance(p, paddle.Tensor):
@@ -129,10 +140,20 @@ def check_parameter(p: Any) -> None:
         raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
     if dtype_name(p) not in FLOATING:
         raise ParameterError(f"{p.name} must be floating point of 16 to 64 bits, but is {dtype_name(p)}.")
-    if not p._is_initialized():
-        raise ParameterError(f"{p.name} holds no numbers yet. Initialize it before making the optimizer.")
+    if why := unreadable(p):
+        raise ParameterError(f"{p.name} {why}. Initialize it before making the optimizer, and before each step.")
     if lying(p).overlaps_itself:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
+
+
+def check_distinct(params: Iterable[Tensor]) -> None:
+    """Raise if parameters are tied: stepped under two names, one would move twice."""
+    if found := shared((p.name, lying(p)) for p in params):
+        one, other = found
+        raise ParameterError(
+            f"{one} and {other} share memory: they are one parameter, and would move twice. Pass one of them, or give "
+            "the other memory of its own."
+        )
 
 
 def check_gradient(p: Tensor, g: Tensor) -> None:
@@ -142,6 +163,8 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
             f"the gradient of {p.name} is sparse, and the norm of a tensor needs all of it. Use sparse=False in the "
             "embedding."
         )
+    if why := unreadable(g):
+        raise GradientError(f"the gradient of {p.name} {why}. Run the backward pass again, or set it to None.")
     if dtype_name(g) not in FLOATING:
         raise GradientError(f"the gradient of {p.name} must be floating point, but is {dtype_name(g)}.")
     if shape_of(g) != shape_of(p):

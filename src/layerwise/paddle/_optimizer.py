@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names, Slot
@@ -49,7 +49,7 @@ class Optimizer(Stepping):
         """Set the learning rate, which no scheduler may have."""
         value = LR("value", value, "Pass a number such as 1e-3.")
         if isinstance(self._learning_rate, LRScheduler):
-            raise ContradictionError(
+            raise ScheduledError(
                 f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
                 "it by set_lr_scheduler."
             )
@@ -98,7 +98,8 @@ class Optimizer(Stepping):
             shown = type(state_dict).__name__
             raise StateError(f"the state must be a dict, but is {shown}. Pass what state_dict() returned.")
         arrays = {key: x for key, x in state_dict.items() if key not in BESIDE}
-        slots = self._loaded(arrays, state_dict.get(MASTERS) or {})
+        masters = state_dict.get(MASTERS)
+        slots = self._loaded(arrays, {} if masters is None else masters)
         self._load_scheduler(state_dict)
         self._slots = slots
         self._master_weights = {p: slot.master for p, slot in slots.items() if slot.master is not None}
@@ -111,7 +112,8 @@ class Optimizer(Stepping):
         known = {p.name: p for p in self._members}
         found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
-            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {masters!r}.")
+            shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
+            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
         low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
             warnings.warn(
@@ -134,6 +136,10 @@ class Optimizer(Stepping):
     def _load_scheduler(self, state: Mapping[str, Any]) -> None:
         scheduler = self._learning_rate
         saved = state.get(SCHEDULER)
+        if not (saved is None or isinstance(saved, Mapping)):
+            raise StateError(
+                f"{SCHEDULER!r} must be a dict, but is {type(saved).__name__}. Leave it out, or load it again."
+            )
         if not isinstance(scheduler, LRScheduler):
             if saved:
                 warnings.warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.", stacklevel=3)

@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import paddle
 
+from layerwise.checks import Refused
 from layerwise.errors import StateError
 from layerwise.layout import Layout
-from layerwise.paddle._arrays import FLOATING, LOW, Tensor, computing, dtype_name, shape_of
+from layerwise.paddle._arrays import FLOATING, LOW, Tensor, computing, dtype_name, shape_of, unreadable
+from layerwise.registry import ENTRIES
+from layerwise.storage.options import COUNT
 
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
 POWERS = ("beta1_pow_acc", "beta2_pow_acc")
 WITH_POWERS = ("Lamb", "AdamW")  # whose states Paddle's own optimizers have, with powers of β in place of a count
 WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only the first step differs from others
-COUNT = "step"
 MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
 BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
@@ -83,6 +85,16 @@ def count_of(found: float, beta: float, dtype: str) -> int | None:
     return None if found < known[-1] or beta == 0 else int(np.argmin(np.abs(known.astype(np.float64) - found)))
 
 
+def check_held(name: str, slot: Slot) -> None:
+    """Raise if the memory of a parameter's state was given away."""
+    held = {**slot.state._asdict(), "master weight": slot.master}
+    for field, tensor in held.items():
+        if tensor is not None and (why := unreadable(tensor)):
+            raise StateError(
+                f"{field!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
+            )
+
+
 # ---- writing
 
 
@@ -94,6 +106,11 @@ class Names(NamedTuple):
 
     def called(self, field: str) -> str:
         return self.prefix + ACCUMULATORS.get(field, field)
+
+    @property
+    def steps(self) -> str:
+        """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
+        return f"{self.prefix}{self.optimizer.lower()}_step"
 
 
 def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
@@ -116,7 +133,7 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
         dtype = dtype_name(slot.state.exp_avg_sq)
         for key, beta in zip(POWERS, h.betas, strict=True):
             yield names.prefix + key, paddle.to_tensor(power(beta, slot.step, dtype), place=paddle.CPUPlace())
-    yield names.prefix + COUNT, paddle.to_tensor(np.array([slot.step], np.int64), place=paddle.CPUPlace())
+    yield names.steps, paddle.to_tensor(np.array([slot.step], np.int64), place=paddle.CPUPlace())
 
 
 # ---- reading
@@ -124,7 +141,8 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
     """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
-    keys = [*map(names.called, fields), *(names.prefix + key for key in (*POWERS, COUNT))]
+    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps]
+    others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
         p, own = _parsed(key, known)
@@ -133,6 +151,8 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
                 f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
                 "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
             )
+        if own in others:
+            raise StateError(f"the state is of {others[own]}, not of {names.optimizer}. Load it into the same class.")
         of_p = found.setdefault(p, {})
         if own in of_p:
             raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
@@ -181,6 +201,8 @@ def taken(what: str, value: Any, like: Tensor) -> Tensor:
         raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape_of(like)}.")
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
         raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
+    if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
+        raise StateError(f"{what} {why}. Load it again.")
     with paddle.no_grad():
         tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
         copied = paddle.cast(tensor, like.dtype).clone().detach()
@@ -189,12 +211,9 @@ def taken(what: str, value: Any, like: Tensor) -> Tensor:
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
-    own = names.prefix + COUNT
+    own = names.steps
     if own in found:
-        count = _number(f"{own!r} of {p.name}", found[own])
-        if count < 0 or count != int(count):
-            raise StateError(f"{own!r} of {p.name} must be a count, but is {count}.")
-        return int(count)
+        return _counted(f"{own!r} of {p.name}", found[own])
     pairs = _powers(names, h)
     if names.optimizer in WITHOUT_COUNT:
         return 1
@@ -222,8 +241,17 @@ def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int
     return count_of(value, beta, computing(p))
 
 
-def _number(what: str, value: Any) -> float:
+def _counted(what: str, value: Any) -> int:
+    number = _number(what, value)
     try:
-        return float(np.asarray(value).reshape(()))
-    except (TypeError, ValueError):
-        raise StateError(f"{what} must be one number, but is {value!r}.") from None
+        count: int = COUNT.convert(int(number) if isinstance(number, float) and number.is_integer() else number)
+    except Refused:
+        raise StateError(f"{what} must be {COUNT.allowed}, but is {number}.") from None
+    return count
+
+
+def _number(what: str, value: Any) -> Any:
+    array = np.asarray(None if isinstance(value, paddle.Tensor) and unreadable(value) else value)
+    if array.size != 1 or array.dtype.kind not in "iuf":
+        raise StateError(f"{what} must be one number, but is {value!r}.")
+    return array.item()

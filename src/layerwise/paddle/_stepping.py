@@ -24,7 +24,15 @@ from layerwise.hyper import Hyper
 from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
-from layerwise.paddle._arrays import Tensor, check_gradient, check_parameter, is_finite, machine_eps, shape_of
+from layerwise.paddle._arrays import (
+    Tensor,
+    check_distinct,
+    check_gradient,
+    check_parameter,
+    is_finite,
+    machine_eps,
+    shape_of,
+)
 from layerwise.paddle._clips import check_clip
 from layerwise.paddle._groups import (
     Settings,
@@ -115,7 +123,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
-        """Step the parameters, or those given here, after `loss.backward()`.
+        """Step the parameters, or those given here, but not those in `no_grad_set`, after `loss.backward()`.
 
         As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients.
         """
@@ -131,23 +139,31 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         no_grad_set: Any = None,
         callbacks: Any = None,
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that have a gradient, each with it, for `apply_gradients`."""
+        """Return the parameters that have a gradient, each with it, for `apply_gradients`: all but those in
+        `no_grad_set`, or of those given here. Both hold parameters or their names.
+        """
         _check_mode()
         if not isinstance(loss, paddle.Tensor):
             shown = type(loss).__name__
             raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
-        params = self._some(parameters) if parameters else self._members
+        left_out = {p.name for p in self._some(no_grad_set or ())}
+        some = self._some(parameters) if parameters else self._members
+        params = [p for p in some if p.name not in left_out]
         grads = core.eager.get_all_grads(params)
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
 
-    def _some(self, parameters: Any) -> list[Tensor]:
-        found = list(parameters) if not isinstance(parameters, (str, paddle.Tensor)) else [parameters]
-        for p in found:
-            if not any(p is one for one in self._members):
-                shown = p.name if isinstance(p, paddle.Tensor) else repr(p)
+    def _some(self, which: Any) -> list[Tensor]:
+        """Return the parameters that are given, themselves or by name."""
+        known, found = {p.name: p for p in self._members}, []
+        for one in [which] if isinstance(which, (str, paddle.Tensor)) else which:
+            name = one.name if isinstance(one, paddle.Tensor) else one
+            p = known.get(name) if isinstance(name, str) else None
+            if p is None or (isinstance(one, paddle.Tensor) and one is not p):
                 raise ParameterError(
-                    f"{shown} is none of this optimizer's parameters. Pass tensors that it was made with."
+                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
+                    "names."
                 )
+            found.append(p)
         return found
 
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
@@ -225,6 +241,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         for p, g in zip(params, grads, strict=True):
             check_parameter(p)
             check_gradient(p, g)
+        check_distinct(params)
         turn = Turn(self._rule, self._engines, self._dues(params), before)
         turn.step(grads, rates)
         return turn
@@ -247,6 +264,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         shapes = [None if x is None else shape_of(x) for x in slot.state]
         if shapes != list(layout.state_shapes()):
             raise ParameterError(f"{p.name} has another shape than its state was made for. Make a new optimizer.")
+        _state.check_held(p.name, slot)
         holds = self._multi_precision and _state.is_low(p)
         master = None if not holds else slot.master if slot.master is not None else _state.master_of(p)
         self._master_weights.pop(p.name, None)

@@ -59,6 +59,8 @@ MASTERS = checks.one_of(False, True, *REMAINDER_BITS)
 ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
 STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
 SEED = checks.integer(0, bits=63)
+# Of steps: exact as the floats that powers are taken of, and far from where an int64 ends.
+COUNT = checks.integer(0, bits=53)
 
 
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
