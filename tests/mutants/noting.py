@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 FILE = "LAYERWISE_MUTANT_NOTES"
-BEGAN, FAILED = "began ", "failed "
+STARTED, BEGAN, FAILED = "started", "began ", "failed "
 
 
 def _note(line: str) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         with Path(os.environ[FILE]).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+def pytest_configure() -> None:
+    _note(STARTED)
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

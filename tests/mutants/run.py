@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
+from signal import SIGTERM, default_int_handler, signal
 from threading import Lock
 from typing import Any
 
@@ -43,10 +44,14 @@ class Examination:
         shown = f"{found['test']} {found['how']}" if found["test"] else "NOT NOTICED"
         print(f"{room.name}: {error.name}: {shown} ({found['seconds']} s)", flush=True)
 
+    def stop(self) -> None:
+        """End the tests that run. What they were about to tell is not kept."""
+        self._trial.stopped.set()
+
     def _tried(self, room: Room, error: Any) -> dict[str, Any]:
         copy = self._copies.made(error)
         try:
-            found, by = self._trial.near(copy, room), "slow" if room.slow else "near"
+            found, by = self._trial.near(copy, room, self._first(error)), "slow" if room.slow else "near"
             if not found.test and not self._asked.near:
                 near = found
                 found, by = self._trial.whole(copy), "all"
@@ -54,6 +59,12 @@ class Examination:
         finally:
             shutil.rmtree(copy, ignore_errors=True)
         return {"mark": error.mark, "by": by, **found._asdict()}
+
+    def _first(self, error: Any) -> list[str]:
+        """Return the files of tests that noticed other errors of the file."""
+        others = (one for name, one in self._kept.items() if name.startswith(f"{error.name.partition(': ')[0]}: "))
+        files = dict.fromkeys(one["test"].partition("::")[0] for one in others if one["by"] != "all")
+        return [file for file in files if file.endswith(".py") and (ROOT / file).exists()]
 
     def _write(self) -> None:
         if self._asked.draw:
@@ -72,7 +83,7 @@ def _arguments() -> Namespace:
     parser.add_argument("--draw", type=int, default=0, help="so many drawn errors in place of the rows")
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--table", action="store_true", help="write the table of what is recorded")
-    parser.add_argument("--near-limit", type=float, default=900, help="seconds for tests near to a room")
+    parser.add_argument("--near-limit", type=float, default=900, help="seconds for the tests near to a room")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for all tests")
     return parser.parse_args()
 
@@ -101,9 +112,15 @@ def main() -> None:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
     examination = Examination(asked, kept)
+    signal(SIGTERM, default_int_handler)
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for done in [pool.submit(examination.of, *one) for one in _chosen(asked, kept)]:
-            done.result()
+        try:
+            for done in [pool.submit(examination.of, *one) for one in _chosen(asked, kept)]:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            examination.stop()
+            raise
     noticed = sum(bool(one["test"]) for one in kept.values())
     print(f"{noticed} of {len(kept)} errors noticed that are known here")
 

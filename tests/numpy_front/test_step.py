@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from cases import CASES
@@ -474,3 +475,16 @@ def test_the_epsilon_is_of_the_dtype_of_this_step():
     fine = np.ones(3)
     opt.step("w", fine, grads)
     np.testing.assert_allclose(fine, 0.0, atol=1e-3)  # u = g/√V = 1, and not g/eps of float16
+
+
+@dtypes
+def test_the_epsilon_of_each_dtype(dtype):
+    settings = {"eps_mode": "clamp", "factored": False, "lr": 1.0, "clip_threshold": None}
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    assert np.float64(1.0) < dtype.type(1.0 + eps)
+    assert dtype.type(1.0 + eps / 4) == 1.0
+    found, asked = np.ones((2, 3), dtype)
+    Adafactor(**settings, eps=(None, 1e-3)).step("w", found, np.full(3, eps / 4, dtype))
+    Adafactor(**settings, eps=(eps, 1e-3)).step("w", asked, np.full(3, eps / 4, dtype))
+    np.testing.assert_array_equal(found, asked)
+    assert (found < 1).all()

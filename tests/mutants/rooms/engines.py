@@ -10,6 +10,7 @@ ENGINES = Room(
     (
         "tests/engines",
         "tests/test_interrupts.py",
+        "tests/test_extremes.py",
         "tests/numpy_front/test_step.py",
         "tests/torch_front/test_step.py",
         "tests/torch_front/test_between_steps.py",

@@ -7,7 +7,7 @@ from mutants.room import Room, of
 NUMPY = Room(
     "numpy",
     ("src/layerwise/numpy/",),
-    ("tests/numpy_front",),
+    ("tests/numpy_front", "tests/test_extremes.py", "tests/test_precision.py", "tests/test_lifetimes.py"),
     (
         *of(
             "numpy/_arrays.py",

@@ -7,7 +7,13 @@ from mutants.room import Room, of
 TORCH = Room(
     "torch",
     ("src/layerwise/torch/",),
-    ("tests/torch_front", "tests/test_lifetimes.py"),
+    (
+        "tests/torch_front",
+        "tests/test_lifetimes.py",
+        "tests/test_extremes.py",
+        "tests/test_keep_norm.py",
+        "tests/test_precision.py",
+    ),
     (
         *of(
             "torch/_answering.py",
@@ -230,8 +236,13 @@ TORCH = Room(
             ),
             (
                 "a typing error in a group",
-                "if close := get_close_matches(str(key), known, n=1, cutoff=0.75):",
-                "if close := []:",
+                "(close := get_close_matches(str(key), known, n=1, cutoff=0.75)):",
+                "(close := []):",
+            ),
+            (
+                "a typing error is told at every step",
+                "                self._warned.add(key)  #",
+                "                #",
             ),
             ("a captured step without a count", 'if not group["capturable"]:', "if False:"),
         ),
