@@ -12,7 +12,7 @@ import torch
 from sharding.layouts import mesh_of
 from sharding.models import BLOCKS, BUSY, Irregular, Small, everything, named
 from sharding.wrappings import WRAPPINGS, fsdp1, gathered
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 import layerwise.torch
@@ -139,6 +139,33 @@ def redistributed_at_times(front: Any, layout: str | None, only: str = "") -> An
             in_partial_sums(params)
         opt.step()
     return everything(opt, params)
+
+
+def by_uneven_columns(front: Any, sharded: bool = True) -> Any:
+    """The columns that a rank has of a weight after some steps; with four of them, the last one has none."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 8, bias=False)).double()
+    grads = [torch.randn(8, 5, dtype=torch.float64) for _ in range(STEPS)]
+    if sharded:
+        mesh = mesh_of(1, 4)
+        layouts.place(model, "1.weight", mesh["inner"], [Shard(1)])
+        layouts.fsdp([model], mesh["outer"])
+    p = model[1].weight
+    opt = front([("weight", p)], **{**BUSY[front], "blocks": {"weight": 4}})
+    for g in grads:
+        p.grad = _as(p, g)
+        opt.step()
+    here = p.detach().to_local() if sharded else p.detach()
+    return here.reshape(8, -1 if here.numel() else 0).numpy()
+
+
+def _as(p: Any, g: Tensor) -> Any:
+    """A gradient that is given to a parameter as FSDP2 would, with the local part's own shape."""
+    if not isinstance(p, DTensor):
+        return g
+    placed = distribute_tensor(g, p.device_mesh, p.placements, src_data_rank=None)
+    here = placed.to_local().reshape(p.to_local().shape)
+    return DTensor.from_local(here, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
 def replayed(front: Any, dtype: torch.dtype, grads: Any, options: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from sharding.layouts import LAYOUTS
 from sharding.models import FRONTS, TOLERANCE, close, same
 
 import layerwise.torch
-from layerwise.torch import Adafactor
+from layerwise.torch import Adafactor, Came, Lars, SinkGD
 from sharding import runs
 
 fronts = pytest.mark.parametrize("front", FRONTS)
@@ -66,6 +66,16 @@ def test_the_layouts_hold_what_they_are_given(ranks, layout):
 @fronts
 def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float64)
+
+
+@pytest.mark.parametrize("front", [Adafactor, Came, SinkGD, Lars])
+@pytest.mark.every
+def test_a_rank_without_a_column_of_a_weight(ranks, front):
+    """FSDP2 says that it has no row either, which is not so for statistics by rows, and for blocks."""
+    wanted = runs.by_uneven_columns(front, sharded=False)
+    found = ranks.run(4, runs.by_uneven_columns, front)
+    assert [x.shape[1] for x in found] == [2, 2, 1, 0]
+    np.testing.assert_allclose(np.concatenate(found, 1), wanted, 0, 1e-12)
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 4", "several meshes"])

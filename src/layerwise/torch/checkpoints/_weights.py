@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
 from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._plan import Plan
@@ -69,7 +69,7 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
         if isinstance(own, Tensor):
             _check(key, own, loaded[key])
             loaded[key] = _placed(key, own, loaded[key])
-            if own in full and not torch.equal(_here(full[own]), _here(loaded[key])):
+            if own in full and not torch.equal(local(full[own]), local(loaded[key])):
                 raise StateError(f"{key!r} is tied to another key of the model, whose numbers differ. {WAY_OUT}")
             full.setdefault(own, loaded[key])
     model.load_state_dict(loaded)
@@ -161,8 +161,3 @@ def _placed(key: str, own: Any, value: Any) -> Any:
     if value.device_mesh != own.device_mesh:
         raise StateError(f"{key!r} lies on {value.device_mesh}, the model's on {own.device_mesh}. Pass full_tensor().")
     return value if value.placements == own.placements else value.redistribute(placements=own.placements)
-
-
-def _here(x: Any) -> Tensor:
-    here: Tensor = x.to_local() if is_dtensor(x) else x
-    return here

@@ -33,7 +33,13 @@ def local(x: Tensor) -> Tensor:
     wrapper: Any = x
     here: Any = wrapper._local_tensor  # to_local() would be recorded by autograd
     arrived: Tensor = here if type(here) is Tensor or not hasattr(here, "wait") else here.wait()
-    return arrived
+    # FSDP2 takes (0, 0) of (8, 0), the part of a tensor parallel weight of which this rank has no column.
+    return arrived.view(_local_shape(x)) if arrived.shape.count(0) > 1 else arrived
+
+
+def _local_shape(x: Any) -> Shape:
+    cut = Cut(x.device_mesh, tuple(x.placements), ())
+    return tuple(len(cut.local_indices(d, n)) for d, n in enumerate(x.shape))
 
 
 def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
@@ -113,9 +119,7 @@ class Cut:
         """Return the indices along a dimension that this rank holds."""
         from torch.distributed.tensor import Replicate, distribute_tensor
 
-        placements = [
-            _moved_to_first(x) if not x.is_replicate() and _dim(x) == dim else Replicate() for x in self.placements
-        ]
+        placements = [_moved_to_first(x) if getattr(x, "dim", None) == dim else Replicate() for x in self.placements]
         indices = torch.arange(n, device=self.mesh.device_type)
         found: list[int] = local(distribute_tensor(indices, self.mesh, placements, src_data_rank=None)).tolist()
         return found
