@@ -68,6 +68,8 @@ void when_forked(void (*function)()) { pthread_atfork(nullptr, nullptr, function
 
 namespace {
 
+constexpr int CANNOT_WAIT[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGKILL, SIGSTOP};
+
 // One number of a file of the system's.
 template <class T>
 T read_file(const char* path, const char* format) {
@@ -103,8 +105,12 @@ void stay() {
 }
 
 const std::vector<int>& waiting_signals() {
-  static const std::vector<int> all{SIGHUP,  SIGINT,  SIGQUIT, SIGUSR1,   SIGUSR2, SIGALRM,
-                                    SIGTERM, SIGCHLD, SIGXCPU, SIGVTALRM, SIGPROF};
+  static const std::vector<int> all = [] {
+    std::vector<int> found;
+    for (int number = 1; number < NSIG; number++)
+      if (std::ranges::find(CANNOT_WAIT, number) == std::end(CANNOT_WAIT)) found.push_back(number);
+    return found;
+  }();
   return all;
 }
 

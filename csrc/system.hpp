@@ -33,8 +33,7 @@ uintptr_t lowest_address();
 // Does not return.
 [[noreturn]] void stay();
 
-// The signals that come from outside and can wait. What a thread brings upon itself, such as SIGSEGV, cannot; SIGKILL and
-// SIGSTOP do not. Stopping, going on and windows that change are nothing that a handler raises for.
+// All signals that can wait. What a thread brings upon itself, such as SIGSEGV, cannot; SIGKILL and SIGSTOP do not.
 const std::vector<int>& waiting_signals();
 
 // What the system calls when a signal comes.
