@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -11,8 +13,7 @@ import pytest
 
 import layerwise
 from layerwise.engines.compiled import why_not
-from layerwise.errors import EngineError
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.numpy import Adafactor, Lamb, Lars, Mixed
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason="is about the compiled extension")
 THREADS, STEPS = 8, 12
@@ -64,25 +65,57 @@ def test_threads_change_the_number_of_threads_meanwhile():
         assert all(np.array_equal(a, b) for a, b in zip(walked(seed), found[seed], strict=True))
 
 
-def test_one_optimizer_stepped_by_two_threads_neither_crashes_nor_tears():
-    """The steps are of one or the other thread, and some may be refused; memory stays whole."""
-    refusals = []
-    weights = {str(i): np.ones(shape, np.float32) for i, shape in enumerate(SHAPES)}
-    grads = {name: np.ones_like(w) for name, w in weights.items()}
-    opt = Lars(lr=0.001, engine="compiled")
-    opt.step_all(weights, grads)
+MADE = {
+    "compiled": lambda: Lars(lr=0.001, engine="compiled"),
+    "rule": lambda: Lars(lr=0.001, engine="rule"),
+    "mixed": lambda: Mixed({"0": Lars(lr=0.001), "*": Lamb(lr=0.001)}),
+}
 
-    def step(_: int) -> None:
-        for _ in range(STEPS):
-            try:
-                opt.step_all(weights, grads)
-            except EngineError as refused:
-                refusals.append(str(refused))
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(step, range(4)))
-    assert all("one thread at a time" in refused for refused in refusals)
-    assert all(np.isfinite(w).all() for w in weights.values())
+@pytest.mark.parametrize("made", MADE)
+def test_threads_step_one_optimizer_one_after_the_other(made):
+    def begun():
+        return MADE[made](), {str(i): np.ones(shape, np.float32) for i, shape in enumerate(SHAPES)}
+
+    grads = {str(i): np.full(shape, 0.5, np.float32) for i, shape in enumerate(SHAPES)}
+    opt, weights = begun()
+    alone, wanted = begun()
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(lambda _: [opt.step_all(weights, grads) for _ in range(STEPS)], range(THREADS)))
+    for _ in range(THREADS * STEPS):
+        alone.step_all(wanted, grads)
+    assert opt.steps == THREADS * STEPS
+    assert all(np.array_equal(w, wanted[name]) for name, w in weights.items())
+
+
+# In a process of its own, because libraries that others of these tests import do not bear being forked.
+FORKING = """
+import os, threading, numpy as np
+from layerwise.numpy import Lamb
+begun, go = threading.Event(), threading.Event()
+def lr(step):
+    if threading.current_thread() is not threading.main_thread():
+        begun.set()
+        go.wait()
+    return 0.1
+opt, w = Lamb(lr=lr), np.ones(3)
+thread = threading.Thread(target=lambda: opt.step("w", w, np.ones(3)))
+thread.start()
+begun.wait()
+if not (child := os.fork()):
+    opt.step("w", w, np.ones(3))
+    os._exit(7)
+go.set()
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), opt.steps)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_fork_steps_what_another_thread_was_stepping():
+    command = [sys.executable, "-W", "ignore", "-c", FORKING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "7 1\n", done.stderr
 
 
 @pytest.mark.skipif(not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled(), reason="has the lock")

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -751,3 +752,17 @@ def test_bad_gradients_change_nothing(clip):
     layer(paddle.to_tensor([1, 2])).sum().backward()
     with pytest.raises(GradientError, match=r"is sparse.*sparse=False"):
         Lamb(parameters=layer.parameters()).step()
+
+
+def test_threads_step_one_optimizer_one_after_the_other():
+    """Also a copy of it, with a lock of its own."""
+    ours, alone = (make("Lamb", parameters(0), {}) for _ in range(2))
+    ours = copy.deepcopy(ours)
+    for opt in (ours, alone):
+        set_grads({p.name: p for p in opt._members}, 0)
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda _: [ours.step() for _ in range(10)], range(6)))
+    for _ in range(60):
+        alone.step()
+    for p, q in zip(ours._members, alone._members, strict=True):
+        np.testing.assert_array_equal(p.numpy(), q.numpy())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -376,3 +378,27 @@ def test_a_gradient_is_not_held_beyond_the_step(name, shape):
         opt.step()
         opt.zero_grad()
         assert [ref() for ref in held] == [None, None]
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": False}, {"master_weights": "split"}], ids=str)
+def test_threads_step_one_optimizer_one_after_the_other(options):
+    """Also a copy of it that was pickled, with a lock of its own."""
+
+    def begun():
+        dtype = torch.bfloat16 if "master_weights" in options else torch.float32
+        p = torch.nn.Parameter(torch.ones(300, 200, dtype=dtype))
+        p.grad = torch.full_like(p, 0.5)
+        opt = layerwise.torch.Lamb([("p", p)], lr=0.001, weight_decay=0.1, **options)
+        opt.step()
+        return opt
+
+    opt, alone = pickle.loads(pickle.dumps(begun())), begun()
+    [p] = opt.parameters()
+    p.grad = torch.full_like(p, 0.5)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: [opt.step() for _ in range(10)], range(8)))
+    for _ in range(80):
+        alone.step()
+    [wanted] = alone.parameters()
+    assert int(opt.state[p]["step"]) == 81
+    assert torch.equal(p, wanted)

@@ -34,6 +34,7 @@ from layerwise.numpy._together import (
 from layerwise.rules.asks import Now
 from layerwise.storage.options import MASTER, PLAIN
 from layerwise.telemetry import summary
+from layerwise.threads import OneAtATime
 
 MODULE = ".optimizers"  # from which the package takes its classes
 ALWAYS_SHOWN = ("lr", "relative_step")
@@ -57,6 +58,7 @@ class Optimizer(Settable):
         self._layouts: dict[Together, Any] = {}  # of engines, without arrays
         self._skipped = 0
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
+        self._one_at_a_time = OneAtATime()
         self._matched = False  # whether all patterns are known to match a name
 
     @property
@@ -81,10 +83,11 @@ class Optimizer(Settable):
             raise ContradictionError(
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
-        name = self._named(name, ())
-        with signals_wait:
-            self._step({name: self._entry(name, weights, grad)}, whole=False)
-        self._seen.setdefault(name, weights.shape)
+        with self._one_at_a_time:
+            name = self._named(name, ())
+            with signals_wait:
+                self._step({name: self._entry(name, weights, grad)}, whole=False)
+            self._seen.setdefault(name, weights.shape)
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
@@ -96,10 +99,11 @@ class Optimizer(Settable):
             grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
-        entries = self._entries(weights, grads)
-        with signals_wait:
-            self._step(entries, whole=True)
-        self._note(weights)
+        with self._one_at_a_time:
+            entries = self._entries(weights, grads)
+            with signals_wait:
+                self._step(entries, whole=True)
+            self._note(weights)
 
     def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
         """Return the weights and gradient of each name that is due, checked one by one."""

@@ -26,6 +26,7 @@ from layerwise.numpy._together import (
     step_together,
 )
 from layerwise.storage.options import COUNT
+from layerwise.threads import OneAtATime
 
 WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
 SAVED = "Load what state_dict() of a Mixed gave."
@@ -48,7 +49,17 @@ class Mixed:
     """
 
     # Options are the optimizers': with these alone, `opt.lr = 0.1` is an error, and no attribute that nothing reads.
-    __slots__ = ("_bounded", "_engine", "_layouts", "_limit", "_members", "_routes", "_skipped", "_skips")
+    __slots__ = (
+        "_bounded",
+        "_engine",
+        "_layouts",
+        "_limit",
+        "_members",
+        "_one_at_a_time",
+        "_routes",
+        "_skipped",
+        "_skips",
+    )
 
     def __init__(
         self,
@@ -66,6 +77,7 @@ class Mixed:
         self._bounded: dict[int, tuple[Any, Any]] = {}  # settings by the identity of those they were made of, and these
         self._routes: dict[Name, Any] = {}  # the pattern of each name that was given
         self._skipped = 0
+        self._one_at_a_time = OneAtATime()
         self.max_grad_norm = max_grad_norm
 
     @property
@@ -106,6 +118,10 @@ class Mixed:
             grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
+        with self._one_at_a_time:
+            self._step_all(weights, grads)
+
+    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         new = [name for name in weights if name not in self._routes]
         routes = {name: self._pattern_of(name) for name in new}
         for name in new:

@@ -46,6 +46,7 @@ from layerwise.paddle._groups import (
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
 from layerwise.paddle._state import Slot
 from layerwise.paddle._turn import ENGINES, Due, Turn
+from layerwise.threads import OneAtATime
 
 LR = checks.number(0)
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
@@ -106,6 +107,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         self._turns: dict[tuple[Any, ...], Turn] = {}  # by their parameters, the last taken at the end
         self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
         self._skipped = 0
+        self._one_at_a_time = OneAtATime()
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take over a group in Paddle's own list."""
@@ -199,7 +201,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         """Step parameters together: all, or none if one of them cannot be."""
         pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
         params, grads = [p for p, _ in pairs], [g for _, g in pairs]
-        with signals_wait, paddle.no_grad():
+        with self._one_at_a_time, signals_wait, paddle.no_grad():
             if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):
                 self._skipped += 1
                 return

@@ -19,6 +19,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.storage.options import wanted
+from layerwise.threads import OneAtATime
 from layerwise.torch._by_parameter import ByParameter
 from layerwise.torch.checkpoints import _bytes, _loading
 from layerwise.torch.checkpoints._names import Names
@@ -72,6 +73,7 @@ class Optimizer(ByParameter):
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._forget_agreement()
         self._when_zeroed: list[Callable[[], None]] = []
+        self._one_at_a_time = OneAtATime()
         self._names = Names()
         self._begun_elsewhere = False
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
@@ -100,6 +102,7 @@ class Optimizer(ByParameter):
             self._captured = []
             self._forget_agreement()
         self.__dict__.setdefault("_when_zeroed", [])
+        self.__dict__.setdefault("_one_at_a_time", OneAtATime())
         self.__dict__.setdefault("_names", Names())
         self._resolves = False
         self._axes = None
@@ -221,7 +224,7 @@ class Optimizer(ByParameter):
         """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
         if not dues and agreement is None:
             return
-        with signals_wait, torch.set_grad_enabled(self._groups.differentiable):
+        with self._one_at_a_time, signals_wait, torch.set_grad_enabled(self._groups.differentiable):
             # Once, because it may take collectives: whether anything is prepared anew is known to this process alone.
             dues, here = self._resolved(dues, self._read(dues, agreement))
             params, grads = params_of(dues), grads_of(dues)

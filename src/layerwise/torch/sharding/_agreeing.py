@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.threads import OneAtATime
 from layerwise.torch.checkpoints._names import Named
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
@@ -31,6 +32,7 @@ class Agreeing(Named):
     _groups: Groups
     _model_group: ModelGroup | None
     _skip_nonfinite: bool
+    _one_at_a_time: OneAtATime
     _turns: dict[bytes, Turn]
     _buffers: Sequence[Sequence[Tensor]] = ()  # of each group, where a wrapper puts them in only to step them
 
@@ -139,6 +141,13 @@ class Agreeing(Named):
 
     def _agreement(self) -> Agreement | None:
         """Return the agreement with the processes that hold other parts of the parameters, or None."""
+        if self._described != changes() or self._axes is None:
+            with self._one_at_a_time:
+                self._agree_anew()
+        return self._agreed if self._shares else None
+
+    def _agree_anew(self) -> None:
+        """Find out which processes hold other parts of the parameters, unless another thread has done so."""
         if self._described != changes():
             self._axes, self._described = None, changes()
             self._turns.clear()
@@ -156,8 +165,7 @@ class Agreeing(Named):
             if (self._agreed.axes, self._agreed.replicas, self._agreed.model_group) != (axes, replicas, group):
                 self._agreed = Agreement(axes, replicas, joint, group)
                 self._turns.clear()
-            self._axes, self._shares = axes, shared
-        return self._agreed if self._shares else None
+            self._shares, self._axes = shared, axes
 
     def _renewed(self, agreement: Agreement | None) -> Agreement | None:
         """Return the agreement that replaces this one once the members of groups have changed."""

@@ -153,12 +153,13 @@ class Groups:
         lr = group["lr"]
         static = _static(kind, group)
         key = (kind.hyper.optimizer, lr is None, *map(_hashable, static.values()))
-        if key not in self._made:
+        found = self._made.get(key)  # once, since another thread may forget it
+        if found is None:
             made: Any = kind.hyper
             on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
             h = made(lr=0.0 if on_device else lr, **static)
-            self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
-        return self._made[key]
+            found = self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
+        return found
 
     def forget(self, groups: int) -> None:
         """Forget made settings, if they are more than so many groups need.
