@@ -250,8 +250,17 @@ def _keras(entry: Entry) -> str:
     own["weight_decay"] = own["weight_decay"]._replace(type="float | None")
     rest = [one for one in own.values() if one.name not in arguments.INSTEAD_IN_KERAS]
     first = lr._replace(name="learning_rate", type=f"Rate{optional}", means=means)
-    parameters = [first, *rest, *of_front(arguments.KERAS, entry.hyper)]
+    theirs = [
+        Parameter(name, "float | None", "None", f"Keras's name for {_share(option, names, name)}.")
+        for option, names in arguments.keras_names(entry.hyper).items()
+        for name in names
+    ]
+    parameters = [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
     return _class(entry, parameters, "docs/trainers.md", "super().__init__(locals())")
+
+
+def _share(option: str, names: Sequence[str], name: str) -> str:
+    return f"`{option}`" if len(names) == 1 else f"the {('first', 'second')[names.index(name)]} of `{option}`"
 
 
 # ---- Paddle

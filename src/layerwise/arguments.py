@@ -251,6 +251,15 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
 }
 
 
+def keras_names(h: type[Hyper]) -> dict[str, tuple[str, ...]]:
+    """Return by option the names that it, or each of a pair, has in Keras, which are arguments beside it."""
+    options = {one.name: one for one in fields(h)}
+    found: dict[str, tuple[str, ...]] = {"betas": ("beta_1", "beta_2"), "beta2_decay": ("beta_2_decay",)}
+    if "eps" in options:
+        found["eps"] = ("epsilon_1", "epsilon_2") if isinstance(options["eps"].default, tuple) else ("epsilon",)
+    return {option: names for option, names in found.items() if option in options}
+
+
 def paddle_names(h: type[Hyper]) -> dict[str, str]:
     """Return by option the name of its argument in Paddle, where that is another."""
     options = {one.name: one for one in fields(h)}

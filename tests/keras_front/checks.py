@@ -5,6 +5,7 @@ python checks.py runs all of them; test_backends.py calls it once for each backe
 
 import os
 import tempfile
+import warnings
 from pathlib import Path
 
 import keras
@@ -15,7 +16,7 @@ from reference.tensors import norm
 
 import layerwise
 import layerwise.keras
-from layerwise.errors import EngineError, HyperparameterError, ParameterError, UnknownOptionError
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
 from layerwise.keras import _namespace
 
 CLIPS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
@@ -147,6 +148,60 @@ def check_exclude_from_weight_decay():
     assert np.abs(ends[True][0]).sum() > np.abs(ends[False][0]).sum()
 
 
+def check_what_is_excluded_from_weight_decay_is_saved():
+    def excluding(by_name):
+        made = model()
+        optimizer = layerwise.keras.AdamW(LR, weight_decay=0.5)
+        kernel = made.layers[0].trainable_variables[0]
+        optimizer.exclude_from_weight_decay(*((None, ["kernel"]) if by_name else ([kernel],)))
+        return fitted(optimizer, 2, made)[0]
+
+    for by_name in (False, True):
+        made = excluding(by_name)
+        with tempfile.TemporaryDirectory() as folder:
+            made.save(Path(folder) / "model.keras")
+            again = keras.saving.load_model(Path(folder) / "model.keras")
+        kept = [again.optimizer._use_weight_decay(v) for v in again.trainable_variables]
+        assert kept == [False, True, not by_name, True]
+        fitted(None, 2, made)
+        fitted(None, 2, again)
+        for a, b in zip(made.get_weights(), again.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert "excluded_from_weight_decay" not in layerwise.keras.AdamW().get_config()
+    unbuilt = layerwise.keras.AdamW()
+    unbuilt.exclude_from_weight_decay([model().trainable_variables[0]])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        unbuilt.get_config()
+    assert any("Exclude them by var_names" in str(one.message) for one in said)
+
+
+def check_the_names_that_keras_has():
+    params, grads = data(2)
+    both = {
+        "Lamb": ({"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}, {"betas": (0.8, 0.95), "eps": 1e-3}),
+        "AdamW": ({"beta_2": 0.95}, {"betas": (0.9, 0.95)}),
+        "Adafactor": (
+            {"beta_2_decay": -0.5, "epsilon_2": 0.3},
+            {"beta2_decay": -0.5, "eps": (1e-30, 0.3), "scale_parameter": True},
+        ),
+    }
+    for name, (theirs, ours) in both.items():
+        front = getattr(layerwise.keras, name)
+        theirs = {**theirs, **{key: x for key, x in ours.items() if key == "scale_parameter"}}
+        one, other, plain = (front(LR, **given) for given in (theirs, ours, {}))
+        assert {**one.get_config(), "name": ""} == {**other.get_config(), "name": ""}
+        ends = [taken(each, params, grads) for each in (one, plain)]
+        assert max(np.abs(a - b).max() for a, b in zip(*ends, strict=True)) > 1e-4
+    assert layerwise.keras.Lamb(epsilon=1e-7, **layerwise.preset("keras.Lamb")).get_config()["eps"] == 1e-7
+    assert "`beta_1` must be a number in [0, 1), but is 1.5" in raised(
+        HyperparameterError, layerwise.keras.Lamb, beta_1=1.5
+    )
+    assert "`epsilon` must be" in raised(HyperparameterError, layerwise.keras.Lamb, epsilon="small")
+    said = raised(ContradictionError, layerwise.keras.Lamb, beta_2=0.9, betas=(0.8, 0.95))
+    assert "`beta_2` must be None beside betas=(0.8, 0.95), but is 0.9. " in said
+
+
 def check_schedules_and_rates_set_by_hand():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
     ours = layerwise.keras.Lamb(schedule)
@@ -252,6 +307,8 @@ ELSEWHERE = (
     "check_the_relative_step",
     "check_lamb_of_keras",
     "check_exclude_from_weight_decay",
+    "check_what_is_excluded_from_weight_decay_is_saved",
+    "check_the_names_that_keras_has",
     "check_schedules_and_rates_set_by_hand",
     "check_what_keras_does_around_a_step",
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
-from layerwise.arguments import INSTEAD_IN_KERAS, KERAS
+from layerwise.arguments import INSTEAD_IN_KERAS, KERAS, keras_names
 from layerwise.checks import NONE, number
 from layerwise.drive import Run, local
-from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import OFF, Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
@@ -27,6 +28,7 @@ CHECKED = {
     **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
+EXCLUDED = "excluded_from_weight_decay"  # in a config
 OF_KERAS = tuple(one.name for one in KERAS)
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -42,7 +44,7 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
         namespace()  # which raises where the backend has none
         for name, (check, way_out) in CHECKED.items():
             check(name, given[name], way_out)
-        lr, options = self._rate(given["learning_rate"]), {name: given[name] for name in self._options()}
+        lr, options = self._rate(given["learning_rate"]), self._given(given)
         if options["weight_decay"] is None:
             options["weight_decay"] = 0.0
         for name in options:
@@ -57,6 +59,8 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
             **{name: given[name] for name in OF_KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
+        self._excluded_names: tuple[str, ...] = ()
+        self._excluded_places: frozenset[int] = frozenset()  # of the variables that a config excludes
 
     @classmethod
     def _rate(cls, value: Any) -> Any:
@@ -69,6 +73,56 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
     @classmethod
     def _options(cls) -> Sequence[str]:
         return [name for name in options_in_order(cls._hyper) if name not in ("lr", *INSTEAD_IN_KERAS)]
+
+    @classmethod
+    def _given(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options, of which some may be given by the names that they have in Keras."""
+        options = {name: given[name] for name in cls._options()}
+        for option, names in keras_names(cls._hyper).items():
+            theirs = {name: given[name] for name in names if given[name] is not None}
+            if not theirs:
+                continue
+            made, ours = cls._made_of(option, names, theirs), cls._hyper.check(option, options[option])
+            if ours not in (cls._hyper.__dataclass_fields__[option].default, made):
+                name, value = next(iter(theirs.items()))
+                way_out = f"Both say the same: pass {' and '.join(names)}, or {option}."
+                raise ContradictionError(sentence(name, f"None beside {option}={ours!r}", value, way_out))
+            options[option] = made
+        return options
+
+    @classmethod
+    def _made_of(cls, option: str, names: Sequence[str], theirs: Mapping[str, Any]) -> Any:
+        """Return the value of an option, given what Keras calls it, or what it calls each of a pair."""
+        spec: Any = cls._hyper.__dataclass_fields__[option]
+        check, usual = spec.metadata["check"], spec.default
+        each = zip(names, check.members, usual, strict=True) if len(names) > 1 else [(names[0], check, usual)]
+        made = tuple(
+            own(name, theirs.get(name, number), f"Pass a number such as {name}={number}.") for name, own, number in each
+        )
+        return made if len(names) > 1 else made[0]
+
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Exclude variables from weight decay: these, and those whose names contain one of `var_names`."""
+        super().exclude_from_weight_decay(var_list, var_names)
+        self._excluded_names, self._excluded_places = tuple(var_names or ()), frozenset()
+
+    def _use_weight_decay(self, variable: Any) -> bool:
+        excluded = self._get_variable_index(variable) in self._excluded_places
+        return not excluded and bool(super()._use_weight_decay(variable))
+
+    def _excluded(self) -> dict[str, Any]:
+        """Return what is excluded from weight decay as a config has it: variables by their places, as state is."""
+        keys, places = getattr(self, "_exclude_from_weight_decay", ()), sorted(self._excluded_places)
+        if keys and self.built:
+            places = [i for i, one in enumerate(self._trainable_variables) if self._var_key(one) in keys]
+        elif keys:
+            warnings.warn(
+                "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given: they have no "
+                "places before build(). Exclude them by var_names.",
+                stacklevel=3,
+            )
+        found = {"var_names": [*self._excluded_names], "places": places}
+        return {EXCLUDED: found} if any(found.values()) else {}
 
     def build(self, variables: Sequence[Any]) -> None:
         """Make the state of each variable."""
@@ -119,7 +173,18 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
     def get_config(self) -> dict[str, Any]:
         """Return all arguments, as `from_config` takes them."""
         own = {name: getattr(self._h, name) for name in self._options()}
-        return {**super().get_config(), **own, "weight_decay": self.weight_decay}
+        return {**super().get_config(), **own, "weight_decay": self.weight_decay, **self._excluded()}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
+        """Return an optimizer made from a config, with the variables that it excludes from weight decay."""
+        config = dict(config)
+        excluded = config.pop(EXCLUDED, None)
+        made = super().from_config(config, custom_objects)
+        if excluded is not None:
+            made.exclude_from_weight_decay(var_names=excluded["var_names"])
+            made._excluded_places = frozenset(excluded["places"])
+        return made
 
 
 def _computing(variable: Any) -> str:

@@ -78,6 +78,9 @@ class Adafactor(Optimizer):
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         maximize: Maximize the objective: negate the gradient first.
+        beta_2_decay: Keras's name for `beta2_decay`.
+        epsilon_1: Keras's name for the first of `eps`.
+        epsilon_2: Keras's name for the second of `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -116,6 +119,9 @@ class Adafactor(Optimizer):
         min_dim_size_to_factor: int = 0,
         caution: bool = False,
         maximize: bool = False,
+        beta_2_decay: float | None = None,
+        epsilon_1: float | None = None,
+        epsilon_2: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -141,6 +147,9 @@ class AdamMini(Optimizer):
         weight_decay: Weight decay λ.
         eps_root: Added inside the root of the denominator.
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -164,6 +173,9 @@ class AdamMini(Optimizer):
         *,
         eps_root: float = 0.0,
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -192,6 +204,9 @@ class AdamW(Optimizer):
         nesterov: Use Nesterov's momentum, as in NAdam.
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -218,6 +233,9 @@ class AdamW(Optimizer):
         nesterov: bool = False,
         momentum_dtype: Any = None,
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -248,6 +266,10 @@ class Came(Optimizer):
             of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
         min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon_1: Keras's name for the first of `eps`.
+        epsilon_2: Keras's name for the second of `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -275,6 +297,10 @@ class Came(Optimizer):
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon_1: float | None = None,
+        epsilon_2: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -319,6 +345,9 @@ class Lamb(Optimizer):
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -355,6 +384,9 @@ class Lamb(Optimizer):
         keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -386,6 +418,9 @@ class Lans(Optimizer):
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -414,6 +449,9 @@ class Lans(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -454,6 +492,7 @@ class Lars(Optimizer):
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         maximize: Maximize the objective: negate the gradient first.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -488,6 +527,7 @@ class Lars(Optimizer):
         keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         maximize: bool = False,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -520,6 +560,9 @@ class NovoGrad(Optimizer):
             ("nonzero").
         m_start: Start m from 0 ("zero"), or from the first direction at full weight ("direction").
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -549,6 +592,9 @@ class NovoGrad(Optimizer):
         v_start: Literal["first", "zero", "nonzero"] = "first",
         m_start: Literal["zero", "direction"] = "zero",
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -578,6 +624,7 @@ class ScaleSGD(Optimizer):
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         maximize: Maximize the objective: negate the gradient first.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -604,6 +651,7 @@ class ScaleSGD(Optimizer):
         eps: float = 1e-08,
         dims: Any = "first",
         maximize: bool = False,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -684,6 +732,7 @@ class SinkGD(Optimizer):
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         maximize: Maximize the objective: negate the gradient first.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -709,6 +758,7 @@ class SinkGD(Optimizer):
         eps: float = 1e-08,
         dims: Any = "first",
         maximize: bool = False,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
@@ -736,6 +786,9 @@ class StableAdamW(Optimizer):
         clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
         decay_scale: Multiply weight_decay by the learning rate ("lr"), the whole step size ("step"), or 1 ("none").
         maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
         clipvalue: Clip every element of the gradient to [-c, c].
         global_clipnorm: Scale all gradients down to at most this common norm.
@@ -761,6 +814,9 @@ class StableAdamW(Optimizer):
         clip_threshold: float | None = 1.0,
         decay_scale: Literal["step", "lr", "none"] = "step",
         maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,
