@@ -6,6 +6,7 @@ import posixpath
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ OF_ROOT = {
 }
 REPOSITORY = {uri: source for source, uri in OF_ROOT.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
-PAGE = re.compile(r"\bdocs/([\w/-]+\.md)")
+PAGE = re.compile(r"\b(the\s+page\s+)(?:\"|&quot;|&#34;)([^\"&]+)(?:\"|&quot;|&#34;)")
 PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
 TABLE = re.compile(r"^<!-- table: (\w+) (\w+) -->$", re.MULTILINE)
 OPTIONS = re.compile(r"<!-- generated: options \w+ -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -120,17 +121,30 @@ def _by_theme(found: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, page: Any, files: Files, **_: Any) -> str:
-    """Link the pages that docstrings name as files of the repository, as a reader of the source finds them."""
+    """Link the pages that docstrings name by their titles, by which they are found wherever the package is."""
 
     def link(found: re.Match[str]) -> str:
-        there = files.get_file_from_path(found[1])
+        title = " ".join(found[2].split())
+        there = files.get_file_from_path(titles().get(title, ""))
         if there is None:
-            raise PluginError(f"a docstring names docs/{found[1]}, which does not exist.")
-        return f'<a href="{there.url_relative_to(page.file)}">{found[0]}</a>'
+            raise PluginError(f"a docstring names the page {title!r}, which does not exist.")
+        return f'{found[1]}<a href="{there.url_relative_to(page.file)}">{title}</a>'
 
     uri = page.file.src_uri
     content = PAGE.sub(link, html) if uri.startswith("reference/") else html
     return f"{content}\n<p class=source>Source of this page: <code>{_source(uri)}</code></p>"
+
+
+@cache
+def titles() -> dict[str, str]:
+    """Return the pages of the documentation by their titles."""
+    pages = (ROOT / "docs").rglob("*.md")
+    firsts = {page: page.read_text("utf-8").partition("\n")[0] for page in pages}
+    return {
+        line.removeprefix("# "): page.relative_to(ROOT / "docs").as_posix()
+        for page, line in firsts.items()
+        if line.startswith("# ")
+    }
 
 
 def linked(markdown: str, uri: str) -> str:

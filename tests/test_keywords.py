@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 
 import numpy as np
@@ -49,6 +50,12 @@ FUNCTIONS = {
         ("jax.adafactor", "clip_threshold", "Is `clipping_threshold` meant?"),
         ("jax.adafactor", "beta2_decay", "Is `decay_rate` meant (-0.8 there is 0.8 here)?"),
         ("torch.Lamb", "xyzzy", "It takes params, lr, betas"),
+        ("torch.Lamb", "bits", "Is `state_dtype` meant"),
+        ("torch.Lamb", "block_size", "Is `state_dtype` meant"),
+        ("torch.Lamb", "clip_grad", "Is `max_grad_norm` meant"),
+        ("torch.Lamb", "amsgrad", "AMSGrad, the maximum of second moments, is not among the options."),
+        ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
+        ("torch.Lamb", "adam", "It takes params"),
     ],
 )
 def test_what_is_meant(front, option, meant):
@@ -64,7 +71,8 @@ def test_the_table_names_what_some_front_takes():
     fronts = [getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor")]
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
-    taken |= {one.name for one in arguments.KERAS}  # without importing Keras, which takes its backend for good
+    # Without importing Keras, which takes its backend for good, or Paddle.
+    taken |= {one.name for one in (*arguments.KERAS, *arguments.PADDLE)}
     assert {name for called, _ in MEANT.values() for name in called} <= taken
 
 
@@ -79,15 +87,29 @@ def test_a_subclass_keeps_its_own_arguments():
 
 
 @pytest.mark.parametrize(
-    ("name", "where"),
-    [("Lamb", "from layerwise.torch import Lamb"), ("adafactor", "from layerwise.jax import adafactor")],
+    ("module", "name", "where"),
+    [
+        ("layerwise", "Lamb", "from layerwise.torch import Lamb, or from layerwise.numpy"),
+        ("layerwise", "LAMB", "from layerwise.torch import Lamb"),
+        ("layerwise", "adafactor", "from layerwise.jax import adafactor"),
+        ("layerwise.torch", "LAMB", "Is Lamb meant"),
+        ("layerwise.torch", "param_group", "Is param_groups meant"),
+        ("layerwise.jax", "Lamb", "Is lamb meant"),
+    ],
 )
-def test_the_package_says_where_an_optimizer_is(name, where):
+def test_a_module_says_where_an_optimizer_is(module, name, where):
     with pytest.raises(AttributeError, match=where):
-        getattr(layerwise, name)
+        getattr(importlib.import_module(module), name)
+    with pytest.raises(ImportError, match=where):
+        exec(f"from {module} import {name}")  # noqa: S102
+    assert not hasattr(importlib.import_module(module), name)
+
+
+def test_other_names_are_missing_as_always():
     with pytest.raises(AttributeError, match=r"no attribute 'nothing'\.$"):
         layerwise.nothing  # noqa: B018
-    assert not hasattr(layerwise, "Lamb")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        exec("from layerwise import nothing")  # noqa: S102
 
 
 # ---- presets

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -75,6 +76,14 @@ def test_stub_names_what_the_extension_has():
     stub = ast.parse((files("layerwise") / "_native.pyi").read_text())
     declared = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assert declared == {name for name in dir(_native) if not name.startswith("_")}
+
+
+def test_no_text_points_to_files_that_are_not_installed():
+    """Whoever reads a docstring or an error need not have the repository."""
+    outside = re.compile(r"(?<![\w./])(docs|examples|benchmarks|tests|tools)/\w")
+    for path in Path(str(files("layerwise"))).rglob("*.py"):
+        texts = (node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant))
+        assert [text for text in texts if isinstance(text, str) and outside.search(text)] == [], path
 
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.name)

@@ -251,6 +251,8 @@ class TestTorch:
         opt = Adafactor([torch.nn.Parameter(torch.ones(2))])
         with pytest.raises(ContradictionError, match=r"which is 1, but is 0\.1"):
             scheduler(opt, Polynomial(0.1, total=10))
+        with pytest.raises(HyperparameterError, match=r"The optimizer goes first: scheduler\(optimizer, schedule\)"):
+            scheduler(Polynomial(1.0, total=10), opt)
         sched = scheduler(opt, Polynomial(1.0, total=10))
         opt.step()
         sched.step()

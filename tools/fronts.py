@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import optax_calls
@@ -14,6 +15,8 @@ from layerwise.arguments import Argument
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.presets import find
 from layerwise.registry import ENTRIES, Entry
+
+DOCS = Path(__file__).parents[1] / "docs"
 
 HEADER = (
     '"""{title}\n\n'
@@ -83,8 +86,16 @@ def of_front(front: Sequence[Argument], h: type[Hyper]) -> list[Parameter]:
     ]
 
 
-def page(entry: Entry) -> str:
-    return f"docs/optimizers/{rule_of(entry)}.md"
+def page(path: str) -> str:
+    """Return a page in words that hold wherever the package is installed: its title in the documentation."""
+    title, _, _ = (DOCS / path).read_text("utf-8").partition("\n")
+    return f'the page "{title.removeprefix("# ")}"'
+
+
+def pages(entry: Entry, guide: str) -> str:
+    """Return a sentence on the pages about an optimizer."""
+    formula = page(f"optimizers/{rule_of(entry)}.md")
+    return f"Of the documentation, {formula} has the formula with every option, and {page(guide)} is the guide."
 
 
 def rule_of(entry: Entry) -> str:
@@ -94,7 +105,7 @@ def rule_of(entry: Entry) -> str:
 
 def _class(entry: Entry, parameters: Sequence[Parameter], of: str, call: str) -> str:
     module = f"{rule_of(entry)}_rule"
-    doc = docstring(summary(entry), f"{page(entry)} has the formula with every option; {of} is the guide.", parameters)
+    doc = docstring(summary(entry), pages(entry, of), parameters)
     return (
         f"class {entry.name}(Optimizer):\n{textwrap.indent(doc, '    ')}\n\n"
         f"    _rule, _hyper = {module}, {module}.{entry.name}\n\n"
@@ -139,7 +150,7 @@ def _torch(entry: Entry) -> str:
         return type_.replace("Scheduled", "Rate") if name in ("lr", "weight_decay") else type_
 
     parameters = [PARAMS, *own_parameters(entry.hyper, typed, schedules=False), *of_front(arguments.TORCH, entry.hyper)]
-    return _class(entry, parameters, "docs/pytorch.md", "super().__init__(params, locals())")
+    return _class(entry, parameters, "pytorch.md", "super().__init__(params, locals())")
 
 
 MIXED_HEAD = (
@@ -181,7 +192,7 @@ def _torch_mixed() -> str:
     parameters = [GROUPS, *own_parameters(ClippedByNorm, schedules=False), *of_all]
     rest = (
         "Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every "
-        "rule, and hold for the groups that do not set them. docs/mixed.md has examples."
+        f"rule, and hold for the groups that do not set them. Examples are on {page('mixed.md')} of the documentation."
     )
     doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
     return (
@@ -214,7 +225,7 @@ def _numpy(entry: Entry) -> str:
         return arguments.BY_NAME.get(name, "{type}").format(type=type_)
 
     parameters = [*own_parameters(entry.hyper, typed), *of_front(arguments.NUMPY, entry.hyper)]
-    return _class(entry, parameters, "docs/numpy.md", "super().__init__(locals())")
+    return _class(entry, parameters, "numpy.md", "super().__init__(locals())")
 
 
 # ---- Keras
@@ -256,7 +267,7 @@ def _keras(entry: Entry) -> str:
         for name in names
     ]
     parameters = [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
-    return _class(entry, parameters, "docs/trainers.md", "super().__init__(locals())")
+    return _class(entry, parameters, "coming-from/keras.md", "super().__init__(locals())")
 
 
 def _share(option: str, names: Sequence[str], name: str) -> str:
@@ -298,7 +309,7 @@ def _paddle(entry: Entry) -> str:
     first = [known[name]._replace(keyword=False) for name in order]
     rest = [one for one in (*options, *of_all) if one.name not in order]
     parameters = [*first, *(one._replace(keyword=True) for one in rest)]
-    return _class(entry, parameters, "docs/coming-from/paddle.md", "super().__init__(locals())")
+    return _class(entry, parameters, "coming-from/paddle.md", "super().__init__(locals())")
 
 
 def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:
@@ -350,7 +361,7 @@ def _jax_names(entry: Entry) -> tuple[str, str]:
 def _jax(entry: Entry) -> str:
     parameters = optax_calls.parameters(entry, own_parameters(entry.hyper), of_front(arguments.JAX, entry.hyper))
     first = sum(not one.keyword for one in parameters)
-    rest = f"{page(entry)} has the formula with every option; docs/jax.md is the guide."
+    rest = pages(entry, "jax.md")
     if optax_calls.there_is(entry):
         rest += f" The first {first} arguments are those of optax.{entry.name.lower()}."
     state, name = _jax_names(entry)

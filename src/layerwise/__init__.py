@@ -5,9 +5,10 @@ Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise
 """
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from layerwise.blocks import Blocks
+from layerwise.elsewhere import missing
 from layerwise.names import optional
 from layerwise.presets import Preset, preset, presets
 from layerwise.registry import ENTRIES
@@ -31,20 +32,26 @@ try:
 except PackageNotFoundError:  # its sources are on the path, and it was never installed
     __version__ = "0+source"
 
+CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.paddle")
 FRONTS = {
-    **dict.fromkeys(ENTRIES, ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.paddle")),
-    **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
     "param_groups": ("layerwise.torch",),
+    **dict.fromkeys(ENTRIES, CLASSES),
+    **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
 }
 
-if not TYPE_CHECKING:  # a checker would take every name to be there
 
-    def __getattr__(name: str) -> Any:
-        """Raise an error that names the modules of the APIs, for a name that each of them has."""
-        statement = "".join(f" from {front} import {name}" for front in FRONTS.get(name, ())[:1])
-        others = "".join(f", or from {front}" for front in FRONTS.get(name, ())[1:])
-        hint = f". Take it from the API of your framework:{statement}{others}" if statement else ""
-        raise AttributeError(f"module 'layerwise' has no attribute {name!r}{hint}.")
+def _place(name: str) -> str:
+    """Return a sentence on the modules that have this name, or one that differs by capital letters alone."""
+    found = name if name in FRONTS else next((one for one in FRONTS if one.lower() == name.lower()), None)
+    if found is None:
+        return ""
+    first, *others = FRONTS[found]
+    rest = "".join(f", or from {front}" for front in others)
+    return f"Take it from the API of your framework: from {first} import {found}{rest}"
+
+
+if not TYPE_CHECKING:  # a checker would take every name to be there
+    __getattr__ = missing(__name__, _place)
 
 
 register_as_asked()  # which imports nothing unless the environment asks for it

@@ -54,11 +54,16 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
     "clipnorm": (("max_grad_norm_per_tensor",), ""),
     "clipvalue": (("max_grad_value",), ""),
     "global_clipnorm": (("max_grad_norm",), ""),
-    "max_grad_norm": (("global_clipnorm",), ""),
+    "max_grad_norm": (("global_clipnorm", "grad_clip"), ""),
     "max_grad_norm_per_tensor": (("clipnorm",), ""),
     "max_grad_value": (("clipvalue",), ""),
-    "grad_clip": (("max_grad_norm",), "max_grad_norm_per_tensor and max_grad_value are the others"),
-    "max_norm": (("max_grad_norm",), ""),
+    **dict.fromkeys(
+        ("grad_clip", "clip_grad", "clip_grad_norm", "clip_norm", "gradient_clip_val", "gradient_clipping", "max_norm"),
+        (
+            ("max_grad_norm", "global_clipnorm", "grad_clip"),
+            "by tensor and by value are others",
+        ),
+    ),
     "foreach": (("fused", "engine"), "no foreach is needed: the fastest engine is picked"),
     "fused": (("engine",), 'engine="rule" declines fused kernels'),
     "engine": (("fused",), "fused=False is the rule"),
@@ -66,6 +71,43 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
     "mask": (("weight_decay_mask", "decay"), ""),
     "weight_decay_mask": (("mask", "decay"), ""),
     "parameters": (("params",), ""),
+    "named_parameters": (("params", "parameters"), ""),
+    "bits": (("state_dtype",), 'state_dtype="int8" is 8 bits'),
+    "optim_bits": (("state_dtype",), 'state_dtype="int8" is 8 bits'),
+    "block_size": (("state_dtype",), "its groups have 64 numbers; `blocks` are parts of a tensor that count as layers"),
+    "block_wise": (("state_dtype",), "its groups have 64 numbers; `blocks` are parts of a tensor that count as layers"),
+    "stochastic_rounding": (("rounding",), 'rounding="stochastic"'),
+    "bf16_stochastic_round": (("rounding",), 'rounding="stochastic"'),
+    "kahan_sum": (("master_weights",), 'master_weights="split" keeps the bits that a weight lacks'),
+    "cautious": (("caution",), ""),
+    "correct_bias": (("bias_correction",), ""),
+    "debias": (("bias_correction",), ""),
+    "decoupled_weight_decay": (("decay",), 'decay="decoupled"'),
+    "weight_decouple": (("decay",), 'decay="decoupled"'),
+    "fixed_decay": (("decay_scale",), 'decay_scale="none"'),
+    "corrected_weight_decay": (("peak_lr",), 'with decay="decoupled", the first lr'),
+    "max_coeff": (("trust_clip",), "trust_clip=(min_coeff, max_coeff)"),
+    "min_coeff": (("trust_clip",), "trust_clip=(min_coeff, max_coeff)"),
+    "clamp_value": (("max_weight_norm",), ""),
+    "max_unorm": (("trust_clip",), "bounds of the ratio"),
+    "eps_inside_sqrt": (("eps_root",), "the eps that is inside the root"),
+}
+# What others have and no optimizer here has, with the way out.
+NOT_HERE = {
+    **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, the maximum of second moments, is not among the options."),
+    **dict.fromkeys(
+        ("warmup", "warmup_steps", "num_training_steps", "lr_schedule", "lr_decay"),
+        "Learning rates follow schedules: layerwise.schedules has them, with their warm-up.",
+    ),
+    **dict.fromkeys(
+        ("exclude_bias_n_norm", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "no_decay", "skip_list"),
+        "Which parameters decay and which have a trust ratio is said in groups (layerwise.torch.param_groups), by name "
+        "(layerwise.numpy) or by masks (layerwise.jax).",
+    ),
+    **dict.fromkeys(
+        ("percentile_clipping", "min_8bit_size", "is_paged", "cpu_offload", "set_grad_none"),
+        "It has no counterpart. Leave it out.",
+    ),
 }
 
 
@@ -96,8 +138,10 @@ def nearest(name: object, known: Collection[str], cutoff: float = 0.6) -> list[s
     return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=cutoff)]
 
 
-def meant(name: str, known: Collection[str], cutoff: float = 0.6) -> str:
+def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return a sentence with the likely meaning of a keyword."""
+    if name in NOT_HERE and name not in known:
+        return NOT_HERE[name]
     called, remark = MEANT.get(name, ((), ""))
     close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
     if not close:

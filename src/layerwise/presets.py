@@ -1,7 +1,7 @@
 """Named variants: the keyword arguments that make an optimizer here equal to another implementation.
 
 A preset leaves lr to you, except where the learning rate *is* the recipe. Packages are described as they were read or
-run for docs/coverage.md and the parity tests; the name before the dot is the package's.
+run for the documentation's table of coverage and the parity tests; the name before the dot is the package's.
 """
 
 from __future__ import annotations

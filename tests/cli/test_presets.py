@@ -66,3 +66,16 @@ def test_one_that_is_not_there(capsys):
     said = here(capsys, "presets", "apex.fusedlam", code=2).err
     assert "Did you mean apex.FusedLAMB?" in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("xyzzy", "There are Adafactor, AdamMini, AdamW, Came, Lamb, Lans and "),
+        ("timm", "Did you mean timm.Lamb, timm.clamb, "),
+    ],
+)
+def test_what_is_like_no_name_says_where_names_are(name, words, capsys):
+    said = here(capsys, "presets", name, code=2).err
+    assert words in said
+    assert "'layerwise presets' lists all of them." in said

@@ -176,6 +176,78 @@ def test_sam_wraps_it(front):
     assert not torch.equal(kept[0], b.weight)
 
 
+def used_up():
+    given = nn.Linear(3, 2).parameters()
+    list(given)
+    return given
+
+
+NO_PARAMETERS = {
+    "a method": (lambda: nn.Linear(3, 2).named_parameters, r"Call it: named_parameters\(\)"),
+    "a module": (lambda: nn.Linear(3, 2), r"Pass model\.named_parameters\(\)"),
+    "a used generator": (used_up, "'parameters', which has nothing left"),
+}
+
+
+@pytest.mark.parametrize("what", NO_PARAMETERS)
+def test_what_only_has_parameters_or_had_them(what):
+    make, words = NO_PARAMETERS[what]
+    opt = Lamb([nn.Parameter(torch.ones(2))])
+    given = (Lamb, lambda params: Lamb([{"params": params}]), lambda params: opt.add_param_group({"params": params}))
+    for give in given:
+        with pytest.raises(ParameterError, match=words):
+            give(make())
+    assert len(opt.param_groups) == 1
+    assert Lamb(nn.ParameterList([nn.Parameter(torch.ones(2))])).num_parameters == 1
+
+
+def test_a_group_needs_parameters():
+    with pytest.raises(ParameterError, match="must have 'params', but has 'lr', 'weight_decay'"):
+        Lamb([{"lr": 0.1, "weight_decay": 0.1}])
+
+
+def test_an_iterator_that_gives_nothing_is_said():
+    """It may have been used before; what is a generator and was not is empty on purpose."""
+    p, unused = nn.Parameter(torch.ones(2)), filter(torch.is_tensor, [])
+    with pytest.warns(UserWarning, match="the filter that was its 'params' gave nothing"):
+        Lamb([{"params": [p]}, {"params": unused}])
+    Lamb([{"params": [p]}, {"params": (p for p in ())}, {"params": []}])
+
+
+def test_names_that_appear_twice_are_said():
+    a, b, c = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    for groups in ([("w", a), ("b", c), ("w", b)], [{"params": [("w", a)]}, {"params": [("w", b), ("b", c)]}]):
+        with pytest.warns(UserWarning, match=r"several parameters are named 'w'\. Patterns"):
+            Lamb(groups)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"), [("weight_dacay", "Is `weight_decay` meant"), ("learning_rate", "Is `lr` meant")]
+)
+@fronts
+def test_a_misspelt_option_that_is_set_later_is_said_once(front, key, words):
+    opt = busy(front, (params := parameters(1)).items())
+    walk(opt, params, [0])
+    opt.param_groups[0].update(base_momentum=0.8, depth=3)  # a scheduler's, and another's own
+    walk(opt, params, [1])
+    opt.param_groups[0][key] = 0.1
+    with pytest.warns(UserWarning, match=words) as said:
+        walk(opt, params, [2])
+    walk(opt, params, [3])
+    assert len(said) == 1
+
+
+def test_printed_is_what_is_not_the_default():
+    p, q = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    opt = Lamb([{"params": [p]}, {"params": [q], "lr": 0.5, "adapt": False, "depth": 3}], weight_decay=0.1)
+    first = "Parameter Group 0\n    lr: 0.001\n    weight_decay: 0.1\n"
+    second = "Parameter Group 1\n    adapt: False\n    depth: 3\n    lr: 0.5\n    weight_decay: 0.1\n"
+    assert repr(opt) == f"Lamb (\n{first}{second})"
+    mixed = Mixed([{"params": [p], "rule": "sgd", "momentum": 0.9}])
+    assert "rule: SGD" in repr(mixed)
+    assert "dampening" not in repr(mixed)
+
+
 @fronts
 def test_other_keys_are_kept(front):
     opt = busy(front, [{"params": [nn.Parameter(torch.ones(2))], "name": "backbone", "depth": 3}])

@@ -146,6 +146,7 @@ def test_some_of_the_parameters(ours):
         fresh.load_state_dict(opt.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:several parameters are named")
 def test_names_that_appear_twice():
     """Two models in one optimizer: in the same order there is no doubt, in another there is."""
     params = parameters(1, SQUARES)

@@ -28,7 +28,11 @@ def _names() -> list[str]:
 
 def command(
     name: Annotated[
-        str | None, typer.Argument(help="One of them, or an optimizer.", **one_of("preset or optimizer", _names))
+        str | None,
+        typer.Argument(
+            help="One of them, or an optimizer.",
+            **one_of("preset or optimizer", _names, "'layerwise presets' lists all of them."),
+        ),
     ] = None,
 ) -> None:
     """List the named variants: what makes an optimizer equal to another implementation."""

@@ -95,24 +95,30 @@ def _refused(allowed: str, value: Any) -> Exception:
     return typer.BadParameter(f"it must be {allowed}, but is {str(value).strip()}.")
 
 
-def known(what: str, value: str, names: Sequence[str]) -> str:
-    """Return the name that is meant, whatever its case; a mistake that suggests one otherwise."""
+def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
+    """Return the name that is meant, whatever its case; a mistake that suggests some otherwise."""
     found = {name.lower(): name for name in names}
     if value.lower() in found:
         return found[value.lower()]
-    near = get_close_matches(value.lower(), found, 1)
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    hint = f"Did you mean {found[near[0]]}?" if near else f"There are {', '.join(names[:SHOWN])}{rest}."
-    raise typer.BadParameter(f"there is no {what} {value!r}. {hint}")
+    of_package = [one for one in found if one.startswith(f"{value.lower()}.")]
+    near = of_package or get_close_matches(value.lower(), found, 1)
+    shown = [found[one] for one in near] or list(names)
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    words = ", ".join(shown[:SHOWN]) + more
+    hint = f"Did you mean {words}?" if near else f"There are {words}."
+    raise typer.BadParameter(f"there is no {what} {value!r}. {hint}{more and listed and f' {listed}'}")
 
 
-def one_of(what: str, names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """Return the callback and the completion of an option or argument that takes one of these names, or several."""
+def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> dict[str, Any]:
+    """Return the callback and the completion of an option or argument that takes one of these names, or several.
+
+    `listed` says where all of them are, if a message cannot show them.
+    """
 
     def check(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [known(what, one, list(names())) for one in value]
-        return value if value is None else known(what, value, list(names()))
+            return [known(what, one, list(names()), listed) for one in value]
+        return value if value is None else known(what, value, list(names()), listed)
 
     return {"callback": check, "autocompletion": completing(names)}
 

@@ -9,6 +9,9 @@
 [2.6464, 3.6464]
 """
 
+from typing import TYPE_CHECKING
+
+from layerwise.elsewhere import nearly
 from layerwise.jax import optimizers
 from layerwise.jax._presets import preset
 from layerwise.jax._stats import stats
@@ -17,3 +20,6 @@ from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the op
 
 __all__ = ["Grouped", "MasterState", "preset", "stats"]
 __all__ += optimizers.__all__
+
+if not TYPE_CHECKING:  # a checker would take every name to be there
+    __getattr__ = nearly(__name__, __all__)

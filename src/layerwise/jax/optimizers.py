@@ -117,8 +117,8 @@ def adafactor(
 ) -> GradientTransformationExtraArgs:
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    docs/optimizers/adafactor.md has the formula with every option; docs/jax.md is the guide. The first 12 arguments
-    are those of optax.adafactor.
+    Of the documentation, the page "Adafactor" has the formula with every option, and the page "JAX API" is the
+    guide. The first 12 arguments are those of optax.adafactor.
 
     Args:
         learning_rate: Learning rate, or a function of the step. None is 1, or the paper's relative step if
@@ -214,7 +214,8 @@ def adammini(
 ) -> GradientTransformationExtraArgs:
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    docs/optimizers/adammini.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "JAX API" is the
+    guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -291,8 +292,8 @@ def adamw(
 ) -> GradientTransformationExtraArgs:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    docs/optimizers/adamw.md has the formula with every option; docs/jax.md is the guide. The first 8 arguments are
-    those of optax.adamw.
+    Of the documentation, the page "AdamW" has the formula with every option, and the page "JAX API" is the guide.
+    The first 8 arguments are those of optax.adamw.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -382,7 +383,7 @@ def came(
 ) -> GradientTransformationExtraArgs:
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    docs/optimizers/came.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "CAME" has the formula with every option, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -477,8 +478,8 @@ def lamb(
 ) -> GradientTransformationExtraArgs:
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    docs/optimizers/lamb.md has the formula with every option; docs/jax.md is the guide. The first 7 arguments are
-    those of optax.lamb.
+    Of the documentation, the page "LAMB" has the formula with every option, and the page "JAX API" is the guide.
+    The first 7 arguments are those of optax.lamb.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -576,7 +577,7 @@ def lans(
 ) -> GradientTransformationExtraArgs:
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    docs/optimizers/lans.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "LANS" has the formula with every option, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -666,8 +667,8 @@ def lars(
 ) -> GradientTransformationExtraArgs:
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    docs/optimizers/lars.md has the formula with every option; docs/jax.md is the guide. The first 8 arguments are
-    those of optax.lars.
+    Of the documentation, the page "LARS" has the formula with every option, and the page "JAX API" is the guide.
+    The first 8 arguments are those of optax.lars.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of
@@ -763,8 +764,8 @@ def novograd(
 ) -> GradientTransformationExtraArgs:
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    docs/optimizers/novograd.md has the formula with every option; docs/jax.md is the guide. The first 6 arguments
-    are those of optax.novograd.
+    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "JAX API" is the
+    guide. The first 6 arguments are those of optax.novograd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -845,7 +846,7 @@ def scalesgd(
 ) -> GradientTransformationExtraArgs:
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    docs/optimizers/scalesgd.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "SCALE" has the formula with every option, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -921,8 +922,8 @@ def sgd(
 ) -> GradientTransformationExtraArgs:
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    docs/optimizers/sgd.md has the formula with every option; docs/jax.md is the guide. The first 4 arguments are
-    those of optax.sgd.
+    Of the documentation, the page "SGD" has the formula with every option, and the page "JAX API" is the guide. The
+    first 4 arguments are those of optax.sgd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -996,7 +997,7 @@ def sinkgd(
 ) -> GradientTransformationExtraArgs:
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    docs/optimizers/sinkgd.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "SinkGD" has the formula with every option, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1074,7 +1075,8 @@ def stableadamw(
 ) -> GradientTransformationExtraArgs:
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    docs/optimizers/stableadamw.md has the formula with every option; docs/jax.md is the guide.
+    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "JAX API" is the
+    guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.

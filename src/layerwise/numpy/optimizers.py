@@ -45,7 +45,8 @@ __all__ = [
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    docs/optimizers/adafactor.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "Adafactor" has the formula with every option, and the page "NumPy API" is the
+    guide.
 
     Args:
         lr: Learning rate; None selects the paper's relative step. It may be a function of the step.
@@ -141,7 +142,8 @@ class Adafactor(Optimizer):
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    docs/optimizers/adammini.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "NumPy API" is the
+    guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -201,7 +203,7 @@ class AdamMini(Optimizer):
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    docs/optimizers/adamw.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "AdamW" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -265,7 +267,7 @@ class AdamW(Optimizer):
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    docs/optimizers/came.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "CAME" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -334,7 +336,7 @@ class Came(Optimizer):
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    docs/optimizers/lamb.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "LAMB" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -424,7 +426,7 @@ class Lamb(Optimizer):
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    docs/optimizers/lans.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "LANS" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -491,7 +493,7 @@ class Lans(Optimizer):
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    docs/optimizers/lars.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "LARS" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of the step.
@@ -576,7 +578,8 @@ class Lars(Optimizer):
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    docs/optimizers/novograd.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "NumPy API" is the
+    guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -647,7 +650,7 @@ class NovoGrad(Optimizer):
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    docs/optimizers/scalesgd.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "SCALE" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -714,7 +717,7 @@ class ScaleSGD(Optimizer):
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    docs/optimizers/sgd.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "SGD" has the formula with every option, and the page "NumPy API" is the guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -776,7 +779,8 @@ class SGD(Optimizer):
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    docs/optimizers/sinkgd.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "SinkGD" has the formula with every option, and the page "NumPy API" is the
+    guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.
@@ -841,7 +845,8 @@ class SinkGD(Optimizer):
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    docs/optimizers/stableadamw.md has the formula with every option; docs/numpy.md is the guide.
+    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "NumPy API" is the
+    guide.
 
     Args:
         lr: Learning rate. It may be a function of the step.

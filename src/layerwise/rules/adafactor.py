@@ -89,7 +89,7 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 
 @dataclass(frozen=True)
 class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
-    """Options of Adafactor; docs/optimizers/adafactor.md gives each its place in the formula."""
+    """Options of Adafactor. Its page in the documentation gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "exp_avg"
     settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")

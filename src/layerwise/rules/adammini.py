@@ -31,7 +31,7 @@ from layerwise.rules.parts import clipped, is_zero, length, mix, one_minus_power
 
 @dataclass(frozen=True)
 class AdamMini(NumberOfLayer, ClippedByNorm):
-    """Options of Adam-mini; docs/optimizers/adammini.md gives each its place in the formula."""
+    """Options of Adam-mini. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 

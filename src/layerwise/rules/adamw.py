@@ -42,7 +42,7 @@ from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_p
 
 @dataclass(frozen=True)
 class AdamW(StoredMomentum, ClippedByNorm):
-    """Options of AdamW; docs/optimizers/adamw.md gives each its place in the formula."""
+    """Options of AdamW. Its page in the documentation gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "exp_avg"
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}

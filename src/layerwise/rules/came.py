@@ -58,7 +58,7 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 
 @dataclass(frozen=True)
 class Came(ClippedByNorm, Factoring):
-    """Options of CAME; docs/optimizers/came.md gives each its place in the formula."""
+    """Options of CAME. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = lr_option(2e-4)
     betas: tuple[float, float] = betas_option()

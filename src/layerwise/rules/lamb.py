@@ -84,7 +84,7 @@ from layerwise.rules.parts import (
 
 @dataclass(frozen=True)
 class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
-    """Options of LAMB; docs/optimizers/lamb.md gives each its place in the formula."""
+    """Options of LAMB. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 

@@ -55,7 +55,7 @@ from layerwise.rules.parts import (
 
 @dataclass(frozen=True)
 class Lans(BoundedTrustRatio):
-    """Options of LANS; docs/optimizers/lans.md gives each its place in the formula."""
+    """Options of LANS. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 

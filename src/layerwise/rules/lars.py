@@ -67,7 +67,7 @@ from layerwise.rules.parts import (
 
 @dataclass(frozen=True)
 class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
-    """Options of LARS; docs/optimizers/lars.md gives each its place in the formula."""
+    """Options of LARS. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 

@@ -39,7 +39,7 @@ from layerwise.rules.parts import add, choose, clipped, is_zero, length, one_lik
 
 @dataclass(frozen=True)
 class NovoGrad(NumberOfLayer, ClippedByNorm):
-    """Options of NovoGrad; docs/optimizers/novograd.md gives each its place in the formula."""
+    """Options of NovoGrad. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 

@@ -33,7 +33,7 @@ __all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
 
 @dataclass(frozen=True)
 class ScaleSGD(ByLines):
-    """Options of SCALE; docs/optimizers/scalesgd.md gives each its place in the formula."""
+    """Options of SCALE. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = lr_option(1e-3)
     weight_decay: Scheduled = weight_decay_option()

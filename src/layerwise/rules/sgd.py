@@ -42,7 +42,7 @@ from layerwise.rules.parts import add, clipped, damped, is_one, is_zero, ready
 
 @dataclass(frozen=True)
 class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
-    """Options of SGD; docs/optimizers/sgd.md gives each its place in the formula."""
+    """Options of SGD. Its page in the documentation gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "momentum_buffer"
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}

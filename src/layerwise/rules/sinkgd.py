@@ -31,7 +31,7 @@ __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
 
 @dataclass(frozen=True)
 class SinkGD(ByLines):
-    """Options of SinkGD; docs/optimizers/sinkgd.md gives each its place in the formula."""
+    """Options of SinkGD. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = lr_option(1e-3)
     weight_decay: Scheduled = weight_decay_option()

@@ -51,7 +51,7 @@ from layerwise.rules.parts import (
 
 @dataclass(frozen=True)
 class StableAdamW(ClippedByNorm):
-    """Options of StableAdamW; docs/optimizers/stableadamw.md gives each its place in the formula."""
+    """Options of StableAdamW. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 

@@ -10,6 +10,9 @@
 ['bias', 'weight']
 """
 
+from typing import TYPE_CHECKING
+
+from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints._back import convert_back
 from layerwise.torch.checkpoints._convert import convert
@@ -45,3 +48,6 @@ __all__ = [
     "step_in_backward",
 ]
 __all__ += optimizers.__all__
+
+if not TYPE_CHECKING:  # a checker would take every name to be there
+    __getattr__ = nearly(__name__, __all__)

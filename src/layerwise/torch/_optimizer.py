@@ -31,6 +31,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _state, _tensors
 from layerwise.torch.step._engines import check_device, engine_name, engines_of
+from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
 from layerwise.torch.step._plan import Plan, check_step
@@ -40,6 +41,7 @@ from layerwise.torch.step._settings import (
     Groups,
     capturing,
     check_capture,
+    in_lines,
     said_by_groups,
     without_unsaid,
 )
@@ -61,6 +63,7 @@ class Optimizer(ByParameter):
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        check_params(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
         self._groups = Groups(self._kinds(given), given["differentiable"])
@@ -133,6 +136,7 @@ class Optimizer(ByParameter):
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        check_group(param_group)
         param_group = self._groups.given(param_group)
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
@@ -148,9 +152,14 @@ class Optimizer(ByParameter):
         self._axes = None
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
+            self._groups.see(self.param_groups[-1])
+            warn_of_odd(self.param_groups, group["params"])
         except Exception:
             self.param_groups.pop()
             raise
+
+    def __repr__(self) -> str:
+        return in_lines(type(self).__name__, self.param_groups, self._groups)
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         self._groups.check_rates_for(group)
@@ -191,6 +200,7 @@ class Optimizer(ByParameter):
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
         self._groups.forget(len(self.param_groups))
+        self._groups.look_at(group)
         h = self._groups.check(group)
         self._groups.check_rates_for(group)
         if capturing():

@@ -28,9 +28,11 @@ def register() -> list[str]:
     for name, optimizer in found.items():
         if name not in known:
             default_registry.register(_info(OptimInfo, name, optimizer))
-            default_registry.register_alias(_in_one_word(name), name)
     if not hasattr(default_registry.create_optimizer, "names_in_one_word"):
         default_registry.create_optimizer = _by_names_in_one_word(default_registry.create_optimizer)
+        names = {_in_one_word(name): name for name in found}
+        info = default_registry.get_optimizer_info
+        default_registry.get_optimizer_info = wraps(info)(lambda name: info(names.get(name.lower(), name)))
     return list(found)
 
 
@@ -59,7 +61,7 @@ def _in_one_word(name: str) -> str:
 
 
 def _by_names_in_one_word(create: Any) -> Any:
-    """Return the factory, told names of ours without the underscore.
+    """Return the factory, told names of ours without the underscore, which the registry then looks up with it.
 
     It takes what follows the last underscore for the name, because "lookahead_" may come before it: "layerwise_lamb"
     would be its own "lamb".

@@ -1,8 +1,8 @@
 """The demo's tasks, with their optimizers, batches and settings.
 
-`benchmarks/tune_demo.py` found all settings, with the same budget for every optimizer and batch; its figures are in
-`benchmarks/results/tune_demo.csv`. At the large batch each optimizer runs twice: with the settings of the small batch,
-scaled as `layerwise.recipes` says, and with those tuned at the large batch itself. docs/demo.md has the protocol.
+The repository's benchmark `tune_demo` found all settings, with the same budget for every optimizer and batch. At the
+large batch each optimizer runs twice: with the settings of the small batch, scaled as `layerwise.recipes` says, and
+with those tuned at the large batch itself. The documentation's page on the demo has the protocol.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
     def after(_: Any) -> None:
         for group, options in zip(optimizer.param_groups, taken[0].groups, strict=True):
             group.update(options)
+            optimizer._groups.see(group)
         _own(optimizer, taken[0])
 
     if not isinstance(state_dict, Mapping):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerwise import arguments, checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
@@ -29,10 +29,12 @@ RATES = {
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
 NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
+DEFAULTS = {one.name: literal_eval(one.default) for one in arguments.TORCH}
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
+OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
 
 
@@ -47,6 +49,8 @@ class Groups:
         self.kinds, self.differentiable = kinds, differentiable
         self._made: dict[Hashable, Hyper] = {}
         self._warned: set[str] = set()  # of keys that are nearly options
+        self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
+        self._sizes: dict[int, int] = {}  # the numbers of keys that groups had when they were looked at, by id
 
     def __reduce__(self) -> Any:
         return Groups, (self.kinds, self.differentiable)  # what it remembers may have keys that cannot be pickled
@@ -96,11 +100,27 @@ class Groups:
                 hint = meant(key, kind.options, cutoff=0.75)
                 way_out = hint if hint.startswith("Is ") else "Leave it out of the group."
                 raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
-            if key not in self._warned and (close := get_close_matches(str(key), known, n=1, cutoff=0.75)):
+            hint = meant(str(key), known, cutoff=0.75)
+            if key not in self._warned and hint.startswith("Is "):
                 self._warned.add(key)  # programs put keys of their own in groups, and in all of them
-                warnings.warn(
-                    f"a parameter group has the key {key!r}, which is no option. Is `{close[0]}` meant?", stacklevel=7
-                )
+                warnings.warn(f"a parameter group has the key {key!r}, which is no option. {hint}", stacklevel=7)
+
+    def see(self, group: Mapping[str, Any]) -> None:
+        """Take note of a group's keys, which are as its maker wants them."""
+        self._seen.update(group)
+        self._sizes[id(group)] = len(group)
+
+    def look_at(self, group: Mapping[str, Any]) -> None:
+        """Warn of keys that were put into a group since it was made, and that nothing reads."""
+        if self._sizes.get(id(group)) == len(group):
+            return
+        new = group.keys() - self._seen - OF_SCHEDULERS
+        self.see(group)
+        for key in new:
+            try:
+                self.check_keys({name: x for name, x in group.items() if name == key or name in self.kinds.keys})
+            except HyperparameterError as problem:
+                warnings.warn(str(problem), stacklevel=2)
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
@@ -168,6 +188,7 @@ class Groups:
         """
         if len(self._made) > MOST_SETTINGS + 2 * groups:
             self._made.clear()
+            self._sizes.clear()
 
     def complete(self, group: dict[str, Any]) -> None:
         """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
@@ -196,6 +217,25 @@ def said_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str,
 def without_unsaid(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group without options that are None where PyTorch's optimizers have None for their default."""
     return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
+
+
+def in_lines(name: str, groups: Sequence[Mapping[str, Any]], of: Groups) -> str:
+    """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
+    lines = [f"{name} ("]
+    for number, group in enumerate(groups):
+        usual = {**DEFAULTS, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
+        shown = {
+            key: in_words(value)
+            for key, value in group.items()
+            if key not in ("params", "param_names")
+            and (key == "lr" or key not in usual or not _same(value, usual[key]))
+        }
+        lines += [f"Parameter Group {number}", *(f"    {key}: {shown[key]}" for key in sorted(shown))]
+    return "\n".join([*lines, ")"])
+
+
+def _same(value: Any, default: Any) -> bool:
+    return _hashable(value) == _hashable(default)
 
 
 def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import optim
 from torch.optim.lr_scheduler import LambdaLR
 
 from layerwise.checks import Check, Refused
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.schedules import Schedule
 
 
@@ -25,6 +25,9 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         schedule: A schedule of `layerwise.schedules`. The lr of at least one group has to be its peak.
         last_epoch: The number of steps taken before, as in PyTorch's schedulers; -1 begins a run.
     """
+    if isinstance(optimizer, Schedule):
+        way_out = "The optimizer goes first: scheduler(optimizer, schedule)."
+        raise HyperparameterError(sentence("optimizer", "an optimizer", optimizer, way_out))
     SCHEDULE("schedule", schedule, "Pass one of layerwise.schedules; for any other callable there is LambdaLR.")
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     if None in rates or not any(_same(rate, schedule.peak) for rate in rates):

@@ -1,0 +1,58 @@
+"""Parameters as callers give them, and the mistakes that PyTorch passes over or explains by its own code."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
+from itertools import chain
+from typing import Any
+
+from torch import nn
+
+from layerwise.errors import ParameterError
+
+NAMED = "Pass model.named_parameters()."
+SHOWN = 3  # names in a message
+
+
+def check_params(params: Any) -> None:
+    """Raise for what has parameters and is none, and for a generator that has given them all before."""
+    if isinstance(params, nn.Module) and not isinstance(params, nn.ParameterList):
+        raise ParameterError(f"`params` must be parameters, but is the module {type(params).__name__}. {NAMED}")
+    if callable(params) and not isinstance(params, Iterable):
+        name = getattr(params, "__name__", type(params).__name__)
+        raise ParameterError(f"`params` must be parameters, but is the function {name}. Call it: {name}().")
+    if isgenerator(params) and getgeneratorstate(params) == GEN_CLOSED:
+        raise ParameterError(
+            f"`params` is the generator {params.__name__!r}, which has nothing left: it gave its parameters to what "
+            "used it before. Pass a list of them to both."
+        )
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Raise unless a group has something to take its parameters from."""
+    if "params" not in group:
+        keys = ", ".join(map(repr, group)) or "nothing"
+        raise ParameterError(f"a parameter group must have 'params', but has {keys}. Add them, such as a list.")
+    check_params(group["params"])
+
+
+def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:
+    """Warn if the last of these groups got nothing out of an iterator, or names that others have."""
+    if isinstance(given, Iterator) and not isgenerator(given) and not groups[-1]["params"]:
+        warnings.warn(
+            f"a parameter group is empty: the {type(given).__name__} that was its 'params' gave nothing. Pass a list "
+            "if something else used it before.",
+            stacklevel=3,
+        )
+    own = groups[-1].get("param_names", ())
+    counts = Counter(chain.from_iterable(group.get("param_names", ()) for group in groups))
+    if twins := [name for name in dict.fromkeys(own) if counts[name] > 1]:
+        shown = ", ".join(map(repr, twins[:SHOWN])) + ", …" * (len(twins) > SHOWN)
+        warnings.warn(
+            f"several parameters are named {shown}. Patterns mean all of them, checkpoints tell them apart by their "
+            "order. Put the model's name before the parameter's: (f'a.{name}', p) for name, p in a.named_parameters().",
+            stacklevel=3,
+        )
