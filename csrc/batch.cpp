@@ -35,11 +35,14 @@ bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), d
 #include "kernels/hash.hpp"
 #include "kernels/convert.hpp"
 
-// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step`).
+// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step` and `turned`).
 void draw(Storage& storage, uint64_t t) {
   for (Stored& one : storage.of) {
-    one.k[0] = mix(uint32_t(t) ^ one.key[0]);
-    one.k[1] = mix(one.k[0] ^ one.key[1] ^ uint32_t(t >> 32));
+    const bool turns = one.format == GROUPED;
+    const uint64_t at = turns ? 0 : t;
+    one.k[0] = mix(uint32_t(at) ^ one.key[0]);
+    one.k[1] = mix(one.k[0] ^ one.key[1] ^ uint32_t(at >> 32));
+    one.turn = turns ? uint32_t(t) * TURN : 0;
   }
 }
 
@@ -230,7 +233,7 @@ void Batch::add_storage(Layer& l, const Tensor& t, const std::array<int64_t, ROL
   bool in_a_row = storage.group % GROUP_SIZE == 0;
   for (int k = 0; k < ARRAYS; k++) {
     const Formats::One& one = formats.of[size_t(k)];
-    storage.of[k] = {one.format, one.draws, I16, {one.key[0], one.key[1]}, {}, nullptr};
+    storage.of[k] = {one.format, one.draws, I16, {one.key[0], one.key[1]}, {}, 0, nullptr};
     if (one.format != GROUPED) continue;
     in_a_row &= l.dims == 0 || l.stride[l.dims - 1][k] == 1 || l.size[l.dims - 1] == 1;
   }

@@ -39,6 +39,7 @@ struct Stored {
   bool draws;              // is rounded by random bits
   Dtype beside_dtype;      // of the remainder
   uint32_t key[2], k[2];   // of the array; of this step
+  uint32_t turn;           // is added to its bits
   char* beside;            // the remainder, or the scales
 
   bool plain() const { return format == PLAIN && !draws; }

@@ -5,12 +5,12 @@
 
 // The random bits of a run: of elements whose numbers in the whole tensor are `first`, `first` + `step`, …
 struct Draws {
-  uint32_t k0, k1;
+  uint32_t k0, k1, turn;
   uint64_t first, step;
 
   uint32_t at(uint64_t i) const {
     const uint64_t number = first + i * step;
-    return mix(uint32_t(number) ^ k0, k1 ^ uint32_t(number >> 32) * 0x9e3779b9u);
+    return mix(uint32_t(number) ^ k0, k1 ^ uint32_t(number >> 32) * 0x9e3779b9u) + turn;
   }
 };
 
@@ -19,9 +19,10 @@ struct Nearest {};
 
 // The same where the numbers count by one, and their upper halves are equal.
 struct NearDraws {
-  uint32_t k0, between, first;
-  explicit NearDraws(const Draws& d) : k0(d.k0), between(d.k1 ^ uint32_t(d.first >> 32) * 0x9e3779b9u), first(uint32_t(d.first)) {}
-  uint32_t at(uint32_t i) const { return mix((first + i) ^ k0, between); }
+  uint32_t k0, between, turn, first;
+  explicit NearDraws(const Draws& d)
+      : k0(d.k0), between(d.k1 ^ uint32_t(d.first >> 32) * 0x9e3779b9u), turn(d.turn), first(uint32_t(d.first)) {}
+  uint32_t at(uint32_t i) const { return mix((first + i) ^ k0, between) + turn; }
 };
 
 template <class F>
@@ -103,9 +104,8 @@ inline uint16_t split_f16(float x, bool at_random, uint32_t random, Rest<KEPT>& 
   int32_t whole = int32_t(fine);
   const float over = fine - float(whole);
   whole += at_random ? uint32_t(int32_t(over * 65536.0f)) + (random >> 16) >= 65536u : over >= 0.5f;
-  constexpr int32_t half = 1 << KEPT >> 1;
-  const int32_t p = (whole + half) >> KEPT, left = whole - (p << KEPT), signed_left = u & SIGN ? -left : left;
-  rest = Rest<KEPT>(signed_left == half ? half - 1 : signed_left);
+  const int32_t half = (1 << KEPT >> 1) - int32_t(u >> 31), p = (whole + half) >> KEPT, left = whole - (p << KEPT);
+  rest = Rest<KEPT>(u & SIGN ? -left : left);
   return float_to_f16(float_of(bits_of(float(p) * unit_f16(size)) | (u & SIGN)));
 }
 
@@ -122,6 +122,11 @@ LAYERWISE_INLINE void for_groups(int64_t n, F&& f) {
   if (at < n) f(k, at, n - at);
 }
 
+// Of a number that is not 0, where there are no signs.
+inline constexpr int32_t LOWEST = 4;
+template <bool SIGNED>
+inline constexpr float MOST_CODE = SIGNED ? 127.0f : 255.0f;
+
 template <bool SIGNED, class T>
 inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int64_t n, T* __restrict to) {
   for (int64_t i = 0; i < n; i++) {
@@ -130,10 +135,20 @@ inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int6
   }
 }
 
+// A group that has numbers which are not finite.
+template <bool SIGNED, class T>
+LAYERWISE_RARE void decode_broken(const Code<SIGNED>* codes, float scale, int64_t n, T* to) {
+  decode_group<SIGNED>(codes, -scale, n, to);
+  for (int64_t i = 0; i < n; i++)
+    if (fabsf(float(codes[i])) == MOST_CODE<SIGNED>) to[i] = copysign(T(HUGE_VALF), T(codes[i]));
+}
+
 template <bool SIGNED, class T>
 void decode(const char* codes, const f32_at* scales, int64_t n, T* to) {
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
-    decode_group<SIGNED>((const Code<SIGNED>*)codes + at, scales[k], count, to + at);
+    const Code<SIGNED>* group = (const Code<SIGNED>*)codes + at;
+    if (scales[k] < 0) decode_broken<SIGNED>(group, scales[k], count, to + at);
+    else decode_group<SIGNED>(group, scales[k], count, to + at);
   });
 }
 
@@ -153,56 +168,101 @@ inline float largest(const T* __restrict from, int64_t n) {
 template <bool SIGNED>
 inline float bent(float size) { return SIGNED ? sqrtf(size) : sqrtf(sqrtf(size)); }
 
-// From 2^23 to 2^24 floats are whole numbers, and the last bits of such a sum are the code. The sign is put between the
-// product and the sum: made together, they would be rounded otherwise than elsewhere.
-template <bool SIGNED, class T>
-inline void encode_group(const T* __restrict from, float inverse, int64_t n, Code<SIGNED>* __restrict codes) {
+// A number from 0 to 1.
+inline float fraction(uint32_t random) { return float(int32_t(random >> 8)) * 0x1p-24f; }
+
+// The whole number that a code is rounded to.
+template <bool SIGNED>
+inline int32_t rounded_code(float code, Nearest, int64_t) {
+  // From 2^23 to 2^24 floats are whole numbers, and the last bits of such a sum are the code.
+  return int32_t(bits_of(code + 0x1p23f) & 0xffu);
+}
+template <bool SIGNED, class D>
+inline int32_t rounded_code(float code, const D& draws, int64_t i) {
+  const int32_t low = int32_t(code);
+  const float drawn = fraction(draws.at(uint32_t(i))), whole = float(low), over = code - whole;
+  return low + (SIGNED ? drawn * (2 * whole + 1) < over * (over + 2 * whole) : drawn < over);
+}
+
+// The bits are cut between the product and what is taken from it: made together, they would be rounded otherwise than
+// elsewhere.
+template <bool SIGNED, class T, class D>
+inline void encode_group(const T* __restrict from, float inverse, float top, int64_t n, Code<SIGNED>* __restrict codes, const D draws, int64_t first) {
   for (int64_t i = 0; i < n; i++) {
     const uint32_t u = bits_of(float(from[i]));
-    const float size = bent<SIGNED>(float_of(u & MAGNITUDE)) * inverse;
-    const float code = float_of((bits_of(size) & MAGNITUDE) | (SIGNED ? u & SIGN : 0));
-    codes[i] = Code<SIGNED>(bits_of(code + 0x1.8p23f));
+    const float size = float_of(bits_of(bent<SIGNED>(float_of(u & MAGNITUDE)) * inverse) & MAGNITUDE);
+    int32_t code = rounded_code<SIGNED>(size < top ? size : top, draws, first + i);
+    if constexpr (SIGNED) code = int32_t(u) < 0 ? -code : code;
+    else code = (u & MAGNITUDE) && code < LOWEST ? LOWEST : code;
+    codes[i] = Code<SIGNED>(code);
   }
 }
 
+// A group that has numbers which are not finite: they get the highest code, and the others lower ones.
+template <bool SIGNED, class T, class D>
+LAYERWISE_RARE float encode_broken(const T* from, int64_t n, Code<SIGNED>* codes, const D draws, int64_t first) {
+  float finite[GROUP_SIZE];
+  for (int64_t i = 0; i < n; i++) finite[i] = fabsf(float(from[i])) <= FLT_MAX ? float(from[i]) : 0;
+  constexpr float top = MOST_CODE<SIGNED> - 1;
+  const float scale = bent<SIGNED>(largest(finite, n)) / top;
+  encode_group<SIGNED>(finite, scale > 0 ? 1 / scale : 0, top, n, codes, draws, first);
+  for (int64_t i = 0; i < n; i++)
+    if (!(fabsf(float(from[i])) <= FLT_MAX)) codes[i] = Code<SIGNED>(SIGNED && from[i] < 0 ? -127 : MOST_CODE<SIGNED>);
+  return scale > 0 ? -scale : -1;
+}
+
 #ifdef __AVX512F__
+// What is added to codes that are then rounded to nearest: 0, or what makes that at random.
+inline __m512 added(Nearest, int64_t) { return _mm512_setzero_ps(); }
+template <class D>
+inline __m512 added(const D& draws, int64_t first) {
+  alignas(64) float to[16];
+  for (int64_t i = 0; i < 16; i++) to[i] = 0.5f - fraction(draws.at(uint32_t(first + i)));
+  return _mm512_load_ps(to);
+}
+
 // The same of a whole group, not signed, in two thirds of the time: the second root is an estimate with one step of Newton's.
 // Together with the rounding of both it is less than 0.0001 away from the exact one; false where that may decide a code.
-inline bool encode_by_estimate(const float* from, float inverse, uint8_t* codes) {
-  const __m512 whole = _mm512_set1_ps(0x1p23f), scale = _mm512_set1_ps(inverse), half = _mm512_set1_ps(0.5f * inverse);
+template <class D>
+inline bool encode_by_estimate(const float* from, float inverse, uint8_t* codes, const D& draws, int64_t first) {
+  const __m512 whole = _mm512_set1_ps(0x1.8p23f), scale = _mm512_set1_ps(inverse), half = _mm512_set1_ps(0.5f * inverse);
   __m512 most = _mm512_setzero_ps();
   LAYERWISE_UNROLL(4)
   for (int64_t i = 0; i < GROUP_SIZE; i += 16) {
     const __m512 root = _mm512_sqrt_ps(_mm512_abs_ps(_mm512_loadu_ps(from + i)));
-    // Of 0 it is infinite. The code is then nan, whose last bits are those of 0, and which no maximum takes.
-    const __m512 reciprocal = _mm512_rsqrt14_ps(root), estimate = root * reciprocal;
+    const __mmask16 some = _mm512_cmp_ps_mask(root, _mm512_setzero_ps(), _CMP_NEQ_OQ);
+    const __m512 reciprocal = _mm512_maskz_rsqrt14_ps(some, root), estimate = root * reciprocal;
     const __m512 lacking = _mm512_fnmadd_ps(estimate, estimate, root);
-    const __m512 code = _mm512_fmadd_ps(lacking, reciprocal * half, estimate * scale), sum = code + whole;
+    const __m512 code = _mm512_fmadd_ps(lacking, reciprocal * half, estimate * scale) + _mm512_maskz_mov_ps(some, added(draws, first + i));
+    const __m512 sum = code + whole;
     most = _mm512_max_ps(_mm512_abs_ps(code - (sum - whole)), most);
-    _mm_storeu_si128((__m128i*)(codes + i), _mm512_cvtepi32_epi8(_mm512_castps_si512(sum)));
+    const __m512i found = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(255));
+    _mm_storeu_si128((__m128i*)(codes + i), _mm512_cvtepi32_epi8(_mm512_mask_max_epi32(found, some, found, _mm512_set1_epi32(LOWEST))));
   }
-  return _mm512_cmp_ps_mask(most, _mm512_set1_ps(0.4999f), _CMP_GT_OQ) == 0;
+  return _mm512_cmp_ps_mask(most, _mm512_set1_ps(0.4998f), _CMP_GT_OQ) == 0;
 }
-inline bool encode_by_estimate(const float*, float, int8_t*) { return false; }
+template <class D>
+inline bool encode_by_estimate(const float*, float, int8_t*, const D&, int64_t) { return false; }
 #endif
 
-// Infinities and nan, which the scale tells of, come to 0.
-template <bool SIGNED, class T>
-void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from) {
+template <bool SIGNED, class T, class D>
+void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from, const D draws) {
   alignas(64) float most[SCRATCH / GROUP_SIZE], inverse[SCRATCH / GROUP_SIZE];
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) { most[k] = largest(from + at, count); });
   for (int64_t k = 0; k < (n + GROUP_SIZE - 1) / GROUP_SIZE; k++) {
-    const float scale = bent<SIGNED>(most[k]) / (SIGNED ? 127.0f : 255.0f);
+    const float scale = bent<SIGNED>(most[k]) / MOST_CODE<SIGNED>;
     scales[k] = scale;
     inverse[k] = scale > 0 && scale <= FLT_MAX ? 1 / scale : 0;
   }
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+    Code<SIGNED>* group = (Code<SIGNED>*)codes + at;
 #ifdef __AVX512F__
     if constexpr (sizeof(T) == 4)
-      if (inverse[k] > 0 && count == GROUP_SIZE && encode_by_estimate(from + at, inverse[k], (Code<SIGNED>*)codes + at)) return;
+      if (inverse[k] > 0 && count == GROUP_SIZE && encode_by_estimate(from + at, inverse[k], group, draws, at)) return;
 #endif
-    if (inverse[k] > 0) encode_group<SIGNED>(from + at, inverse[k], count, (Code<SIGNED>*)codes + at);
-    else memset(codes + at, 0, size_t(count));
+    if (inverse[k] > 0) encode_group<SIGNED>(from + at, inverse[k], MOST_CODE<SIGNED>, count, group, draws, at);
+    else if (most[k] == 0) memset(group, 0, size_t(count));
+    else scales[k] = encode_broken<SIGNED>(from + at, count, group, draws, at);
   });
 }
 

@@ -108,7 +108,7 @@ f32_at* Run<T>::scales(Operand k) const {
 template <class T>
 Draws Run<T>::draws(Operand k) const {
   const Stored& stored = layer.storage->of[k];
-  return {stored.k[0], stored.k[1], uint64_t(layer.storage->index + off[INDEX]), uint64_t(stride(INDEX))};
+  return {stored.k[0], stored.k[1], stored.turn, uint64_t(layer.storage->index + off[INDEX]), uint64_t(stride(INDEX))};
 }
 
 template <class T>
@@ -126,13 +126,17 @@ template <class T>
 void Run<T>::store_format(Operand k) const {
   const Stored& stored = layer.storage->of[k];
   const T* from = scratch.of[k];
-  if (stored.format == GROUPED)
-    return layer.dtype[k] == I8 ? encode<true>(place(k), scales(k), n, from) : encode<false>(place(k), scales(k), n, from);
   if (stored.format == SPLIT && stored.beside_dtype == I16)
     return split<16>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
+  const auto grouped = [&](const auto& one) {
+    if (layer.dtype[k] == I8) encode<true>(place(k), scales(k), n, from, one);
+    else encode<false>(place(k), scales(k), n, from, one);
+  };
+  if (!stored.draws && stored.format == GROUPED) return grouped(Nearest{});
   if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
   with_draws(draws(k), n, [&](const auto& one) {
-    if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, one);
+    if (stored.format == GROUPED) grouped(one);
+    else if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, one);
     else store_drawn(layer.dtype[k], place(k), stride(k), int32_t(n), from, one);
   });
 }

@@ -48,8 +48,8 @@ STORAGE = (
         "rounding",
         'Literal["nearest", "stochastic"] | None',
         "None",
-        'Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state stored in '
-        "bfloat16 by `state_dtype` or a checkpoint.",
+        'Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and '
+        '"stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.',
     ),
     Argument(
         "state_dtype",

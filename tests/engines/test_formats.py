@@ -82,25 +82,28 @@ def test_weights_beside_gradients_of_their_dtype(dtype, offset):
     assert same(p, expected.to(p.dtype))
 
 
+@pytest.mark.parametrize(("key", "offset"), [(None, 0), (KEY, 0), (KEY, 2**32 - 40)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_groups(shape):
+def test_groups(shape, key, offset):
     g = numbers(shape, odd=False)
     g.view(-1)[: g.numel() // 3] *= 1e-30
     if g.numel() > 400:
-        g.view(-1)[130], g.view(-1)[390] = torch.inf, torch.nan
+        g.view(-1)[130], g.view(-1)[390] = -torch.inf, torch.nan
     rows = () if len(shape) == 1 else shape[:1]
     scale = torch.zeros(*rows, -(-g[0].numel() // 64) if rows else -(-shape[0] // 64))
     codes = torch.zeros(shape, dtype=torch.int8)
-    form = Format(scale)
-    expected, scales = Stored(codes, form, index_of(shape), len(rows), BITS).encode(g, 1)
+    form = Format(scale, key)
+    whole = index_of(shape)
+    index = Index(whole.shape, whole.strides, offset)
+    expected, scales = Stored(codes, form, index, len(rows), BITS).encode(g, 2**33 + 7)
     p = torch.zeros(shape)
-    stepped(p, codes, g, Storage((None, form, None), index_of(shape), len(rows)), 1)
+    stepped(p, codes, g, Storage((None, form, None), index, len(rows)), 2**33 + 7)
     assert torch.equal(codes, expected.to(torch.int8))
     assert same(scale, scales)
     # Read back: with a gradient of 0 and lr = 1, the weights move by half of what is stored.
-    found = Stored(codes.clone(), Format(scale.clone()), index_of(shape), len(rows), BITS).read()
+    found = Stored(codes.clone(), Format(scale.clone()), index, len(rows), BITS).read()
     p.zero_()
-    stepped(p, codes, torch.zeros(shape), Storage((None, form, None), index_of(shape), len(rows)), 2)
+    stepped(p, codes, torch.zeros(shape), Storage((None, form, None), index, len(rows)), 2)
     assert same(p, -0.5 * found)
 
 
@@ -113,16 +116,19 @@ def squares(count: int) -> torch.Tensor:
     return torch.from_numpy(((codes / 255) ** 2 * sizes).astype(np.float32))
 
 
+@pytest.mark.parametrize("key", [None, KEY])
 @pytest.mark.parametrize("length", [64 * 600, 5000])
-def test_groups_without_sign(length):
+def test_groups_without_sign(length, key):
     """LAMB with β₂ = 0 has g² as its second moment."""
     g = squares(length)
+    g[640:704] *= torch.logspace(0, -12, 64)
+    g[700:900:7], g[960], g[1030] = 0, torch.inf, torch.nan
     scale, codes = torch.zeros(-(-length // 64)), torch.zeros(length, dtype=torch.uint8)
-    form = Format(scale, None, False)
-    expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 1)
+    form = Format(scale, key, False)
+    expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 9)
     h = lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False)
     storage = Storage((None, None, form, None), index_of(g.shape), 0)
     job = Job(lamb, h, torch.zeros(length), lamb.State(torch.zeros(length), codes, None), storage=storage)
-    CompiledEngine().prepare([job]).step([g], [Now(1, 1.0, 0.0)])
+    CompiledEngine().prepare([job]).step([g], [Now(9, 1.0, 0.0)])
     assert torch.equal(codes, expected.to(torch.uint8))
     assert same(scale, scales)

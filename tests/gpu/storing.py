@@ -79,7 +79,8 @@ def stored_job(
         found, one = None if own is None else torch.zeros(own, device=DEVICE), None
         if own is not None and tuple(own) == shape and form.state is not F32:
             signed = is_signed(case.rule, field)
-            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), None, signed)
+            drawn = None if form.weights == "split" else key_of(3, name, field)
+            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, signed)
             found = array(BF16 if form.state is BF16 else I8 if signed else torch.uint8)
             one = grouped if form.state is I8 else Format(None, key_of(3, name, field))
         state.append(found)

@@ -50,7 +50,7 @@ def drawing(key, step, first, to, N: tl.constexpr):
     k0, k1 = tl.load(key), tl.load(key + 1)
     t = tl.load(step)
     first_key = formats.mix(formats.low(t) ^ formats.low(k0), 0)
-    keys = first_key, formats.mix(first_key ^ formats.low(k1) ^ formats.low(t >> 32), 0)
+    keys = first_key, formats.mix(first_key ^ formats.low(k1) ^ formats.low(t >> 32), 0), formats.low(t * 0)
     tl.store(to + i, formats.random(keys, tl.load(first) + i).to(tl.int64))
 
 
@@ -107,26 +107,29 @@ def same(x, y):
 
 
 @triton.jit
-def coding(x, codes, scale, back, SIGNS: tl.constexpr, N: tl.constexpr):
+def coding(x, drawn, codes, scale, back, SIGNS: tl.constexpr, DRAWN: tl.constexpr, N: tl.constexpr):
     i, j = tl.arange(0, N), tl.arange(0, N // 64)
     x = tl.load(x + i)
-    found, by = formats.encode(x, i >= 0, SIGNS, True)
+    found, by = formats.encode(x, i >= 0, formats.low(tl.load(drawn + i)), SIGNS, DRAWN, True)
     tl.store(codes + i, found)
     tl.store(scale + j, by)
     tl.store(back + i, formats.decode(found.to(tl.float32), by, SIGNS))
 
 
+@pytest.mark.parametrize("drawn", [False, True])
 @pytest.mark.parametrize("signed", [True, False])
-def test_groups(signed):
+def test_groups(signed, drawn):
     x = numbers() if signed else numbers().abs()
     x[2048:] = torch.randn(2048, generator=torch.Generator().manual_seed(0)).abs().to(DEVICE)
     x[4000:] = 0
+    random = torch.randint(0, 1 << 32, (N,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     codes, back = torch.zeros(N, dtype=torch.int32, device=DEVICE), torch.zeros_like(x)
     scale = torch.zeros(N // 64, device=DEVICE)
     with np.errstate(all="ignore"):
-        coding[(1,)](x, codes, scale, back, SIGNS=signed, N=N)
+        coding[(1,)](x, random, codes, scale, back, SIGNS=signed, DRAWN=drawn, N=N)
         # NumPy's roots are the nearest numbers; PyTorch's on a CPU need not be.
-        wanted, by = groups.encode(np, x[None].cpu().numpy(), signed)
+        shares = (random[None].cpu().numpy() >> 8).astype(np.float32) * np.float32(2.0**-24) if drawn else None
+        wanted, by = groups.encode(np, x[None].cpu().numpy(), signed, shares)
         decoded = groups.decode(np, wanted, by, signed)
     assert same(scale.cpu(), torch.from_numpy(by[0]))
     assert codes.tolist() == wanted[0].astype(int).tolist()

@@ -75,6 +75,11 @@ def random_bits(keys, step, index):
     return mixed(index % 2**32 ^ k0, k1 ^ (index >> 32) * 0x9E3779B9 % 2**32)
 
 
+def turned_bits(keys, step, index):
+    """Return 32 bits of an element of a group: its bits at step 0, turned by the golden ratio in each step."""
+    return (random_bits(keys, 0, index) + step * 0x9E3779B9) % 2**32
+
+
 # ---- rounded at random
 
 
@@ -131,10 +136,9 @@ def split_f16(bits, kept, random=None):
     over = fine - int(fine)
     up = over >= Fraction(1, 2) if random is None else int(over * 65536) + (random >> 16) >= 65536
     whole = int(fine) + up
-    units = (whole + 2 ** (kept - 1)) >> kept  # ties away from zero
-    rest = whole - (units << kept)
-    p = nearest_f16(math.copysign(float(units * unit), x))
-    return p, min(-rest if math.copysign(1, x) < 0 else rest, 2 ** (kept - 1) - 1)
+    sign = int(math.copysign(1, x))
+    units = (sign * whole + 2 ** (kept - 1)) >> kept  # ties to the larger number
+    return nearest_f16(math.copysign(float(units * unit), x)), sign * whole - (units << kept)
 
 
 def joined_f16(p, rest, kept):
@@ -153,33 +157,50 @@ def rows_of(rows, length):
             yield [row * length + i for i in range(start, min(start + 64, length))]
 
 
-def encoded(numbers, rows, signed):
+def encoded(numbers, rows, signed, randoms=None):
     """Return codes and scales of float32 numbers; a root of float32 is that of float64, rounded."""
 
     def root(x):
         one = rounded32(math.sqrt(abs(x)))
         return one if signed else rounded32(math.sqrt(one))
 
-    codes, scales = [0] * len(numbers), []
+    highest = 127 if signed else 255
+    codes, scales = [highest] * len(numbers), []
     for group in rows_of(rows, len(numbers) // rows):
-        roots = [root(numbers[i]) for i in group]
-        broken = any(math.isnan(one) for one in roots)
-        largest = math.nan if broken else max(roots)
-        scale = rounded32(largest / (127.0 if signed else 255.0))
-        scales.append(scale)
-        for i, one in zip(group, roots, strict=True):
-            if math.isfinite(scale):
-                code = round(rounded32(one * rounded32(1 / scale))) if scale > 0 else 0
-                codes[i] = -code if signed and numbers[i] < 0 else code
+        finite = [i for i in group if math.isfinite(numbers[i])]
+        top = highest if len(finite) == len(group) else highest - 1
+        scale = rounded32(max((root(numbers[i]) for i in finite), default=0.0) / top)
+        for i in finite:
+            one = rounded32(root(numbers[i]) * rounded32(1 / scale)) if scale > 0 else 0.0
+            codes[i] = code(min(one, top), signed, None if randoms is None else randoms[i] // 256)
+            if not signed and root(numbers[i]) > 0:
+                codes[i] = max(codes[i], 4)
+        for i in group:
+            codes[i] *= -1 if signed and numbers[i] < 0 else 1
+        scales.append(scale if top == highest else -scale or -1.0)
     return codes, scales
+
+
+def code(one, signed, random):
+    """Return a whole number beside this one; with 24 random bits the upper one by its share of the way there."""
+    if random is None:
+        return round(one)
+    low, drawn = int(one), Fraction(random, 2**24)
+    over = rounded32(one - low)
+    if signed:
+        way = rounded32(over * rounded32(over + 2.0 * low))
+        return low + (Fraction(rounded32(float(drawn * (2 * low + 1)))) < Fraction(way))
+    return low + (drawn < Fraction(over))
 
 
 def decoded(codes, scales, rows, signed):
     numbers = [0.0] * len(codes)
     for group, scale in zip(rows_of(rows, len(codes) // rows), scales, strict=True):
         for i in group:
-            root = rounded32(codes[i] * scale)
+            root = rounded32(codes[i] * abs(scale))
             square = rounded32(root * root)
+            if scale < 0 and abs(codes[i]) == (127 if signed else 255):
+                square = math.inf
             numbers[i] = (-square if root < 0 else square) if signed else rounded32(square * square)
     return numbers
 
@@ -243,16 +264,19 @@ def table():
         },
         "nearest": {name: [split(x, int(name.rpartition("-")[2])) for x in inputs] for name, split in splits.items()},
         "drawn": {name: [split(x, 8, r) for x, r in pairs] for name, split in splits.items() if name.endswith("-8")},
-        "groups": [_group(*case) for case in group_cases()],
+        "turned": [[*k, step, i, turned_bits(key(*k), step, i)] for k in KEYS[:2] for step in STEPS for i in INDICES],
+        "groups": [_group(*case, drawn) for drawn in (False, True) for case in group_cases()],
     }
 
 
 SPLITS = {"bfloat16": split_bf16, "float16": split_f16}
 
 
-def _group(numbers, rows, signed):
-    codes, scales = encoded(numbers, rows, signed)
+def _group(numbers, rows, signed, at_random):
+    randoms = drawn(len(numbers), 17) if at_random else None
+    codes, scales = encoded(numbers, rows, signed, randoms)
     return {
+        "randoms": randoms,
         "signed": signed,
         "rows": rows,
         "numbers": list(map(bits32, numbers)),

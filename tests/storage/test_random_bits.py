@@ -7,7 +7,7 @@ import pytest
 from storage.worlds import floats
 
 from layerwise.numpy._arrays import BITS
-from layerwise.storage import weights
+from layerwise.storage import groups, weights
 from layerwise.storage.bits import at_step, key_of, random
 
 N = 10**6
@@ -102,3 +102,20 @@ def test_numbers_that_fit_stay(dtype):
     random_bits = drawn(low=np.arange(len(x))).astype(np.int64)
     for r in (random_bits, np.full(len(x), 2**32 - 1), np.zeros(len(x), np.int64)):
         np.testing.assert_array_equal(ROUND[dtype][0](BITS, x, r).view(np.uint32), x.view(np.uint32))
+
+
+SHARES = (np.arange(2**16) + np.float32(0.5)).astype(np.float32) / np.float32(2**16)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("root", [0.01, 0.7, 4.2, 60.9])
+def test_groups_have_the_right_mean(root, signed):
+    """Of the number itself where there are signs, otherwise of the code, or the least that there is."""
+    most = groups.SIGNED if signed else groups.UNSIGNED
+    x = np.full((len(SHARES), 64), (root / most) ** (2 if signed else 4), np.float32)
+    x[:, 0] = 1
+    drawn = np.broadcast_to(SHARES[:, None], x.shape)
+    codes = groups.encode(np, x, signed, drawn)[0][:, 1].astype(np.float64)
+    found, wanted = (np.mean(codes**2), root**2) if signed else (np.mean(codes), max(root, groups.LOWEST))
+    assert abs(found - wanted) < 2e-3 * max(root, 0.01)
+    assert set(codes) <= ({np.floor(root), np.ceil(root)} if signed or root > groups.LOWEST else {groups.LOWEST})

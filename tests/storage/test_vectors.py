@@ -10,7 +10,7 @@ from reference import storage as reference
 from storage.worlds import TABLE, floats, half, wanted
 
 from layerwise.storage import groups, weights
-from layerwise.storage.bits import at_step, key_of, random
+from layerwise.storage.bits import at_step, key_of, random, turned
 
 ROUND = {"bfloat16": weights.round_bf16, "float16": weights.round_f16}
 SPLIT = {"bfloat16": weights.split_bf16, "float16": weights.split_f16}
@@ -29,6 +29,16 @@ def test_random_bits(world):
         key, low, high = key_of(seed, name, field), np.array([index & 0xFFFFFFFF]), np.array([index >> 32])
         keys = at_step(key, (step & 0xFFFFFFFF, step >> 32), world.b.word)
         found = random(keys, world.array(low), world.array(high) if world.wide else 0, world.b.word)
+        assert int(world.host(found)[0]) == bits, (seed, name, field, step, index)
+
+
+def test_bits_of_groups_turn(world):
+    for seed, name, field, step, index, bits in TABLE["turned"]:
+        if index >> 32 and not world.wide:
+            continue
+        low, high = np.array([index & 0xFFFFFFFF]), np.array([index >> 32])
+        at = world.array(high) if world.wide else 0
+        found = turned(key_of(seed, name, field), step & 0xFFFFFFFF, world.array(low), at, world.b.word)
         assert int(world.host(found)[0]) == bits, (seed, name, field, step, index)
 
 
@@ -86,8 +96,10 @@ def test_sixteen_bits_beside_bfloat16_are_all_of_float32(world):
 def test_groups(world, case):
     one = TABLE["groups"][case]
     shape = (one["rows"], -1)
-    x = world.array(floats(one["numbers"]).reshape(shape))
-    codes, scale = world.jit(lambda x: groups.encode(world.b.xp, x, one["signed"]))(x)
+    x, randoms = world.array(floats(one["numbers"]).reshape(shape)), one["randoms"]
+    drawn = None if randoms is None else (np.reshape(randoms, shape) >> 8).astype(np.float32) * np.float32(2.0**-24)
+    given = (x,) if drawn is None else (x, world.array(drawn))
+    codes, scale = world.jit(lambda x, u=None: groups.encode(world.b.xp, x, one["signed"], u))(*given)
     codes = world.host(world.stored(codes, "int8" if one["signed"] else "uint8"))
     np.testing.assert_array_equal(codes, np.reshape(one["codes"], shape))
     found, expected = world.host(scale).ravel(), floats(one["scales"])

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch_front.front import bits, busy, everything, fronts, in_slices, kept_of
 from torch_front.storing import engines, give, held, made, same, snapshot, walk
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.torch import Adafactor, AdamMini, Lamb, Lars, convert
+from layerwise.torch import SGD, Adafactor, AdamMini, AdamW, Lamb, Lars, convert
 
 SHAPES = {"matrix": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,)}
 LARGE = ("matrix", "vector")
@@ -375,3 +376,53 @@ def test_a_closure_and_nan():
     same(snapshot(opt, params), before)
     assert opt.skipped == 1
     assert all(torch.isfinite(x).all() for x in held(opt, params).values())
+
+
+@pytest.mark.parametrize(("cls", "lr"), [(Lamb, 1e-3), (AdamW, 1e-3), (SGD, 1e-2)])
+def test_momentum_without_gradients_comes_to_rest(cls, lr):
+    """As in float32: what is left of a momentum moves no weight any more."""
+    p = Parameter(torch.ones(64, 64))
+    opt = cls([("w", p)], lr=lr, weight_decay=0.0, state_dtype="int8", **{"momentum": 0.9} if cls is SGD else {})
+    for t in range(350):
+        p.grad = torch.randn(64, 64, generator=torch.Generator().manual_seed(t))
+        if t >= 10:
+            p.grad[:, ::2] = 0
+        if t == 300:
+            rested = p.detach().clone()
+        opt.step()
+    assert torch.equal(p[:, ::2], rested[:, ::2])
+    assert not torch.equal(p[:, 1::2], rested[:, 1::2])
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95)])
+@pytest.mark.parametrize("spike", [1e4, 1e5, 1e7, 1e30, float("inf")])
+def test_an_outlier_makes_no_step_of_its_neighbours_long(spike, betas):
+    p, lr = Parameter(torch.zeros(64, 64)), 1e-3
+    opt = AdamW([("w", p)], lr=lr, weight_decay=0.0, betas=betas, state_dtype="int8")
+    windows = []
+    for t in range(221):
+        p.grad = 1 + 0.5 * torch.randn(64, 64, generator=torch.Generator().manual_seed(t))
+        if t == 100:
+            p.grad[:, 0] = spike
+        if t % 10 == 1:
+            windows.append(p.detach()[:, 1:].clone())
+        opt.step()
+    longest = max((abs(a - b).max() / 10 / lr).item() for a, b in pairwise(windows))
+    assert longest < 3
+    if spike <= 1e4 or spike == float("inf"):  # what 8 bits still hold goes on as before
+        assert abs((windows[-2] - windows[-1]).mean() / 10 / lr - 0.9) < 0.05
+
+
+def test_a_second_moment_falls_while_its_neighbours_stay_large():
+    moved = {}
+    for form in ("float32", "int8"):
+        p = Parameter(torch.zeros(64, 64))
+        opt = AdamW([("w", p)], lr=1e-4, weight_decay=0.0, betas=(0.9, 0.99), state_dtype=form)
+        for t in range(1000):
+            p.grad = torch.ones(64, 64)
+            p.grad[:, ::2] = 1.0 if t < 100 else 0.01
+            if t == 900:
+                before = p.detach().clone()
+            opt.step()
+        moved[form] = (before - p.detach())[:, ::2].mean().item()
+    assert abs(moved["int8"] / moved["float32"] - 1) < 0.1

@@ -49,10 +49,9 @@ def weights_as(p: Any, wanted: Any, held: Any) -> Any:
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return placed(full, wanted)
     # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
-    most = jnp.iinfo(wanted.dtype).max
     other, rest = stored(p, Format(wanted)).encode(full, 0)
-    half = jnp.where((jnp.abs(full) > jnp.abs(p.astype(full.dtype))) | (p.dtype == jnp.bfloat16), most, -most)
-    return placed(jnp.where(other == p.astype(other.dtype), rounded(rest, wanted.dtype), half), wanted)
+    same = other == p.astype(other.dtype)
+    return placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
 
 
 def shape(x: Any) -> Any:

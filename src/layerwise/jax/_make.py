@@ -16,7 +16,7 @@ from layerwise.jax import _optax
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Mask, Transformation
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
+from layerwise.storage.options import OPTIONS, REMAINDER_BITS, Wanted, check_fits, wanted
 
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
@@ -74,6 +74,7 @@ def _needs_specs(h: Hyper, blocks: Any, want: Wanted) -> str | None:
         return str(h.of_dims)
     if "int8" in want.state.values():
         return 'state_dtype="int8"'
-    if want.draws_weights() or any(want.draws_state(*one) for one in want.state.items()):
+    kept = REMAINDER_BITS.get(str(want.master), 0)
+    if want.draws_weights(kept) or any(want.draws_state(*one) for one in want.state.items()):
         return "rounding at random"
     return None if blocks is None else "blocks"

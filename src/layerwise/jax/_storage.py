@@ -136,11 +136,12 @@ class Storing(NamedTuple):
 
     def written(self, field: str, old: Any, new: Any, t: Any) -> Any:
         """Return a part of the state, stored like the old one."""
+        dtype = "int8" if isinstance(old, Grouped) else old.dtype.name
+        draws = self.want.draws_state(field, dtype, self.dtypes.get(field))
         if isinstance(old, Grouped):
-            form = Format(old.scale, None, is_signed(self.rule, field))
-            codes, scale = stored(old.codes, form).encode(new, t)
+            form = Format(old.scale, self._key(field) if draws else None, is_signed(self.rule, field))
+            codes, scale = stored(old.codes, form, self._places() if draws else None).encode(new, t)
             return Grouped(codes.astype(old.codes.dtype), scale)
-        draws = self.want.draws_state(field, old.dtype.name, self.dtypes.get(field))
         if old.dtype not in LOW or not (self.alike[field] and draws):
             return new.astype(old.dtype)
         rounding = weights.round_bf16 if old.dtype == jnp.bfloat16 else weights.round_f16
@@ -170,7 +171,8 @@ class Storing(NamedTuple):
         p, rest = split(BITS, x, bits, drawn if bits == 8 else None)
         return p, rounded(rest, held.dtype)
 
-    def _random(self, field: str, t: Any) -> Any:
+    def _places(self) -> Places:
+        """Return the places of the elements in the whole tensor."""
         if self.cut.axes and self.cut.dims is None:
             allowed = "given with axis_name and rounding at random"
             raise ContradictionError(sentence("specs", allowed, None, "Pass the in_specs of the parameters."))
@@ -181,8 +183,10 @@ class Storing(NamedTuple):
                 'random. Divide it, or pass rounding="nearest".'
             )
         index = index_of(whole)
-        places = Places(index[tuple(slice(0, n) for n in here)], _starts(self.cut, here))
-        low, high = BITS.indices(places, self.p)
+        return Places(index[tuple(slice(0, n) for n in here)], _starts(self.cut, here))
+
+    def _random(self, field: str, t: Any) -> Any:
+        low, high = BITS.indices(self._places(), self.p)
         return random(at_step(self._key(field), BITS.step(t), BITS.word), low, high, BITS.word)
 
     def _key(self, field: str) -> Key:

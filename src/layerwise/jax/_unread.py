@@ -30,7 +30,7 @@ class Unread:
         return self.view(stored(self.array, Format(self.beside, None, self.signed)).read())
 
 
-def stored(array: Any, form: Format) -> Stored:
-    """Return an array in its format; no random bits are drawn for it."""
+def stored(array: Any, form: Format, places: Any = None) -> Stored:
+    """Return an array in its format; `places` are those of its elements, where random bits are drawn for them."""
     shape = tuple(array.shape)
-    return Stored(array, form, index_of(shape), min(1, len(shape) - 1), BITS)
+    return Stored(array, form, places or index_of(shape), min(1, len(shape) - 1), BITS)

@@ -159,8 +159,8 @@ def adafactor(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -234,8 +234,8 @@ def adammini(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -316,8 +316,8 @@ def adamw(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -407,8 +407,8 @@ def came(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -518,8 +518,8 @@ def lamb(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -601,8 +601,8 @@ def lans(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -703,8 +703,8 @@ def lars(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -791,8 +791,8 @@ def novograd(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -868,8 +868,8 @@ def scalesgd(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -943,8 +943,8 @@ def sgd(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -1018,8 +1018,8 @@ def sinkgd(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
@@ -1097,8 +1097,8 @@ def stableadamw(
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, a constant of the traced step; None is 0.

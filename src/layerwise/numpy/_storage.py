@@ -142,13 +142,14 @@ class Storing(NamedTuple):
         return Format(None if rest is None else piece.view(rest), self._key(WEIGHTS) if drawn else None)
 
     def _format(self, field: str, array: Array | None, slot: Slot, piece: Piece) -> Format | None:
+        if array is None:
+            return None
+        dtype = "int8" if is_group(array) else array.dtype.name
+        drawn = self._key(field) if self.want.draws_state(field, dtype, self._settled(field)) else None
         if is_group(array):
             scale, rows = slot.beside[field + SCALE], blocks_cut_rows(self.p.ndim, piece.part)
-            return Format(piece.view(scale) if rows else scale, None, is_signed(self.rule, field))
-        if array is None or array.dtype.name not in LOW or not self.plan.alike[field]:
-            return None
-        draws = self.want.draws_state(field, array.dtype.name, self._settled(field))
-        return Format(None, self._key(field)) if draws else None
+            return Format(piece.view(scale) if rows else scale, drawn, is_signed(self.rule, field))
+        return Format(None, drawn) if drawn and dtype in LOW and self.plan.alike[field] else None
 
     def _key(self, field: str) -> Any:
         return key_of(self.want.seed, str(self.name), field)

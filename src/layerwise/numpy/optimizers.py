@@ -86,8 +86,8 @@ class Adafactor(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -162,8 +162,8 @@ class AdamMini(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -224,8 +224,8 @@ class AdamW(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -291,8 +291,8 @@ class Came(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -373,8 +373,8 @@ class Lamb(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -449,8 +449,8 @@ class Lans(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -526,8 +526,8 @@ class Lars(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -604,8 +604,8 @@ class NovoGrad(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -673,8 +673,8 @@ class ScaleSGD(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -737,8 +737,8 @@ class SGD(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -802,8 +802,8 @@ class SinkGD(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -867,8 +867,8 @@ class StableAdamW(Optimizer):
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.

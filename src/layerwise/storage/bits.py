@@ -8,8 +8,9 @@ keys are not permutations of each other:
     x = x ^ k1 ^ high(i)·0x9e3779b9;   x *= 0xd35a2d97;   x ^= x >> 15
 
 i is the row-major index of the element in the whole tensor; k0 and k1 are made of the key and the step by the same
-hash. Formats that need n bits take the upper n. The same lines stand in csrc/kernels/hash.hpp and in
-engines/gpu/kernels/formats.py.
+hash. Formats that need n bits take the upper n. State in groups takes the hash at step 0, and turns it by 0x9e3779b9,
+2^32 divided by the golden ratio, in each step: the bits of successive steps are spread evenly, and what they add to an
+average nearly cancels. The same lines stand in csrc/kernels/hash.hpp and in engines/gpu/kernels/formats.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 WORD = 0xFFFFFFFF
 FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
+TURN = UPPER
 
 
 class Key(NamedTuple):
@@ -58,3 +60,8 @@ def at_step(key: Key, step: tuple[Any, Any], word: Any = _word) -> tuple[Any, An
 def random(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any:
     """Return 32 bits for each index `high`·2^32 + `low`."""
     return mix(low ^ keys[0], keys[1] ^ word(high * UPPER), word)
+
+
+def turned(key: Key, step: Any, low: Any, high: Any, word: Any = _word) -> Any:
+    """Return the 32 bits of a number in a group, given the lower 32 bits of the step."""
+    return word(random(at_step(key, (0, 0)), low, high, word) + word(step * TURN))

@@ -10,6 +10,13 @@ hold:
 A linear grid would have nothing left for the small ones: v is a square, and spans twice the powers of ten that g does.
 With √v alone, moments of gradients 500 times smaller than the largest of their group still come to 0, and the step m/√v
 is then far too long.
+
+Codes are rounded at random, so that what changes by less than a code in each step changes all the same: an average
+decays, and reaches 0. Signed numbers have the mean x, as averages of gradients should. Of the others the code has the
+right mean, which to second order gives that of 1/√x. A number that is not 0 has at least the code 4: no momentum of the
+lowest codes, whose rounding is coarse, is divided by what is smaller still.
+
+A number that is not finite has the highest code, the others of its group the lower ones, and the scale the sign minus.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ from typing import Any
 
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0
+LOWEST = 4.0  # code of a number that is not 0, where there are no signs
 LEAST = 4096  # elements of a tensor: of smaller ones the state stays float32
 
 
@@ -26,21 +34,38 @@ def count(length: int) -> int:
     return -(-length // GROUP)
 
 
-def encode(xp: Any, x: Any, signed: bool) -> tuple[Any, Any]:
-    """Return codes, as floats, and scales of the rows of a matrix."""
+def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
+    """Return codes, as floats, and scales of the rows of a matrix; by numbers from 0 to 1, or rounded to nearest."""
     rows, length = x.shape
-    groups = count(length)
-    grouped = _padded(xp, x, groups * GROUP - length).reshape(rows, groups, GROUP)
+    groups, most = count(length), SIGNED if signed else UNSIGNED
+    grouped = _grouped(xp, x)
     size = abs(grouped)
-    root = xp.sqrt(size) if signed else xp.sqrt(xp.sqrt(size))
-    largest = xp.amax(root, 2)
+    known = size < float("inf")
+    root = xp.sqrt(xp.where(known, size, 0.0))
+    root = root if signed else xp.sqrt(root)
+    largest, all_known = xp.amax(root, 2), xp.all(known, 2)
     # Divided by an array: PyTorch on CUDA and XLA would multiply by the reciprocal of a number.
-    scale = largest / xp.full_like(largest, SIGNED if signed else UNSIGNED)
-    finite = (scale > 0) & (scale < float("inf"))  # else all are 0, or the scale says that there are nan or inf
-    inverse = xp.where(finite, 1.0 / xp.where(finite, scale, 1.0), 0.0)[:, :, None]
-    codes = xp.round(xp.where(finite[:, :, None], root, 0.0) * inverse)
-    codes = xp.where(grouped < 0, -codes, codes) if signed else codes
+    top = xp.where(all_known, xp.full_like(largest, most), xp.full_like(largest, most - 1))
+    scale = largest / top
+    inverse = xp.where(scale > 0, 1.0 / xp.where(scale > 0, scale, 1.0), 0.0)
+    code = root * inverse[:, :, None]
+    code = xp.where(code > top[:, :, None], top[:, :, None], code)
+    codes = xp.round(code) if drawn is None else _drawn(xp, code, _grouped(xp, drawn), signed)
+    if signed:
+        codes = xp.where(grouped < 0, -xp.where(known, codes, most), xp.where(known, codes, most))
+    else:
+        codes = xp.where(known, xp.where((root > 0) & (codes < LOWEST), LOWEST, codes), most)
+    scale = xp.where(all_known, scale, -xp.where(scale > 0, scale, 1.0))
     return codes.reshape(rows, groups * GROUP)[:, :length], scale
+
+
+def _drawn(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
+    """Return one of the two whole numbers beside a code that is not below 0."""
+    low = xp.floor(code)
+    over = code - low
+    if signed:  # so that the mean of the squares is the square
+        return xp.where(drawn * (2.0 * low + 1.0) < over * (over + 2.0 * low), low + 1.0, low)
+    return xp.where(drawn < over, low + 1.0, low)
 
 
 def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:
@@ -48,10 +73,16 @@ def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:
     rows, length = codes.shape
     groups = scale.shape[1]
     wide = xp.broadcast_to(scale[:, :, None], (rows, groups, GROUP)).reshape(rows, groups * GROUP)[:, :length]
-    root = codes * wide
-    square = root * root
+    root = codes * abs(wide)
+    lost = (wide < 0) & (abs(codes) == (SIGNED if signed else UNSIGNED))
+    square = xp.where(lost, float("inf"), root * root)
     return xp.where(root < 0, -square, square) if signed else square * square
 
 
-def _padded(xp: Any, x: Any, by: int) -> Any:
-    return x if by == 0 else xp.concat([x, xp.broadcast_to(xp.zeros_like(x[:, :1]), (x.shape[0], by))], 1)
+def _grouped(xp: Any, x: Any) -> Any:
+    """Return the rows of a matrix as groups; 0 fills the last up."""
+    rows, length = x.shape
+    groups = count(length)
+    by = groups * GROUP - length
+    x = x if by == 0 else xp.concat([x, xp.broadcast_to(xp.zeros_like(x[:, :1]), (rows, by))], 1)
+    return x.reshape(rows, groups, GROUP)

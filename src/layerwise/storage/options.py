@@ -31,16 +31,23 @@ class Wanted(NamedTuple):
         return dict(zip(OPTIONS, self, strict=True))
 
     def draws_weights(self, kept: int = 0) -> bool:
-        """Return True if 16-bit weights are rounded at random, with so many bits kept beside them."""
-        return self.rounding == "stochastic" and kept != REMAINDER_BITS["split"]
+        """Return True if 16-bit weights are rounded at random, with so many bits kept beside them.
+
+        By default those with 8 bits are: to nearest, a step below half of the last place would be lost every time.
+        """
+        if kept == REMAINDER_BITS["split"]:  # which lack nothing
+            return False
+        return self.rounding == "stochastic" or (self.rounding is None and kept == REMAINDER_BITS["split24"])
 
     def draws_state(self, field: str, dtype: str, settled: str | None = None) -> bool:
-        """Return True if a field stored in 16 bits is rounded at random.
+        """Return True if a field stored in 16 or 8 bits is rounded at random.
 
-        By default bfloat16 is, even if a checkpoint brought it: with decay rates near 1, rounding to nearest would
-        never move an average. A field that only another option stores in bfloat16 (`settled`) is rounded to nearest.
+        By default bfloat16 and 8 bits are, even if a checkpoint brought them: with decay rates near 1, rounding to
+        nearest would never move an average. A field that only another option stores in bfloat16 (`settled`) is rounded
+        to nearest.
         """
-        by_default = self.rounding is None and dtype == "bfloat16" and (settled is None or field in self.state)
+        few = dtype in ("bfloat16", "int8")
+        by_default = self.rounding is None and few and (settled is None or field in self.state)
         return self.rounding == "stochastic" or by_default
 
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Protocol
 
 from layerwise.storage import Format, Storage, groups, weights
-from layerwise.storage.bits import WORD, at_step, random
+from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.index import Index
 
 
@@ -80,7 +80,9 @@ class Stored:
         b = self.b
         if self.coded:
             rows, length = self._matrix()
-            codes, scale = groups.encode(b.xp, b.as_floats(x).reshape(rows, length), self.format.signed)
+            bits = self._random(t)
+            drawn = None if bits is None else (b.as_floats(bits >> 8) * 2.0**-24).reshape(rows, length)
+            codes, scale = groups.encode(b.xp, b.as_floats(x).reshape(rows, length), self.format.signed, drawn)
             return codes.reshape(self.shape), scale.reshape(self.format.beside.shape)
         x, drawn, bf16 = b.as_floats(x), self._random(t), b.kind(self.array) == "bf16"
         if self.format.beside is not None:
@@ -99,6 +101,8 @@ class Stored:
             return None
         low, high = self.b.indices(self.index, self.array)
         step = (t & WORD, t >> 32) if isinstance(t, int) else self.b.step(t)
+        if self.coded:
+            return turned(self.format.key, step[0], low, high, self.b.word)
         return random(at_step(self.format.key, step, self.b.word), low, high, self.b.word)
 
 

@@ -58,7 +58,10 @@ def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
 
 
 def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return the same for float16: p, and the distance of x from it in parts of p's last place, 2^kept parts to one."""
+    """Return the same for float16: p, and the distance of x from it in parts of p's last place, 2^kept parts to one.
+
+    Here ties go to the larger number, because the distance counts upwards for both signs.
+    """
     u = b.bits(x)
     sign, size = u & SIGN, u & MAGNITUDE
     unit = _unit_f16(b, size)
@@ -67,13 +70,12 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
     over = fine - b.as_floats(whole)
     up = over >= 0.5 if random is None else b.integers(over * 65536.0) + (random >> 16) >= 65536
     whole = whole + b.where((size <= F16_MOST) & up, 1, 0)
-    half = 1 << kept >> 1
+    half = b.where(sign > 0, (1 << kept >> 1) - 1, 1 << kept >> 1)  # ties upwards: each p has exactly 2^kept of x
     p = (whole + half) >> kept
     rest = whole - (p << kept)
     found = b.floats(b.bits(b.as_floats(p) * unit) | sign)
-    signed = b.where(sign > 0, -rest, rest)
     inside = (size <= F16_MOST) & (x == x)
-    return b.where(inside, found, x), b.where(inside, b.where(signed == half, half - 1, signed), 0)
+    return b.where(inside, found, x), b.where(inside, b.where(sign > 0, -rest, rest), 0)
 
 
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:

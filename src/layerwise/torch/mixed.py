@@ -38,8 +38,8 @@ class Mixed(ByGroupOptimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.

@@ -93,8 +93,8 @@ class Adafactor(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -176,8 +176,8 @@ class AdamMini(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -247,8 +247,8 @@ class AdamW(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -323,8 +323,8 @@ class Came(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -414,8 +414,8 @@ class Lamb(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -499,8 +499,8 @@ class Lans(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -584,8 +584,8 @@ class Lars(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -670,8 +670,8 @@ class NovoGrad(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -748,8 +748,8 @@ class ScaleSGD(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -820,8 +820,8 @@ class SGD(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -893,8 +893,8 @@ class SinkGD(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
@@ -965,8 +965,8 @@ class StableAdamW(Optimizer):
             Needs named_parameters().
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.
-        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, and "stochastic" for state
-            stored in bfloat16 by `state_dtype` or a checkpoint.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
         state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.

@@ -39,12 +39,10 @@ class Stored(NamedTuple):
     @property
     def form(self) -> int:
         """The bits of its form, except for the walk."""
-        if self.is_coded:
-            return int(at.CODES.value)
         rest = self.format.beside
-        split = 0 if rest is None else REMAINDERS[rest.dtype]
-        drawn = self.format.key is not None and split != at.SPLIT16.value  # which lacks nothing
-        return int(split | (at.RANDOM.value if drawn else 0))
+        kind = at.CODES.value if self.is_coded else 0 if rest is None else REMAINDERS[rest.dtype]
+        drawn = self.format.key is not None and kind != at.SPLIT16.value  # which lacks nothing
+        return int(kind | (at.RANDOM.value if drawn else 0))
 
 
 def arrays_of(job: Job) -> Iterator[Stored]:

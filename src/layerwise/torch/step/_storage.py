@@ -232,14 +232,14 @@ def _field(plan: Plan, key: str, state: Mapping[str, Any], want: Wanted, held: H
     value = state.get(key)
     if value is None or plan.state_shapes[key] is None:
         return None
+    dtype = "int8" if is_group(value) else named(value.dtype)
+    draws = want.draws_state(key, dtype, plan.h.state_dtypes().get(key))
+    drawn = key_of(want.seed, name, key) if draws else None
     if is_group(value):
         scale = local(state[key + SCALE])
         rows = blocks_cut_rows(len(plan.shape), held.piece.part)
-        return Format(held.view(scale) if rows else scale, None, is_signed(plan.rule, key))
-    draws = want.draws_state(key, named(value.dtype), plan.h.state_dtypes().get(key))
-    if value.dtype in LOW and is_alike(plan, key) and draws:
-        return Format(None, key_of(want.seed, name, key))
-    return None
+        return Format(held.view(scale) if rows else scale, drawn, is_signed(plan.rule, key))
+    return Format(None, drawn) if drawn and value.dtype in LOW and is_alike(plan, key) else None
 
 
 def index_here(plan: Plan, p: Tensor) -> Index:

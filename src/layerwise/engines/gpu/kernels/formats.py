@@ -33,7 +33,8 @@ KEYS, ROW, PADDED, PLANES, FIRST_LAYER, OFFSET = _keys, *columns(5, 10)
 INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(6, 15)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
-FIRST, SECOND, UPPER = (number(n) for n in (bits.FIRST, bits.SECOND, bits.UPPER))
+LOWEST = number(groups.LOWEST)
+FIRST, SECOND, UPPER, TURN = (number(n) for n in (bits.FIRST, bits.SECOND, bits.UPPER, bits.TURN))
 SIGN, MAGNITUDE = number(weights.SIGN), number(weights.MAGNITUDE)
 INFINITE, BF16_MOST = number(weights.INFINITE), number(weights.BF16_MOST)
 F16_MOST, F16_NORMAL = number(weights.F16_MOST), number(weights.F16_NORMAL)
@@ -82,11 +83,16 @@ def block_of(rows, i, n, FORMATS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def keyed(storage, step_params, job, width, WHICH: tl.constexpr):
-    """Return the keys of this step, which is the last of a job's step parameters."""
+def keyed(storage, step_params, job, width, WHICH: tl.constexpr, TURNS: tl.constexpr):
+    """Return the keys of this step, which is the last of a job's step parameters, and what is added to random bits."""
     key, step = tl.load(storage + KEYS + WHICH), tl.load(step_params + job * width + width - 1)
+    turn = low(step) * TURN
+    if TURNS:
+        step = step * 0
+    else:
+        turn = turn * 0
     first = mix(low(step) ^ low(key), 0)
-    return first, mix(first ^ low(key >> 32) ^ low(step >> 32), 0)
+    return first, mix(first ^ low(key >> 32) ^ low(step >> 32), 0), turn
 
 
 @triton.jit
@@ -111,7 +117,7 @@ def stored(
     if SPLIT8 & FORM:
         beside = element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, ALIGNED)
     if RANDOM & FORM:
-        keys = keyed(storage, step_params, job, width, WHICH)
+        keys = keyed(storage, step_params, job, width, WHICH, CODES & FORM != 0)
         if WALKS & FORM:
             walk = walk_of(storage)
         else:
@@ -150,7 +156,10 @@ def keep(at, x, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, FULL: tl.cons
     if FORM == 0:
         write(at[0] + e, x, mask, FULL, LAST)
     elif CODES & FORM:
-        codes, scale = encode(x, mask, at[0].dtype.scalar.element_ty == tl.int8, FULL)
+        drawn = mask
+        if RANDOM & FORM:
+            drawn = random(at[2], index_of(at[3] + e, at[4], FORM))
+        codes, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
         write(at[0] + e, codes, mask, FULL, LAST)
         write(at[1] + j, scale, there, FULL, LAST)
     else:
@@ -196,7 +205,7 @@ def mix(x, between):
 
 @triton.jit
 def random(keys, i):
-    return mix(low(i) ^ keys[0], keys[1] ^ (low(i >> 32) * UPPER))
+    return mix(low(i) ^ keys[0], keys[1] ^ (low(i >> 32) * UPPER)) + keys[2]
 
 
 @triton.jit
@@ -276,12 +285,10 @@ def split_f16(x, drawn, KEPT: tl.constexpr, DRAWN: tl.constexpr):
     over = tl.where(inside, fine, 0.0) - whole.to(tl.float32)
     up = (over * 65536.0).to(tl.int32) + (drawn >> 16).to(tl.int32) >= 65536 if DRAWN else over >= 0.5
     whole += tl.where(inside & up, 1, 0)
-    half: tl.constexpr = 1 << KEPT >> 1
-    p = (whole + half) >> KEPT
+    p = (whole + (1 << KEPT >> 1) - (sign >> 31).to(tl.int32)) >> KEPT
     rest = whole - (p << KEPT)
     found = float_of(bits_of(p.to(tl.float32) * float_of(place << 23)) | sign)
-    rest = tl.where(sign > 0, -rest, rest)
-    return tl.where(inside, found, x), tl.where(inside, tl.where(rest == half, half - 1, rest), 0)
+    return tl.where(inside, found, x), tl.where(inside, tl.where(sign > 0, -rest, rest), 0)
 
 
 @triton.jit
@@ -307,27 +314,50 @@ def bent(x, SIGNS: tl.constexpr):
 
 
 @triton.jit
-def encode(x, mask, SIGNS: tl.constexpr, FULL: tl.constexpr):
+def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.constexpr):
     """Return the codes of whole groups, and the scale of each."""
     if not FULL:
         x = tl.where(mask, x, 0.0)
     x = tl.reshape(x.to(tl.float32), (mask.numel // GROUP, GROUP))
     size = tl.abs(x)
-    # As integers, because then nan is the largest.
-    most = tl.max(size.to(tl.int32, bitcast=True), 1).to(tl.float32, bitcast=True)
-    scale = tl.div_rn(bent(most, SIGNS), tl.full((), SIGNED if SIGNS else UNSIGNED, tl.float32))
-    finite = (scale > 0) & (scale < float("inf"))
-    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(finite, scale, 1.0))[:, None]
+    known = size < float("inf")
+    root = bent(tl.where(known, size, 0.0), SIGNS)
+    most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
+    broken = tl.max(tl.where(known, 0, 1), 1) > 0
+    top = tl.where(broken, most - 1, tl.full((), most, tl.float32))
+    scale = tl.div_rn(tl.max(root, 1), top)
+    some = scale > 0
+    inverse = tl.div_rn(tl.full((), 1.0, tl.float32), tl.where(some, scale, 1.0))
+    code = root * tl.where(some, inverse, 0.0)[:, None]
     # The choice stands between product and sum, which would otherwise be made together and rounded once.
-    codes = tl.where(finite[:, None], bent(size, SIGNS) * inverse, 0.0) + ROUNDER - ROUNDER
+    code = tl.where(code > top[:, None], top[:, None], code)
+    if DRAWN:
+        codes = drawn_code(code, tl.reshape(drawn, (mask.numel // GROUP, GROUP)), SIGNS)
+    else:
+        codes = code + ROUNDER - ROUNDER
+    if not SIGNS:
+        codes = tl.where((root > 0) & (codes < LOWEST), LOWEST, codes)
+    codes = tl.where(known, codes, most)
     if SIGNS:
         codes = tl.where(x < 0, -codes, codes)
-    return tl.reshape(codes.to(tl.int32), mask.shape), scale
+    return tl.reshape(codes.to(tl.int32), mask.shape), tl.where(broken, -tl.where(some, scale, 1.0), scale)
+
+
+@triton.jit
+def drawn_code(code, drawn, SIGNS: tl.constexpr):
+    """Return one of the two whole numbers beside a code."""
+    drawn = (drawn >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+    low_code = code.to(tl.int32).to(tl.float32)
+    over = code - low_code
+    up = drawn * (2.0 * low_code + 1.0) < over * (over + 2.0 * low_code) if SIGNS else drawn < over
+    return low_code + tl.where(up, 1.0, 0.0)
 
 
 @triton.jit
 def decode(codes, scale, SIGNS: tl.constexpr):
     wide = tl.broadcast_to(scale[:, None], (codes.numel // GROUP, GROUP))
-    root = codes * tl.reshape(wide, codes.shape)
-    square = root * root
+    wide = tl.reshape(wide, codes.shape)
+    root = codes * tl.abs(wide)
+    most: tl.constexpr = SIGNED if SIGNS else UNSIGNED
+    square = tl.where((wide < 0) & (tl.abs(codes) == most), float("inf"), root * root)
     return tl.where(root < 0, -square, square) if SIGNS else square * square
