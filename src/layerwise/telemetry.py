@@ -46,9 +46,15 @@ def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
 
 def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
     """Return True if the ratio is one of norms."""
-    if h.adapt is False or (h.adapt == "decayed" and weight_decay == 0):
+    if not adapts(h, weight_decay):
         return False
     return (np.asarray(measured["weight_norm"]) != 0) & (np.asarray(measured["update_norm"]) != 0)
+
+
+def adapts(h: Any, weight_decay: float) -> bool:
+    """Return True if the step of a tensor has a trust ratio."""
+    adapt = getattr(h, "adapt", False)
+    return bool(weight_decay != 0 if adapt == "decayed" else adapt)
 
 
 def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from layerwise.engines import Job
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
 from layerwise.layout import Piece, elementwise, lay_out
@@ -20,7 +21,7 @@ from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
-from layerwise.numpy._storage import Storing
+from layerwise.numpy._storage import LOW, Storing
 from layerwise.numpy._together import (
     MOST_LAYOUTS,
     Begun,
@@ -32,11 +33,13 @@ from layerwise.numpy._together import (
     step_together,
 )
 from layerwise.rules.asks import Now
-from layerwise.storage.options import MASTER, PLAIN
+from layerwise.storage.options import MASTER, PLAIN, REMAINDER
 from layerwise.telemetry import summary
 from layerwise.threads import OneAtATime
 
 MODULE = ".optimizers"  # from which the package takes its classes
+EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
+FINER = 'Pass master_weights="split", or rounding="stochastic".'
 ALWAYS_SHOWN = ("lr", "relative_step")
 
 
@@ -59,6 +62,7 @@ class Optimizer(Settable):
         self._skipped = 0
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
+        self._first: list[First] = []  # first steps of which something may have to be said
         self._matched = False  # whether all patterns are known to match a name
 
     @property
@@ -88,6 +92,7 @@ class Optimizer(Settable):
             with signals_wait:
                 self._step({name: self._entry(name, weights, grad)}, whole=False)
             self._seen.setdefault(name, weights.shape)
+            self._warn_of_first()
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
@@ -104,6 +109,7 @@ class Optimizer(Settable):
             with signals_wait:
                 self._step(entries, whole=True)
             self._note(weights)
+            self._warn_of_first()
 
     def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
         """Return the weights and gradient of each name that is due, checked one by one."""
@@ -118,6 +124,21 @@ class Optimizer(Settable):
         self._matched = True
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
+
+    def _warn_of_first(self) -> None:
+        """Say what the first steps of names have shown."""
+        first, self._first = self._first, []
+        warn_of(first, EXEMPT, FINER)
+
+    def _first_of(self, name: Name, begun: Begun, slot: Slot, plan: Plan) -> First:
+        h: Any = self._options.h
+        rate = getattr(h.lr, "peak", h.lr)
+        peak = None if callable(rate) else rate * plan.lr_scale
+        kept, dtype = {MASTER, REMAINDER} & slot.beside.keys(), begun.entries[name][0].dtype.name
+        loses = dtype in LOW and not kept and not self._options.storage.draws_weights()
+        pieces = plan.layout.pieces
+        measured, lam = summary(slot.measured, pieces), begun.nows[name].weight_decay
+        return First(name, pieces[0].h, measured, lam, peak, dtype if loses else None)
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
         """Return the name of a parameter in its one form."""
@@ -160,6 +181,8 @@ class Optimizer(Settable):
             slot.step = counts[name]
             slot.layout = plans[name].layout
             slot.measured = [next(measured) for _ in slot.layout.pieces]
+            if name not in self._slots and begun.entries[name][0].size:
+                self._first.append(self._first_of(name, begun, slot, plans[name]))
         self._slots.update(begun.slots)
         self._furthest = furthest
 

@@ -141,6 +141,8 @@ class Mixed:
         for pattern, one in self._members.items():
             one._note(given[pattern][0])
         self._routes = routes
+        for one in self._members.values():
+            one._warn_of_first()
 
     def _pattern_of(self, name: Any) -> Any:
         """Return the name or pattern of the optimizer that steps a name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from layerwise.errors import (
     EngineError,
     ParameterError,
 )
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper
 from layerwise.layout import Layout, lay_out
 from layerwise.names import ByName, check_matched
@@ -29,6 +30,7 @@ from layerwise.paddle._arrays import (
     check_distinct,
     check_gradient,
     check_parameter,
+    dtype_name,
     is_finite,
     machine_eps,
     shape_of,
@@ -49,6 +51,9 @@ from layerwise.paddle._turn import ENGINES, Due, Turn
 from layerwise.threads import OneAtATime
 
 LR = checks.number(0)
+EXEMPT = "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'."
+FINER = "Pass multi_precision=True."
+PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
@@ -237,6 +242,19 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         self._turns[key] = turn
         if len(self._turns) > MOST_TURNS + len(self._members):
             del self._turns[next(iter(self._turns))]
+        if self._slots.keys() != before[0].keys():
+            warn_of([*self._firsts(turn, rates, before[0])], EXEMPT, FINER)
+
+    def _firsts(self, turn: Turn, rates: Sequence[float], before: Mapping[str, Slot]) -> Iterator[First]:
+        """Yield the first steps of parameters that had no state before."""
+        measured, schedule = turn.stats(), self._learning_rate
+        for due, rate in zip(turn.dues, rates, strict=True):
+            if due.name in measured and due.name not in before and due.p.size:
+                h, low = due.settings.h, _state.is_low(due.p) and due.slot.master is None
+                numbers = (getattr(schedule, key, None) for key in PEAKS)
+                peak = max([rate, *(float(x) for x in numbers if isinstance(x, (int, float)))])
+                dtype = dtype_name(due.p) if low else None
+                yield First(due.name, h, measured[due.name], due.settings.weight_decay, peak, dtype)
 
     def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turn | None) -> Turn:
         """Check everything, prepare the step, and take it."""

@@ -9,8 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, ParameterError
+from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.torch.sharding._agreeing import Agreeing
+from layerwise.torch.step._first import EXEMPT, FINER, firsts
 from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
@@ -33,6 +35,7 @@ class Answering(Agreeing):
     def _forget_plans(self) -> None:
         self._plans = {}
         self._warned: set[tuple[str, str]] = set()
+        self._first: dict[Tensor, None] = {}  # parameters whose first step is still to be looked at
         self._turns: dict[bytes, Turn] = {}  # by their parameters, the last taken at the end
 
     @property
@@ -130,6 +133,15 @@ class Answering(Agreeing):
                 f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.", stacklevel=2
             )
         self._warned.update(new)
+
+    def _look_at_first(self, turn: Turn, dues: Sequence[Due], skip: Tensor | None) -> None:
+        """Say what the first steps of parameters show of those to come, if this was one."""
+        if not self._first or (skip is not None and skip):
+            return
+        found = list(firsts(turn, dues, self._first, self.state))
+        done = set(turn.params)
+        self._first = {p: None for p in self._first if p not in done}
+        warn_of(found, EXEMPT, FINER)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the measurements of each parameter's last step by name: numbers, or with blocks an array.

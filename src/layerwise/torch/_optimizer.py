@@ -269,6 +269,7 @@ class Optimizer(ByParameter):
                 return
             self._remember(key, turn)
             self._count_skipped(skip)
+            self._look_at_first(turn, dues, skip)
 
     def _read(self, dues: Sequence[Due], agreement: Agreement | None) -> Local:
         """Return the local parts of parameters and gradients."""
@@ -365,6 +366,8 @@ class Optimizer(ByParameter):
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
             for p in due.params:
                 self._plans[p] = plan = next(each)
+                if p not in self.state and p.device.type == "cpu":  # elsewhere a step would have to wait for it
+                    self._first[p] = None
                 _state.ready(self.state[p], p, plan, due.want, where)
                 if differentiable:
                     _state.apart(self.state[p])

@@ -1,0 +1,80 @@
+"""What the first step of a tensor shows of the run to come: what surely goes wrong is said once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerwise.telemetry import adapts
+
+# Of normally distributed weights in 16 bits, a step of this share of an epsilon moves three in ten: the others lie more
+# than two steps from where they would be rounded to the next number.
+LEAST = 1 / 7
+SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+class First(NamedTuple):
+    """The first step of a tensor."""
+
+    name: Any
+    h: Any
+    measured: Mapping[str, Any]
+    weight_decay: float
+    peak: float | None = None  # of the learning rate, as far as it is known
+    rounded_to: str | None = (
+        None  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
+    )
+
+    @property
+    def adapted(self) -> bool:
+        """True if the step had a trust ratio, and it was measured."""
+        return adapts(self.h, self.weight_decay) and "weight_norm" in self.measured
+
+    @property
+    def starts_at_zero(self) -> bool:
+        """True if the ratio holds the tensor, or one of its blocks, where it starts."""
+        h: Any = self.h
+        if not self.adapted or h.min_norm or (h.trust_clip is not None and h.trust_clip[0]):
+            return False
+        return bool(np.any(np.asarray(self.measured["weight_norm"]) == 0))
+
+    @property
+    def share(self) -> float:
+        """The length of a step at the peak, as the largest share of a block's norm."""
+        norm, length = (np.asarray(self.measured[key]) for key in ("weight_norm", "update_norm"))
+        with np.errstate(all="ignore"):
+            moved = np.asarray(self.measured["trust_ratio"]) * length / norm / (1 - getattr(self.h, "momentum", 0.0))
+        return float(np.max(moved) * self.peak) if self.peak else np.nan
+
+    @property
+    def stalls(self) -> bool:
+        """True if rounding loses the step of nearly all weights."""
+        if self.rounded_to not in SPACING or not self.adapted:
+            return False
+        return 0 < self.share < LEAST * SPACING[self.rounded_to]
+
+
+def warn_of(firsts: Sequence[First], exempt: str, finer: str) -> None:
+    """Say which tensors will hardly move, with the ways out that an API has for each reason."""
+    if zero := [one.name for one in firsts if one.starts_at_zero]:
+        warnings.warn(
+            f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
+            f"{exempt}",
+            stacklevel=3,
+        )
+    if still := [one for one in firsts if one.stalls]:
+        first = still[0]
+        warnings.warn(
+            f"most weights of {_few(one.name for one in still)} will not move: a step of {first.name} is "
+            f"{100 * first.share:.2g} % of its norm at lr={first.peak:g}, which rounding to {first.rounded_to} loses. "
+            f"{finer}",
+            stacklevel=3,
+        )
+
+
+def _few(names: Iterable[Any]) -> str:
+    found = list(map(str, names))
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

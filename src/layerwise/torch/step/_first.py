@@ -1,0 +1,35 @@
+"""What the first step of a parameter shows of those to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from layerwise.first import First
+from layerwise.storage.options import MASTER, REMAINDER
+from layerwise.torch.step._formats import named
+from layerwise.torch.step._tensors import LOW
+from layerwise.torch.step._turn import Due, Turn
+
+EXEMPT = 'Exempt them from it, such as by param_groups(model, no_adapt=["bias", "norm", "head.*"]).'
+FINER = 'Pass master_weights="split", or rounding="stochastic".'
+PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
+
+
+def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states: Mapping[Any, Any]) -> Iterator[First]:
+    """Yield the first steps of these parameters, which this turn has taken."""
+    owners = {p: due for due in dues for p in due.params}
+    for plan, (p, each) in zip(turn.plans, turn.stats(), strict=True):
+        if p in which and plan.shape.numel():
+            due = owners[p]
+            peak = max(float(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
+            for name, measured in each:
+                yield First(name, plan.h, measured, float(due.group["weight_decay"]), peak, _rounded(p, due, states[p]))
+
+
+def _rounded(p: Tensor, due: Due, state: Mapping[str, Any]) -> str | None:
+    """Return the dtype to which weights are rounded to nearest in each step, with nothing kept of the difference."""
+    loses = p.dtype in LOW and not {MASTER, REMAINDER} & state.keys() and not due.want.draws_weights()
+    return named(p.dtype) if loses else None
