@@ -81,6 +81,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
       l.partial = partial, partial += SUMS * l.chunks, count_ += l.count;
     }
   stats_.resize(layers_.size());
+  reported_.resize(layers_.size());
   stops_ ? make_rounds() : make_stages();
 }
 
@@ -384,8 +385,8 @@ void Batch::now_as(int tensor, int other) {
 void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
     const Layer& l = layers_[i];
-    stats_[i].fill(0);
-    if (l.rounds() == 0) l.program->report(l.k, l.totals, remembered(l).data(), stats_[i].data());
+    reported_[i].fill(0);
+    if (l.rounds() == 0) l.program->report(l.k, l.totals, remembered(l).data(), reported_[i].data());
   }
 }
 
@@ -399,6 +400,7 @@ void Batch::step() {
         used += scratch_of(layers_[size_t(i)], at + used);
     }
   carry_out(stages_);
+  stats_.swap(reported_);
 }
 
 void Batch::carry_out(Stages& stages) {
@@ -495,7 +497,7 @@ void Batch::answer(Layer& l, Work work) {
   if (l.f && round == 0) return answer_factors(l, !stops_);
   const auto old = remembered(l);
   l.program->answer(l.f ? 0 : round, l.k, l.totals, old.data(), l.answers);
-  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, old.data(), stats_[size_t(index(l))].data());
+  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, old.data(), reported_[size_t(index(l))].data());
 }
 
 // The numbers of a layer's state as the step before left them.

@@ -173,7 +173,7 @@ class Batch {
   std::vector<std::unique_ptr<Factors>> factors_;
   std::vector<std::unique_ptr<Storage>> storage_;
   std::vector<double> partial_;
-  std::vector<std::array<double, STATS>> stats_;
+  std::vector<std::array<double, STATS>> stats_, reported_;  // of the last step that was taken, and of the present one
   std::unique_ptr<std::atomic<int64_t>[]> left_;  // chunks of a layer that are still to do
   Stages stages_;  // of the step, or if the batch stops, of `apply`
   Stages* running_ = nullptr;

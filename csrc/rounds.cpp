@@ -112,7 +112,10 @@ bool Batch::measure() {
   return true;
 }
 
-void Batch::apply() { carry_out(stages_); }
+void Batch::apply() {
+  carry_out(stages_);
+  stats_.swap(reported_);
+}
 
 void Batch::leave() {
   round_ = 0;

@@ -6,16 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from sharding.models import everything
+from sharding.models import everything, stats
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
 from layerwise.errors import LayerwiseError
+from layerwise.torch.sharding import _agreement
 from sharding import counting, runs
 
 ODD = 1  # the rank that is otherwise
@@ -190,6 +192,19 @@ def skipping(front: Any, layout: str, spoil: Callable[[Any, dict[str, Any], bool
     return int(opt.skipped), everything(opt, params)
 
 
+def measured_last(front: Any, layout: str) -> tuple[Any, Any, Any]:
+    """The measurements of a step, after one that is skipped, and after one that leaves out a parameter."""
+    params, grads = runs.prepared(layout, torch.float64)
+    opt, found = runs.made(front, params, {"skip_nonfinite": True}), []
+    for i, one in enumerate(grads[:3]):
+        runs.give(params, one, (NAME,) if i == 2 else ())
+        if i == 1:
+            with_nan(opt, params, dist.get_rank() == ODD)
+        opt.step()
+        found.append(stats(opt))
+    return found[0], found[1], {key: x for key, x in found[2].items() if key.startswith(f"{NAME} ")}
+
+
 def reloading(front: Any, layout: str, spread: Spread = as_given) -> Any:
     """What comes of a run in which one rank loads a checkpoint of its own, and the others load none."""
     params, grads = runs.prepared(layout, torch.float64)
@@ -261,6 +276,19 @@ def scaled(front: Any, layout: str) -> str:
         opt.step()
     except LayerwiseError as problem:
         return str(problem)
+    return ""
+
+
+def with_another_version(front: Any, layout: str) -> str:
+    """The error of a step where one rank has another version of the library."""
+    params, grads = runs.prepared(layout, torch.float64)
+    with patch.object(_agreement, "__version__", "0.0.1") if dist.get_rank() == ODD else nullcontext():
+        opt = runs.made(front, params, {})
+        runs.give(params, grads[0])
+        try:
+            opt.step()
+        except LayerwiseError as problem:
+            return str(problem)
     return ""
 
 

@@ -13,6 +13,7 @@ from sharding.layouts import mesh_of
 from sharding.models import Small, named, whole
 from sharding.runs import batches
 from sharding.wrappings import FullyShardedDataParallel, fsdp1, fsdp2, fully_shard, tensor_parallel
+from torch import nn
 
 from layerwise.errors import LayerwiseError
 from layerwise.torch import Lamb
@@ -86,3 +87,19 @@ def changed_by_hand(steps: int) -> tuple[str, bool]:
             opt.zero_grad()
         ends.append([torch.tensor(whole(p)) for p in named(model).values()])
     return "", all(map(torch.equal, *ends))
+
+
+def beside_another_model(trained: bool) -> bool:
+    """Whether a parameter of no module is left where it is, though another model has a part of its name and shape."""
+    other = nn.Linear(4, 4)
+    fully_shard(other, mesh=mesh_of(dist.get_world_size()))
+    if trained:
+        theirs = Lamb(other.named_parameters(), lr=0.1)
+        other(torch.ones(2, 4)).sum().backward()
+    loose, moving = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(3))
+    opt = Lamb([("weight", loose), ("shift", moving)], lr=0.1)
+    moving.grad = torch.ones(3)
+    opt.step()
+    if trained:
+        theirs.step()
+    return bool((loose == 1).all() and (moving != 1).all())

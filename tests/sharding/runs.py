@@ -168,6 +168,18 @@ def _as(p: Any, g: Tensor) -> Any:
     return DTensor.from_local(here, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
+def measured_empty() -> Any:
+    """The norms of the blocks of a tensor without elements, of which FSDP2 shows no block."""
+    mesh = mesh_of(2)
+    model = nn.Module()
+    model.register_parameter("empty", nn.Parameter(torch.ones(8, 0)))
+    layouts.fsdp([model], mesh)
+    opt = layerwise.torch.Lamb(model.named_parameters(), lr=0.1, blocks={"empty": "each"})
+    model.empty.grad = model.empty.detach().clone()
+    opt.step()
+    return opt.stats()["empty"]["weight_norm"]
+
+
 def replayed(front: Any, dtype: torch.dtype, grads: Any, options: Mapping[str, Any]) -> Any:
     """The weights of one process that has everything whole and is given these gradients."""
     model = Small(dtype)

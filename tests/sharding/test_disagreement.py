@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+import numpy as np
 import pytest
 import torch
 from cases import CASES
@@ -92,6 +93,11 @@ def test_the_others_are_told_what_one_rank_has_found_wrong(ranks, change):
 def test_the_message_names_the_scale_of_the_gradients(ranks):
     found = ranks.run(2, disagreements.scaled, Lamb, "fsdp on 2", timeout=SOON)
     assert all("grad_scale is 2.0 on one and 4.0 on the other" in message for message in found)
+
+
+def test_a_rank_with_another_version(ranks):
+    found = ranks.run(2, disagreements.with_another_version, Lamb, "fsdp on 2", timeout=SOON)
+    assert all("the version of layerwise is" in message and "0.0.1" in message for message in found)
 
 
 @pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional"])
@@ -191,6 +197,15 @@ def test_all_skip(ranks, without_the_spoiled_step, front, layout, spoil):
     for (_, outcome), (skipped, wanted) in zip(found, never, strict=True):
         assert skipped == 0
         same(outcome, wanted)
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+def test_a_skipped_step_leaves_the_measurements_of_the_last_one(ranks, front):
+    for taken, skipped, of_absent in ranks.run(2, disagreements.measured_last, front, "fsdp on 2", timeout=SOON):
+        np.testing.assert_equal(skipped, taken)
+        np.testing.assert_equal(of_absent, {key: taken[key] for key in of_absent})
+        assert of_absent
 
 
 IN_BUCKETS = {"fused": False}, 80, 3  # of which two wait, so that others wait for one of them

@@ -27,6 +27,11 @@ def test_on_one_process(ranks):
     assert "no longer a parameter of its model" in said
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_another_model_with_a_parameter_of_that_name_and_shape(ranks, trained):
+    assert ranks.run(2, replaced.beside_another_model, trained) == [True, True]
+
+
 def test_new_parameters_put_in_the_groups_are_stepped(ranks):
     """As Accelerate does it, before the first step."""
     assert ranks.run(2, replaced.changed_by_hand, 0) == [("", True)] * 2

@@ -78,6 +78,11 @@ def test_a_rank_without_a_column_of_a_weight(ranks, front):
     np.testing.assert_allclose(np.concatenate(found, 1), wanted, 0, 1e-12)
 
 
+def test_measurements_of_a_tensor_without_elements(ranks):
+    first, second = ranks.run(2, runs.measured_empty)
+    np.testing.assert_equal(np.stack([first, second]), [[0] * 4 + [np.nan] * 4, [np.nan] * 4 + [0] * 4])
+
+
 @pytest.mark.parametrize("layout", ["fsdp on 4", "several meshes"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @fronts

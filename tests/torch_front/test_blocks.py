@@ -10,7 +10,7 @@ from torch_front.front import FRONT_OF, arrays, busy, cases, close, fronts, in_s
 
 from layerwise import Blocks, optional
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError
-from layerwise.torch import Adafactor
+from layerwise.torch import SGD, Adafactor
 
 cuts = pytest.mark.parametrize(("blocks", "shape"), CUTS, ids=str)
 
@@ -109,3 +109,17 @@ def test_a_group_added_later_has_its_blocks(front):
     opt.add_param_group({"params": [("b", params["b"])]})
     walk(opt, params, [1])
     assert opt.stats()["b"]["trust_ratio"].shape == (2,)
+
+
+@pytest.mark.parametrize(("shape", "blocks"), [((7,), "each"), ((7, 1), Blocks("each", 1)), ((7, 3), 7)], ids=str)
+def test_random_bits_are_those_of_the_element_whatever_the_blocks(shape, blocks):
+    """Also where a block is one element; SGD knows no blocks otherwise."""
+    found = []
+    for own in (None, {"w": blocks}):
+        p = torch.nn.Parameter(torch.linspace(1, 2, 21)[: np.prod(shape)].reshape(shape).bfloat16())
+        p.grad = torch.ones_like(p)
+        opt = SGD([("w", p)], lr=1e-3, rounding="stochastic", blocks=own, fused=False)
+        for _ in range(5):
+            opt.step()
+        found.append(p.detach())
+    assert torch.equal(*found)

@@ -35,11 +35,14 @@ class Index:
 
     def reshape(self, shape: Shape) -> Index:
         """Return the same with one dimension seen as two: blocks, and what a block has."""
-        d = next(i for i, (n, m) in enumerate(zip((*self.shape, 0), shape, strict=True)) if n != m)
+        kept, n = dict(self.scattered), len(self.shape)
+        # More than one dimension may fit where one of the two has length 1: the numbers are the same.
+        fits = (d for d in range(n) if (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) == self.shape)
+        d = next((d for d in fits if d not in kept), None)
+        if d is None:
+            raise ValueError("blocks of a part that is not in a row are taken one by one")
         strides = (*self.strides[:d], self.strides[d] * shape[d + 1], *self.strides[d:])
         scattered = tuple((i + (i > d), at) for i, at in self.scattered)
-        if any(i == d for i, _ in self.scattered):
-            raise ValueError("blocks of a part that is not in a row are taken one by one")
         return Index(shape, strides, self.offset, scattered)
 
     def numbers(self, arange: Any, asarray: Any) -> Any:

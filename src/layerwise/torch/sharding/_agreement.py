@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from layerwise import __version__
 from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding import _on_device
@@ -94,7 +95,10 @@ class Agreement:
         self._copies = 1 if joint is None else len(joint.ranks) // len(self.axes[0].ranks)
         self.model_group, self._left = model_group, left
         self._model = None if model_group is None else axis_of(model_group)
-        self.words = {"model_group": "missing" if model_group is None else "there"}
+        self.words = {
+            "model_group": "missing" if model_group is None else "there",
+            "the version of layerwise": __version__,
+        }
         self._layout, self._silent = b"", True
         self._patience: timedelta | None = None
         self._closures_send = False  # whether closures take collectives of their own

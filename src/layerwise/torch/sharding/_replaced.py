@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
@@ -60,11 +61,17 @@ def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
-    """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape."""
-    modules = [x for x in gc.get_objects() if issubclass(type(x), nn.Module)]
-    dicts = [module.__dict__.get("_parameters", {}) for module in modules]
+    """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape.
+
+    That part has a gradient, and no optimizer that would step it: else it is another model's.
+    """
+    alive = gc.get_objects()
+    dicts = [x.__dict__.get("_parameters", {}) for x in alive if issubclass(type(x), nn.Module)]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
-    known, cut = {id(p) for _, p in held}, {each for name, p in held for each in _parts(name, p)}
+    groups = [group for x in alive if issubclass(type(x), Optimizer) for group in getattr(x, "param_groups", ())]
+    stepped = {id(p) for group in groups for p in group["params"]}
+    left = [(name, p) for name, p in held if p.grad is not None and id(p) not in stepped]
+    known, cut = {id(p) for _, p in held}, {each for name, p in left for each in _parts(name, p)}
     keys = ((name, id(p), (name.rpartition(".")[2], p.shape)) for p, name in waiting)
     return next((name for name, number, key in keys if number not in known and key in cut), None)
 
