@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import pickle
 from contextlib import suppress
 
 import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
@@ -102,3 +104,41 @@ def test_unknown_names_get_suggestions(unknown, suggested):
     assert suggested in str(caught.value)
     assert "presets()" in str(caught.value)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+def test_like_makes_the_optimizer_of_the_preset(one):
+    made = getattr(front, one.optimizer)
+    given = {"lr": 0.1, "maximize": True}
+    assert repr(made.like(one.name, **given)) == repr(made(**{**preset(one.name), **given}))
+
+
+def test_what_is_given_beside_a_preset_takes_its_place():
+    opt = front.Lamb.like("timm.Lamb", 0.5, weight_decay=0.1)
+    assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
+
+
+@pytest.mark.parametrize(
+    "merged", [dict, lambda options: {**options, "weight_decay": 0.1}, lambda options: {"maximize": True, **options}]
+)
+def test_options_of_a_preset_are_of_its_class_alone(merged):
+    """Of two optimizers' options there would be a mixture that neither of them is."""
+    options = merged(preset("timm.Lamb"))
+    with pytest.raises(PresetError, match=r"'timm.Lamb', which is one of Lamb, and this is Lars. Use Lamb, or"):
+        front.Lars(**options)
+    with pytest.raises(PresetError, match=r"'timm.Lamb' is one of Lamb, and this is Lars. Use Lamb.like\('timm.Lamb'"):
+        front.Lars.like("timm.Lamb")
+    assert front.Lamb(**options).adapt == "decayed"
+
+
+def test_what_is_saved_of_a_preset_needs_no_class_of_ours():
+    saved = pickle.loads(pickle.dumps(preset("timm.Lamb")))
+    assert {type(name) for name in saved} == {str}
+    assert json.dumps(preset("timm.Lamb")) == json.dumps(saved)
+
+
+def test_an_argument_given_twice_is_pythons_error():
+    with pytest.raises(TypeError, match="multiple values"):
+        front.Lamb.like("timm.Lamb", 0.5, lr=0.1)
+    with pytest.raises(TypeError, match="multiple values"):
+        front.Lamb(lr=0.1, weight_decay=0.1, **preset("timm.Lamb"))

@@ -16,10 +16,10 @@ SECTION = re.compile(r"(<!-- generated: (\w+) (\w+) -->\n).*?(<!-- end -->)", re
 
 WITH_METHODS = "Lamb"
 SHOWN = {
-    "torch": "\n    options: {members: [step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
+    "torch": "\n    options: {members: [like, step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
     "clear_state, add_param_group, load_state_dict, step_parameter]}",
-    "keras": "\n    options: {members: [get_config], inherited_members: false}",
-    "paddle": "\n    options: {members: [step, minimize, apply_gradients, stats, skipped, get_lr, set_lr, "
+    "keras": "\n    options: {members: [like, get_config], inherited_members: false}",
+    "paddle": "\n    options: {members: [like, step, minimize, apply_gradients, stats, skipped, get_lr, set_lr, "
     "set_lr_scheduler, num_parameters, clear_state, state_dict, set_state_dict]}",
 }
 ALONE = "\n    options: {members: [], inherited_members: false}"

@@ -36,7 +36,7 @@ class StateError(LayerwiseError, ValueError):
 
 
 class PresetError(LayerwiseError, ValueError):
-    """No preset has that name."""
+    """No preset has that name, or it is one of another optimizer."""
 
 
 class EngineError(LayerwiseError, RuntimeError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import UnknownOptionError
+from layerwise.errors import PresetError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,6 +111,34 @@ NOT_HERE = {
 }
 
 
+class OfPreset(str):
+    """The name of an option as a preset gives it, which knows of which optimizer it is, also after `**`."""
+
+    preset: str
+    optimizer: str
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)  # what is saved needs no class of ours
+
+
+def of_preset(options: Mapping[str, Any], preset: str, optimizer: str) -> dict[str, Any]:
+    """Return options whose names know of which preset they are."""
+    names = {name: OfPreset(name) for name in options}
+    for name in names.values():
+        name.preset, name.optimizer = preset, optimizer
+    return {names[name]: value for name, value in options.items()}
+
+
+def check_presets(of: str, names: Collection[Any]) -> None:
+    """Raise if options come from a preset of another optimizer; its other options would be a mixture of both."""
+    for name in names:
+        if isinstance(name, OfPreset) and name.optimizer.lower() != of.lower():
+            raise PresetError(
+                f"`{name}` is from the preset {name.preset!r}, which is one of {name.optimizer}, and this is {of}. Use "
+                f"{name.optimizer}, or another preset; presets() lists them."
+            )
+
+
 def explained(function: F) -> F:
     """Return the function with an error for unknown keywords that names what may be meant."""
     known = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -118,6 +146,7 @@ def explained(function: F) -> F:
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
+        check_presets(of, kwargs)
         if not kwargs.keys() <= accepted:
             check_keywords(of, [name for name in kwargs if name not in accepted], known)
         return function(*args, **kwargs)

@@ -6,14 +6,15 @@ run for the documentation's table of coverage and the parity tests; the name bef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from layerwise.errors import PresetError
-from layerwise.hyper import options_in_order
-from layerwise.keywords import check_keywords, nearest
+from layerwise.hyper import Hyper, options_in_order
+from layerwise.keywords import check_keywords, nearest, of_preset
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import ENTRIES
 
@@ -353,7 +354,9 @@ _PRESETS = {one.name: one for one in _ALL}
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Return keyword arguments for the optimizer of a preset in every API: `Lamb(lr=1e-3, **preset("apex.FusedLAMB"))`.
+    """Return keyword arguments for the optimizer of a preset: `Lamb(params, **preset("apex.FusedLAMB"))`.
+
+    `Lamb.like("apex.FusedLAMB", params)` is the same, and takes options beside it. Other optimizers refuse them.
 
     Args:
         name: The name of the preset.
@@ -368,7 +371,46 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     for option, value in overrides.items():
         if not (option in INSTEAD and is_by_name(value)):
             settings.check(option, value)
-    return {**one.options, **overrides}
+    return of_preset({**one.options, **overrides}, one.name, one.optimizer)
+
+
+L = TypeVar("L", bound="Like")
+
+
+class Like:
+    """The making of an optimizer by the name of another implementation."""
+
+    _hyper: type[Hyper]
+
+    @classmethod
+    def like(cls: type[L], name: str, /, *args: Any, **options: Any) -> L:
+        """Return an optimizer that is equal to another implementation: `Lamb.like("timm.Lamb", params, lr=1e-3)`.
+
+        Args:
+            name: The name of a preset of this class; `presets()` lists all.
+            *args: Arguments of the class, as without `like`.
+            **options: Arguments of the class, in place of the preset's or besides them.
+        """
+        one, own = find(name), getattr(cls, "_hyper", None)
+        if own is None or own.optimizer != one.optimizer:
+            raise PresetError(
+                f"the preset {name!r} is one of {one.optimizer}, and this is {cls.__name__}. Use "
+                f"{one.optimizer}.like({name!r}, …)."
+            )
+        given = by_name(cls, args, options)
+        return cls(*args, **options) if given is None else cls(**cls._like(name, given))
+
+    @classmethod
+    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments, by their names in this API."""
+        return {**preset(name), **given}
+
+
+def by_name(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return arguments by their names, or None if a call would be wrong: Python says how."""
+    names = [one.name for one in signature(function).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    placed = dict(zip(names, args, strict=False))
+    return None if len(args) > len(names) or placed.keys() & options.keys() else {**placed, **options}
 
 
 def _options(one: Preset) -> list[str]:

@@ -18,7 +18,7 @@ from layerwise.registry import ENTRIES
 def test_in_a_pipe_they_are_one_line_each():
     *listed, example = run("presets").stdout.splitlines()
     assert listed == [str(preset) for preset in layerwise.presets()]
-    assert example.startswith("Use one as Lamb(")
+    assert example.startswith("Use one as Lamb.like(")
 
 
 def test_on_a_terminal():
@@ -34,9 +34,10 @@ def test_those_of_an_optimizer_end_with_an_example_that_runs(optimizer, capsys):
     *listed, last = here(capsys, "presets", optimizer.lower()).out.splitlines()
     assert listed == own
     if own:
-        (call,) = re.findall(rf"^Use one as {optimizer}\(model\.parameters\(\), (.*)\)\.$", last)
-        options = eval(f"dict({call})", {"layerwise": layerwise})  # noqa: S307
-        assert getattr(layerwise.numpy, optimizer)(**options) is not None
+        (call,) = re.findall(rf"^Use one as {optimizer}\.(like\(.*, model\.parameters\(\).*\))\.$", last)
+        front = getattr(layerwise.numpy, optimizer)
+        made = eval(f"front.{call.replace(', model.parameters()', '')}", {"front": front})  # noqa: S307
+        assert type(made) is front
     else:
         assert last == f"There are no presets of {optimizer}: its defaults are those of its paper."
 

@@ -10,7 +10,8 @@ from jax_front.front import BY_NAME, FRONTS, close, run
 
 from layerwise import preset as shared
 from layerwise import presets
-from layerwise.jax import preset
+from layerwise.errors import PresetError
+from layerwise.jax import like, preset
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -23,7 +24,7 @@ def test_the_numbers_of_the_numpy_front(one, jax64):
     case, draw = BY_NAME[one.optimizer], np.random.default_rng(0)
     rate = {"lr": 0.1} if one.optimizer != "Adafactor" or one.name in NEEDS_RATE else {}
     here = {"learning_rate": 0.1} if rate else {}
-    opt = FRONTS[one.optimizer](**{**here, **preset(one.name)})
+    opt = like(one.name, **here)
     params = {"w": jnp.asarray(draw.normal(size=(4, 3))), "b": jnp.zeros(3)}
     grads = [{key: jnp.asarray(draw.normal(size=p.shape)) for key, p in params.items()} for _ in range(3)]
     there = case.numpy(**{**rate, **shared(one.name)})
@@ -45,3 +46,18 @@ def test_optax_s_is_the_default(name):
 def test_a_fresh_copy_each_time():
     preset("timm.Lamb")["weight_decay"] = 1.0
     assert preset("timm.Lamb")["weight_decay"] == 0.01
+
+
+def test_what_is_given_beside_a_preset_takes_its_place():
+    params = {"w": jnp.ones((3, 2))}
+    here = run(like("timm.Lars", 0.1, weight_decay=0.5), params, [params])[0]
+    close(
+        here,
+        run(FRONTS["Lars"](**{**preset("timm.Lars"), "learning_rate": 0.1, "weight_decay": 0.5}), params, [params])[0],
+        0,
+    )
+
+
+def test_options_of_a_preset_are_of_its_function_alone():
+    with pytest.raises(PresetError, match=r"'timm.Lamb', which is one of Lamb, and this is lars"):
+        FRONTS["Lars"](0.1, **preset("timm.Lamb"))

@@ -100,8 +100,12 @@ def check_lamb_of_keras():
     params, grads = ([np.asarray(x, np.float32) for x in data(0)[0]], data(0)[1])
     grads = [[np.asarray(g, np.float32) for g in gs] for gs in grads]
     theirs = taken(keras.optimizers.Lamb(LR, weight_decay=0.1), params, grads)
-    ours = taken(layerwise.keras.Lamb(LR, weight_decay=0.1, **layerwise.preset("keras.Lamb")), params, grads)
+    ours = taken(layerwise.keras.Lamb.like("keras.Lamb", LR, weight_decay=0.1), params, grads)
     close(ours, theirs, 1e-5)
+    apex = layerwise.keras.Lamb.like("apex.FusedLAMB", weight_decay=0.1)
+    assert (apex.weight_decay, apex.global_clipnorm, apex._h.adapt) == (0.1, 1.0, "decayed")
+    assert layerwise.keras.Lamb.like("keras.Lamb", epsilon=1e-3)._h.eps == 1e-3
+    assert layerwise.keras.NovoGrad.like("optax.novograd", beta_1=0.5)._h.betas == (0.5, 0.25)
 
 
 def check_training_and_saving():

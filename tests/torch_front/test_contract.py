@@ -14,9 +14,10 @@ from torch.optim import lr_scheduler as lrs
 from torch.optim import swa_utils
 from torch_front.front import BUSY, FRONT_OF, FRONTS, bits, busy, cases, close, fronts, numbers, parameters, walk
 
+import layerwise
 from layerwise.engines import Candidate
-from layerwise.errors import ContradictionError, EngineError, HyperparameterError
-from layerwise.torch import Adafactor, Lamb, Lars
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
+from layerwise.torch import Adafactor, Lamb, Lars, Mixed
 from layerwise.torch.step import _engines
 
 
@@ -341,3 +342,19 @@ def test_public_names_are_those_that_people_call(front):
 def test_every_parameter_is_described(front):
     described = re.findall(r"^        (\w+): ", front.__doc__, re.MULTILINE)
     assert described == list(inspect.signature(front).parameters)
+
+
+def test_presets_by_name():
+    opt = Lamb.like("timm.Lamb", [some()], weight_decay=0.1)
+    assert (opt.param_groups[0]["adapt"], opt.param_groups[0]["weight_decay"]) == ("decayed", 0.1)
+    for make in (
+        lambda: Lars.like("timm.Lamb", [some()]),
+        lambda: Lars([some()], **layerwise.preset("timm.Lamb")),
+        lambda: Lars([{"params": [some()], **layerwise.preset("timm.Lamb")}]),
+        lambda: Mixed([{"params": [some()], "rule": "lars", **layerwise.preset("timm.Lamb")}]),
+        lambda: Mixed.like("timm.Lamb", [{"params": [some()], "rule": "lamb"}]),
+    ):
+        with pytest.raises(PresetError, match=r"'timm.Lamb'.* one of Lamb, and this is (Lars|Mixed). Use Lamb"):
+            make()
+    [group] = Mixed([{"params": [some()], "rule": "lamb", **layerwise.preset("timm.Lamb")}]).param_groups
+    assert {type(name) for name in group} == {str}

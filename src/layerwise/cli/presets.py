@@ -59,8 +59,8 @@ def show_presets(console: Console, found: Sequence[Preset]) -> None:
 def example(found: Sequence[Preset]) -> str:
     """Return a line of Python that uses one of these presets, if possible one of another package."""
     one = min(found, key=lambda preset: (preset.name not in EXAMPLES, preset.name.startswith("paper.")))
-    lr = "" if "lr" in one.options else "lr=1e-3, "
-    return f'Use one as {one.optimizer}(model.parameters(), {lr}**layerwise.preset("{one.name}")).'
+    lr = "" if "lr" in one.options else ", lr=1e-3"
+    return f'Use one as {one.optimizer}.like("{one.name}", model.parameters(){lr}).'
 
 
 def _show_list(console: Console, found: Sequence[Preset]) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from layerwise.elsewhere import nearly
 from layerwise.jax import optimizers
-from layerwise.jax._presets import preset
+from layerwise.jax._presets import like, preset
 from layerwise.jax._stats import stats
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the optimizers and their states
 
-__all__ = ["Grouped", "MasterState", "preset", "stats"]
+__all__ = ["Grouped", "MasterState", "like", "preset", "stats"]
 __all__ += optimizers.__all__
 
 if not TYPE_CHECKING:  # a checker would take every name to be there

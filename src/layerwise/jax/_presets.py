@@ -6,17 +6,21 @@ import inspect
 from dataclasses import fields
 from typing import Any
 
+import optax
+
 from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pairs
 from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
-from layerwise.keywords import check_keywords
-from layerwise.presets import find
+from layerwise.keywords import check_keywords, of_preset
+from layerwise.presets import by_name, find
 from layerwise.registry import ENTRIES
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the function of a preset: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
+
+    `like("apex.FusedLAMB", 1e-3)` is the same, and takes arguments beside it.
 
     Args:
         name: The name of the preset.
@@ -28,7 +32,24 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     _check(one.optimizer, overrides)
-    return {**_called({**optax_defaults(h)}, h), **_defaults_of_others(h), **_called(dict(one.options), h), **overrides}
+    theirs = {**_called({**optax_defaults(h)}, h), **_defaults_of_others(h), **_called(dict(one.options), h)}
+    return of_preset({**theirs, **overrides}, name, one.optimizer)
+
+
+def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
+    """Return a transformation that is equal to another implementation: `like("timm.Lamb", 1e-3, weight_decay=0.1)`.
+
+    Args:
+        name: The name of a preset.
+        *args: Arguments of the function that the preset is of, such as `lamb`.
+        **options: Arguments of that function, in place of the preset's or besides them.
+    """
+    make = getattr(optimizers, find(name).optimizer.lower())
+    given = by_name(make, args, options)
+    made: optax.GradientTransformationExtraArgs = (
+        make(*args, **options) if given is None else make(**{**preset(name), **given})
+    )
+    return made
 
 
 def _called(options: dict[str, Any], h: type[Hyper]) -> dict[str, Any]:

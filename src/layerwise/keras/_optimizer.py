@@ -16,6 +16,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import OFF, Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
+from layerwise.presets import Like, preset
 from layerwise.rules.asks import Now
 from layerwise.rules.parts import moved
 
@@ -30,10 +31,12 @@ CHECKED = {
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
 OF_KERAS = tuple(one.name for one in KERAS)
+# Options that are arguments of Keras's own.
+CALLED = {"lr": "learning_rate", "max_grad_norm": "global_clipnorm", "max_grad_norm_per_tensor": "clipnorm"}
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has no types
+class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
     """A `keras.optimizers.Optimizer` that carries out a rule."""
 
     _rule: Any
@@ -61,6 +64,16 @@ class Optimizer(keras.optimizers.Optimizer):  # type: ignore[misc]  # Keras has 
         self._h = h.settled(lr=0.0)  # one for all rates
         self._excluded_names: tuple[str, ...] = ()
         self._excluded_places: frozenset[int] = frozenset()  # of the variables that a config excludes
+
+    @classmethod
+    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        found, said = {CALLED.get(option, option): value for option, value in preset(name).items()}, dict(given)
+        for option, names in keras_names(cls._hyper).items():
+            if option in found and option not in said and said.keys() & {*names}:
+                usual = found[option] if len(names) > 1 else (found[option],)
+                made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
+                found[option] = made if len(names) > 1 else made[0]
+        return {**found, **said}
 
     @classmethod
     def _rate(cls, value: Any) -> Any:

@@ -32,6 +32,7 @@ from layerwise.numpy._together import (
     few,
     step_together,
 )
+from layerwise.presets import Like
 from layerwise.rules.asks import Now
 from layerwise.storage.options import MASTER, PLAIN, REMAINDER
 from layerwise.telemetry import summary
@@ -43,7 +44,7 @@ FINER = 'Pass master_weights="split", or rounding="stochastic".'
 ALWAYS_SHOWN = ("lr", "relative_step")
 
 
-class Optimizer(Settable):
+class Optimizer(Settable, Like):
     """The base of all optimizers of this API; each has one rule.
 
     Every option is an attribute that you can read, and set with effect from the next step.

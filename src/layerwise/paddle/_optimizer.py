@@ -13,12 +13,18 @@ from paddle.optimizer.lr import LambdaDecay, LRScheduler
 from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
+from layerwise.paddle._spelling import joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names, Slot
 from layerwise.paddle._stepping import LR, Stepping, as_rate
+from layerwise.presets import Like
 
 
-class Optimizer(Stepping):
+class Optimizer(Stepping, Like):
     """A `paddle.optimizer.Optimizer` that carries out a rule."""
+
+    @classmethod
+    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        return joined(preset(name), given)
 
     @property
     def skipped(self) -> int:

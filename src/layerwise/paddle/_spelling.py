@@ -10,7 +10,7 @@ from layerwise import checks
 from layerwise.arguments import PADDLE_PRESETS, paddle_names, paddle_pairs
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
-from layerwise.keywords import check_keywords
+from layerwise.keywords import check_keywords, of_preset
 from layerwise.presets import find
 from layerwise.registry import ENTRIES
 
@@ -82,6 +82,8 @@ def _pair(h: type[Hyper], name: str, given: Mapping[str, Any]) -> tuple[Any, ...
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for its class here: `Lamb(1e-3, **preset("apex.FusedLAMB"), parameters=…)`.
 
+    `Lamb.like("apex.FusedLAMB", 1e-3, parameters=…)` is the same, and takes arguments beside it.
+
     `overrides` are arguments in place of the preset's, or besides them.
 
     >>> preset("paddle.Lamb")
@@ -90,7 +92,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    return {**called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}
+    return of_preset({**called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}, name, one.optimizer)
 
 
 def called(h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from layerwise.engines.distributor import prepare
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
+from layerwise.presets import Like
 from layerwise.storage.options import wanted
 from layerwise.threads import OneAtATime
 from layerwise.torch._by_parameter import ByParameter
@@ -55,7 +56,7 @@ def _check_blocks(argument: str, value: Any) -> Blocks:
     return as_blocks(value, argument)
 
 
-class Optimizer(ByParameter):
+class Optimizer(ByParameter, Like):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
     _rule: Any
