@@ -333,7 +333,7 @@ def test_public_names_are_those_that_people_call(front):
     """Completion shows nothing that the library calls by itself."""
     own = {name for name in dir(front) if not name.startswith("_")} - set(dir(torch.optim.Optimizer))
     assert own == {
-        "clear_state", "get_lr", "model_group", "num_parameters", "parameters", "set_lr", "skipped", "stats",
+        "clear_state", "get_lr", "like", "model_group", "num_parameters", "parameters", "set_lr", "skipped", "stats",
         "step_param", "step_parameter", "storage",
     }  # fmt: skip
 
