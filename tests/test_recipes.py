@@ -217,6 +217,21 @@ class TestUse:
         found = recommend("Lars", 8192, like="nus-resnet", total_samples=90 * 1_281_167)
         assert found.schedule(power=2) == schedules.Polynomial(16.0, 14_076, warmup=391, power=2)
 
+    def test_everything_that_a_published_run_had_is_said(self):
+        resnet = recommend("Lars", 8192, total_samples=42 * 1_281_167)
+        assert resnet.schedule() == schedules.Polynomial(17.0, 6569, warmup=782, power=2, end=1e-4)
+        assert line(resnet, "decay of the rate").value == "polynomial of power 2 to 0.0001"
+        bert = recommend("Lamb", 4096)
+        assert "from mlperf-bert" in bert.explain()[0]
+        assert any("starts from a checkpoint; a run from scratch needs a warm-up" in note for note in bert.notes)
+        assert not any("checkpoint" in note for note in recommend("Lamb", 65536, like="nvidia-bert").notes)
+        assert recommend("Lamb", 4096, **OWN).run == ""
+
+    def test_a_run_of_a_few_steps_is_refused(self):
+        assert recommend("Lamb", 4096, **OWN, total_samples=40_960).steps == 10
+        with pytest.raises(ContradictionError, match=r"`total_samples` must be at least 40,960.*but is 40959.*epochs"):
+            recommend("Lamb", 4096, **OWN, total_samples=40_959)
+
     def test_a_schedule_needs_a_length(self):
         with pytest.raises(ContradictionError, match="`total_samples` must be given for a schedule"):
             recommend("Lamb", 8192).schedule()

@@ -17,6 +17,11 @@ from layerwise.recipes import recommend
 from layerwise.schedules import Polynomial
 
 
+def names_of(code, *names):
+    """Return which of these names the code uses."""
+    return [name for name in names if re.search(rf"\b{name}\b", code)]
+
+
 class TestRecommend:
     ARGUMENTS = ("recommend", "lamb", "32768", "--reference-batch", "256", "--reference-lr", "1e-3")
     FOUND = recommend("Lamb", 32768, reference_batch=256, reference_lr=1e-3)
@@ -39,11 +44,16 @@ class TestRecommend:
         own = ("recommend", optimizer, "32768", *self.ARGUMENTS[3:], "--reference-warmup", "0.01", *samples)
         (code,) = re.findall(r"\n\n(from .*)", here(capsys, *own).out, re.DOTALL)
         model = pytest.importorskip("torch").nn.Linear(3, 2)
-        names = {"model": model}
+        options = names_of(code, "your_betas", "your_momentum", "your_weight_decay")
+        names = {"model": model} | {one: (0.8, 0.95) if one == "your_betas" else 0.3 for one in options}
         exec(code, names)  # noqa: S102
         found = json.loads(here(capsys, *own, "--json").out)
         (*_, group) = names["optimizer"].param_groups
         assert type(names["optimizer"]).__name__.lower() == optimizer
+        kept = {"lamb": ["betas"], "lars": ["momentum"], "adafactor": []}[optimizer]
+        assert options == [f"your_{one}" for one in (*kept, "weight_decay")]
+        first = names["optimizer"].param_groups[0]  # of the matrix
+        assert [first[one.removeprefix("your_")] for one in options] == [names[one] for one in options]
         if samples:
             names["optimizer"].step()
             names["schedule"].step()
@@ -53,6 +63,23 @@ class TestRecommend:
             assert {key: group[key] for key in found["kwargs"]} == pytest.approx(found["kwargs"], rel=1e-5)
             assert "# warm-up: " in code
         assert found["code"] == code.strip()
+
+    def test_code_for_kept_norms_leaves_small_tensors_to_adamw(self, capsys):
+        out = here(capsys, "recommend", "lamb", "1024", *self.ARGUMENTS[3:], "--reference-decay", "0.1").out
+        (code,) = re.findall(r"\n\n(from .*)", out, re.DOTALL)
+        yours = {"your_lr": 1e-3, "your_betas": (0.9, 0.99), "your_weight_decay": 0.1}
+        names = {"model": pytest.importorskip("torch").nn.Linear(3, 2), **yours}
+        exec(code, names)  # noqa: S102
+        matrix, bias = names["optimizer"].param_groups
+        assert (matrix["rule"], matrix["keep_norm"], matrix["betas"]) == ("Lamb", True, (0.9, 0.99))
+        assert (bias["rule"], bias["lr"], bias["betas"], bias["weight_decay"]) == ("AdamW", 1e-3, (0.9, 0.99), 0.0)
+
+    @pytest.mark.parametrize("more", [(), ("--total-samples", "1e7")])
+    def test_a_published_run_is_no_code_to_paste(self, more, capsys):
+        first, *rest = here(capsys, "recommend", "lamb", "4096", *more).out.splitlines()
+        assert first.endswith("from mlperf-bert: BERT-Large to a masked-LM accuracy of 0.72, from a checkpoint")
+        assert not any("import" in row or "param_groups" in row for row in rest)
+        assert json.loads(here(capsys, "recommend", "lamb", "4096", *more, "--json").out)["code"] == ""
 
     def test_json(self, capsys):
         written = json.loads(here(capsys, *self.ARGUMENTS, "--json", "--total-samples", "3276800").out)
@@ -81,6 +108,7 @@ class TestRecommend:
         ("arguments", "why"),
         [
             (("signum", "1024"), "invalid value for 'optimizer': there is no optimizer 'signum'"),
+            (("lamb", "4096", "--total-samples", "100"), "--total-samples must be at least 40,960, 10 steps of batch"),
             (("lamb", "0"), "invalid value for 'batch': it must be an integer ≥ 1, but is 0"),
             (("lamb", "1024", "--reference-lr", "0.1"), "--reference-batch must be given"),
             (("lamb", "1024", "--reference-lr", "-1", "--reference-batch", "9"), "--reference-lr must be a finite n"),

@@ -88,16 +88,27 @@ def show_recommendation(console: Console, found: Recommendation) -> None:
 
 
 def code(found: Recommendation) -> Iterator[str]:
-    """Yield lines of Python that make the optimizer, and its schedule where the length of the run is known."""
-    name, values = found.optimizer, {key: _rounded(value) for key, value in found.kwargs().items()}
-    options = ", ".join(f"{key}={value!r}" for key, value in values.items())
-    known = found.steps is not None
+    """Yield lines of Python that make the optimizer, and its schedule where the length of the run is known.
+
+    There are none without a run of the asker's: its settings would be another task's. What stays as it was there has a
+    name that the asker has to give, such as `your_betas`.
+    """
+    if found.run:
+        return
+    values = {key: _rounded(value) for key, value in found.kwargs().items()}
+    options = ", ".join([f"{key}={x!r}" for key, x in values.items()] + [f"{key}=your_{key}" for key in found.yours])
+    name, known = "Mixed" if found.keep_norm else found.optimizer, found.steps is not None
     yield ""
     if known:
         yield "from layerwise.schedules import Polynomial"
     yield f"from layerwise.torch import {name}, param_groups{', scheduler' * known}"
     yield ""
-    yield f"optimizer = {name}(param_groups(model), {options})"
+    if found.keep_norm:
+        others = '{"rule": "adamw", "lr": your_lr, "betas": your_betas, "weight_decay": your_weight_decay}'
+        yield f'groups = param_groups(model, rule="{found.optimizer.lower()}", {options}, others={others})'
+        yield "optimizer = Mixed(groups)"
+    else:
+        yield f"optimizer = {name}(param_groups(model), {options})"
     if known:
         yield (
             f"schedule = scheduler(optimizer, Polynomial({values['lr']!r}, {found.steps}, {found.warmup_steps or 0}))"

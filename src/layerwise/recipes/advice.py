@@ -61,6 +61,10 @@ class Recommendation:
         notes: Further remarks.
         sources: The sources.
         keep_norm: The option `keep_norm`.
+        run: The published run that the settings are from; empty if they are yours.
+        power: The power of the polynomial after the warm-up, if that run had one.
+        end: The learning rate at its end.
+        yours: The options that stay as they were in your run.
     """
 
     optimizer: str
@@ -75,6 +79,10 @@ class Recommendation:
     notes: tuple[str, ...]
     sources: tuple[str, ...]
     keep_norm: bool | None = None
+    run: str = ""
+    power: float | None = None
+    end: float = 0.0
+    yours: tuple[str, ...] = ()
 
     @property
     def extrapolated(self) -> bool:
@@ -101,22 +109,25 @@ class Recommendation:
                 known["b1"], known["b2"] = known.pop("betas")
         return known
 
-    def schedule(self, power: float = 1.0, end: float = 0.0) -> Polynomial:
+    def schedule(self, power: float | None = None, end: float | None = None) -> Polynomial:
         """Return a schedule of the whole run: the warm-up to lr, then a polynomial.
 
         Args:
-            power: The power of the polynomial; 1 is a line.
-            end: The learning rate at the end.
+            power: The power of the polynomial; 1 is a line. None is that of the published run, or 1.
+            end: The learning rate at the end. None is that of the published run, or 0.
         """
         if self.steps is None:
             way_out = "Ask again with total_samples; the length of a run is not known without."
             raise ContradictionError(sentence("total_samples", "given for a schedule", None, way_out))
-        return Polynomial(self.lr, self.steps, self.warmup_steps or 0, power=power, end=end)
+        power, end = self.power if power is None else power, self.end if end is None else end
+        return Polynomial(self.lr, self.steps, self.warmup_steps or 0, power=power or 1.0, end=end)
 
     def explain(self) -> list[str]:
         """Return a line for each setting, with its reason and its distance; then notes, and the sources."""
         return [
-            f"{self.optimizer} at batch {self.batch:,}" + (f", {self.steps:,} steps" if self.steps else ""),
+            f"{self.optimizer} at batch {self.batch:,}"
+            + (f", {self.steps:,} steps" if self.steps else "")
+            + (f", from {self.run}" if self.run else ""),
             *map(str, self.lines),
             *(f"note: {note}" for note in self.notes),
             *(f"source: {source}" for source in self.sources),

@@ -46,7 +46,8 @@ def recommend(
     kept = q.anchor if q.reference is None else Point(q.batch, q.reference.lr, None)
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     warmup = lines.warmup(q, steps)
-    shown = (*lines.rates(q), warmup.line, *lines.kept(q), *lines.cost(q))
+    shown = (*lines.rates(q), warmup.line, *lines.decay(q), *lines.kept(q), *lines.cost(q))
+    series = None if q.reference else q.series
     return Recommendation(
         q.optimizer,
         q.batch,
@@ -60,4 +61,8 @@ def recommend(
         notes=tuple(lines.notes(q, kept, steps)),
         sources=tuple(lines.sources(q, shown)),
         keep_norm=None if q.reference_decay is None else True,
+        run="" if series is None else f"{series.name}: {series.task}",
+        power=None if series is None else series.power,
+        end=0.0 if series is None else series.end,
+        yours=q.yours,
     )

@@ -15,9 +15,9 @@ from layerwise.rules.lamb import Lamb
 LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
 FOLLOWED = 64  # times larger a batch, says its abstract of LSTMs
 LONGEST_WARMUP = max(curve.longest_warmup for curve in CURVES)
-KEPT = ("betas", "momentum", "weight_decay")
 
 OF_ITS_TASK = "a learning rate belongs to its task; to scale your own, give the batch and the rate that were good"
+FROM_CHECKPOINT = "it starts from a checkpoint; a run from scratch needs a warm-up, and maybe other betas"
 EXEMPT = "there, biases and normalization have no weight decay and no trust ratio"
 BORROWED = "no published settings of it by batch size are known to us; the rules are those for LAMB and LARS"
 MATCHED = "a tuned Adam or Nesterov momentum can match LAMB and LARS at large batches (arXiv 2102.06356)"
@@ -100,6 +100,16 @@ def _grown(q: Question, steps: int | None, point: Point, whose: str, distance: s
     return Warmup(share, Line("warm-up", percent(share), why, distance, "", beyond or share < wanted))
 
 
+def decay(q: Question) -> Iterator[Line]:
+    """Yield what follows the warm-up in the series that is cited."""
+    if q.reference is None and q.series.power is not None:
+        value, (distance, _) = (
+            f"polynomial of power {q.series.power:g} to {q.series.end:g}",
+            _distance(q.batch, q.series),
+        )
+        yield Line("decay of the rate", value, f"{q.series.name}, after the warm-up", distance, q.series.name)
+
+
 def kept(q: Question) -> Iterator[Line]:
     """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
     if q.reference_decay is not None:
@@ -109,7 +119,7 @@ def kept(q: Question) -> Iterator[Line]:
         return
     near, (distance, beyond) = q.curve.nearest(q.batch), _distance(q.batch, q.curve)
     before = q.curve.nearest(q.reference.batch) if q.reference else None
-    for setting in filter(q.has, KEPT):
+    for setting in q.kept:
         value, name, series = getattr(near, setting), setting.replace("_", " "), q.curve.name
         if value is None:
             yield Line(name, "keep yours", f"{series} does not say", distance, series)
@@ -142,6 +152,8 @@ def notes(q: Question, kept: Point, steps: int | None) -> Iterator[str]:
         yield OF_ITS_TASK
         if q.series.exempt:
             yield f"{q.series.name}: {EXEMPT}"
+        if not q.series.from_scratch:
+            yield f"{q.series.name}: {FROM_CHECKPOINT}"
     b2 = (kept.betas or Lamb().betas)[1]
     if q.has("betas") and steps is not None and steps * (1 - b2) < 1:
         yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"

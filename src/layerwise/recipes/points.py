@@ -45,6 +45,8 @@ class Curve:
         from_scratch: False for fine-tuning.
         exempt: True if biases and normalization have neither decay nor a trust ratio.
         unit: The unit of the points' cost.
+        power: The power of the polynomial by which the rate decays after the warm-up; None if the source does not say.
+        end: The rate at its end.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Curve:
     from_scratch: bool = True
     exempt: bool = False  # biases and normalization: no decay, no ratio
     unit: str = ""  # of what the points say of their cost
+    power: float | None = None  # of the polynomial after the warm-up
+    end: float = 0.0  # where it ends
 
     def nearest(self, batch: float) -> Point:
         """Return the point that is the fewest doublings away.
@@ -157,6 +161,8 @@ CURVES = (
         ),
         exempt=True,
         unit="epochs",
+        power=2.0,
+        end=1e-4,
     ),
     Curve(
         "nus-resnet",

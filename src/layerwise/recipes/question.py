@@ -13,6 +13,8 @@ from layerwise.registry import ENTRIES
 
 OPTIMIZERS = {one.name.lower(): one for one in ENTRIES.values()}
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
+KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
+FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
 ALONE = "None without a reference"
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
@@ -58,11 +60,18 @@ class Question:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
         self._check_reference()
+        self._check_length()
         named = next((curve for curve in CURVES if curve.name == self.like), None)
         if named is not None and named.optimizer != self.optimizer:
             known = " or ".join(repr(curve.name) for curve in self.curves) or "None"
             way_out = f"That one is of {named.optimizer}."
             raise ContradictionError(sentence("like", f"{known} for {self.optimizer}", self.like, way_out))
+
+    def _check_length(self) -> None:
+        if self.total_samples is not None and self.total_samples < FEWEST * self.batch:
+            way_out = "Pass how many samples the whole run sees: epochs times the size of the data."
+            allowed = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
+            raise ContradictionError(sentence("total_samples", allowed, self.total_samples, way_out))
 
     def _check_reference(self) -> None:
         pair = {"reference_batch": self.reference_batch, "reference_lr": self.reference_lr}
@@ -89,6 +98,18 @@ class Question:
     def has(self, setting: str) -> bool:
         """Return True if the optimizer has such an option."""
         return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The settings of the optimizer that no rule scales."""
+        return tuple(filter(self.has, KEPT))
+
+    @property
+    def yours(self) -> tuple[str, ...]:
+        """Those of them that stay as they were in the asker's run; a kept norm takes the place of decay."""
+        if self.reference is None:
+            return ()
+        return tuple(one for one in self.kept if self.reference_decay is None or one != "weight_decay")
 
     @property
     def curves(self) -> tuple[Curve, ...]:
