@@ -22,6 +22,7 @@ import layerwise
 from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
+OPTION_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "optimizers").glob("*.md"))]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
 PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
@@ -192,6 +193,24 @@ def test_the_reference_has_all_that_is_public(module: str) -> None:
     pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
     named = {name.split(".")[-1] for name in re.findall(rf"^::: {module}\.([\w.]+)$", pages, re.MULTILINE)}
     assert named >= {name for name in imported(module).__all__ if name != "__version__"}
+
+
+def test_rates_are_said_by_api() -> None:
+    """PyTorch takes a tensor and no callable, NumPy and JAX a callable."""
+    rows = re.findall(r"^\| `(?:lr|weight_decay)` \|.*$", "\n".join(OPTION_PAGES), re.MULTILINE)
+    assert len(rows) == 2 * len(OPTION_PAGES)
+    for row in rows:
+        assert "in PyTorch also a tensor of one element, in NumPy and JAX also a callable of the step" in row
+        assert row.count("callable") == 1
+
+
+EXEMPTING = re.compile(r"no_(?:decay|adapt)=\[\"bias\", \"norm\"\]")
+
+
+def test_pages_have_one_recipe() -> None:
+    """`param_groups(model)` exempts biases and normalization from decay and from the ratio; none spells half of it."""
+    spelt = [page for page in [*PAGES, *(ROOT / "examples").glob("*.py")] if EXEMPTING.search(page.read_text("utf-8"))]
+    assert spelt == []
 
 
 def test_every_preset_is_named_where_people_come_from() -> None:

@@ -37,13 +37,24 @@ def _section(found: re.Match[str]) -> str:
     return f"{start}\n{KINDS[kind](of)}\n\n{end}"
 
 
+A_CALLABLE = " or a callable of the step"
+BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy and JAX also a callable of the step"
+# What APIs take in place of a number that changes from step to step; a function of the step is not for all of them.
+BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also a schedule of theirs", "weight_decay": BESIDE_NUMBERS}
+
+
+def _allowed(name: str, allowed: str) -> str:
+    """Return the values that an option may have, by API where they differ."""
+    return f"{allowed.replace(A_CALLABLE, '')}; {BY_API[name]}" if name in BY_API else allowed
+
+
 def options(optimizer: str) -> str:
     """Return the table of an optimizer's options."""
     h = ENTRIES[optimizer].hyper
     rows = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
     for name in options_in_order(h):
         spec = h.__dataclass_fields__[name]
-        cells = (source_of(spec.default), spec.metadata["check"].allowed, spec.metadata["means"])
+        cells = (source_of(spec.default), _allowed(name, spec.metadata["check"].allowed), spec.metadata["means"])
         rows.append(f"| `{name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

@@ -142,7 +142,7 @@ class TestCards:
     def test_a_number_and_a_verdict_for_each(self):
         found = [(card.figure, card.verdict) for card in cards(result())]
         assert found == [
-            ("−3.2 points", "Better than SGD with every seed; no clear difference from AdamW."),
+            ("+20.0 points", "Better than SGD with every seed; no clear difference from AdamW."),
             ("−0.19 nats", "Better than AdamW with every seed."),
             ("5.2 bytes", "Its loss shows no clear difference."),
             ("2.1 bytes", "Its loss is 0.16 nats higher."),
