@@ -186,10 +186,10 @@ GPU = Room(
             ),
             (
                 "codes rounded down",
-                "bent(size, SIGNS) * inverse, 0.0) + ROUNDER - ROUNDER",
-                "bent(size, SIGNS) * inverse, 0.0)",
+                "codes = code + ROUNDER - ROUNDER",
+                "codes = code",
             ),
-            ("the remainder of negative weights has no sign", "rest = tl.where(sign > 0, -rest, rest)", "rest = rest"),
+            ("the remainder of negative weights has no sign", "tl.where(sign > 0, -rest, rest)", "rest"),
         ),
         *of(
             "engines/gpu/kernels/parts.py",

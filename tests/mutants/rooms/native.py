@@ -38,7 +38,7 @@ NATIVE = Room(
             "csrc/batch.cpp",
             (
                 "the upper half of a step is ignored",
-                "mix(one.k[0] ^ one.key[1] ^ uint32_t(t >> 32))",
+                "mix(one.k[0] ^ one.key[1] ^ uint32_t(at >> 32))",
                 "mix(one.k[0] ^ one.key[1])",
             ),
             ("blocks of two axes lie as those of one", "      rest /= t.shape[d];\n", ""),
@@ -184,8 +184,8 @@ NATIVE = Room(
             ("a random bit too many", "(size + (random >> 19) - 0x38000000u)", "(size + (random >> 18) - 0x38000000u)"),
             (
                 "the largest remainder changes its sign",
-                "Rest<KEPT>(signed_left == half ? half - 1 : signed_left)",
-                "Rest<KEPT>(signed_left)",
+                "(1 << KEPT >> 1) - int32_t(u >> 31)",
+                "(1 << KEPT >> 1)",
             ),
             (
                 "codes lose their sign",
