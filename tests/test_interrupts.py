@@ -107,6 +107,25 @@ def test_a_handler_that_raises_takes_no_other_its_turn(handlers):
     assert signal.getsignal(signal.SIGINT) is raises
 
 
+class Interrupting:
+    """A gradient that is interrupted as it is read."""
+
+    def __array__(self, *args, **kwargs):
+        signal.raise_signal(signal.SIGALRM)
+        return np.ones(3)
+
+
+def test_what_a_handler_raises_is_no_error_of_a_gradient(handlers):
+    def raises(*_):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, raises)
+    opt, w = Lamb(), np.ones(3)
+    with pytest.raises(TimeoutError):
+        opt.step_all({"w": w}, {"w": Interrupting()})
+    assert int(opt.state_dict()["w/step"]) == 1
+
+
 def test_an_error_comes_out_beside_an_interrupt(handlers):
     def lr(step):
         signal.raise_signal(signal.SIGINT)

@@ -88,10 +88,9 @@ class Optimizer(Settable, Like):
             raise ContradictionError(
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
-        with self._one_at_a_time:
+        with self._one_at_a_time, signals_wait:
             name = self._named(name, ())
-            with signals_wait:
-                self._step({name: self._entry(name, weights, grad)}, whole=False)
+            self._step({name: self._entry(name, weights, grad)}, whole=False)
             self._seen.setdefault(name, weights.shape)
             self._warn_of_first()
 
@@ -105,10 +104,8 @@ class Optimizer(Settable, Like):
             grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
-        with self._one_at_a_time:
-            entries = self._entries(weights, grads)
-            with signals_wait:
-                self._step(entries, whole=True)
+        with self._one_at_a_time, signals_wait:
+            self._step(self._entries(weights, grads), whole=True)
             self._note(weights)
             self._warn_of_first()
 

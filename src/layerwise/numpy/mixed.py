@@ -119,7 +119,7 @@ class Mixed:
             grads: Their gradients by name, which are not changed.
         """
         check_mappings(weights, grads)
-        with self._one_at_a_time:
+        with self._one_at_a_time, signals_wait:
             self._step_all(weights, grads)
 
     def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
@@ -135,9 +135,8 @@ class Mixed:
             for name, value in values.items():
                 given[routes[name]][i][name] = value
         due = {_Member(self, one): one._entries(*given[pattern]) for pattern, one in self._members.items()}
-        with signals_wait:
-            most = MOST_LAYOUTS + len(routes)
-            self._skipped += not step_together(due, self._skips, self._engine, True, self._layouts, most)
+        most = MOST_LAYOUTS + len(routes)
+        self._skipped += not step_together(due, self._skips, self._engine, True, self._layouts, most)
         for pattern, one in self._members.items():
             one._note(given[pattern][0])
         self._routes = routes
