@@ -82,6 +82,11 @@ def members(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def is_used_up(value: Any) -> bool:
+    """Return True for a generator that has given all it had to somebody else."""
+    return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
+
+
 def as_float(value: Any) -> float:
     """Return a finite number as float: a Python number or an array of one, but neither bool nor text."""
     value = plain(value, of_one=True)

@@ -630,7 +630,7 @@ REFUSED = [
     ({"always_adapt": True, "adapt": "decayed"}, ContradictionError, "pass one of the two"),
     ({"engine": "fastest"}, EngineError, "`engine` must be None or one of"),
     ({"blocks": {"nothing": 2}}, HyperparameterError, "matches none of the parameters"),
-    ({"weight_decay": 0.1}, UnknownOptionError, "Is `lamb_weight_decay` or"),
+    ({"weight_decay": 0.1}, UnknownOptionError, "Is `lamb_weight_decay` meant"),
     ({"lr": 0.1}, UnknownOptionError, "Is `learning_rate` meant"),
 ]
 
@@ -668,6 +668,14 @@ def test_parameters_that_cannot_be_stepped(dtype):
     p = paddle.zeros([2], dtype)
     with pytest.raises(ParameterError, match="floating point"):
         SGD(parameters=[p])
+
+
+def test_parameters_of_a_group_that_are_none():
+    used = (p for p in nn.Linear(2, 2).parameters())
+    list(used)
+    for params, says in ((nn.Linear(2, 2).parameters, "are a method"), (used, "are a generator with nothing left")):
+        with pytest.raises(ParameterError, match=says):
+            Lamb(parameters=[{"params": nn.Linear(2, 2).parameters()}, {"params": params}])
 
 
 def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import paddle
@@ -107,6 +107,9 @@ def _params(params: Any, number: int) -> list[Tensor]:
     if isinstance(params, (set, str)):
         shown = type(params).__name__
         raise ParameterError(f"'params' of group {number} must be in order, but are a {shown}. Pass a list.")
+    if not isinstance(params, Iterable) or checks.is_used_up(params):
+        shown = "a generator with nothing left" if isinstance(params, Iterable) else f"a {type(params).__name__}"
+        raise ParameterError(f"'params' of group {number} must be parameters, but are {shown}. Pass a list.")
     return list(params)
 
 

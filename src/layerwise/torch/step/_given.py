@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
+from inspect import isgenerator
 from itertools import chain
 from typing import Any
 
 from torch import nn
 
+from layerwise.checks import is_used_up
 from layerwise.errors import ParameterError
 
 NAMED = "Pass model.named_parameters()."
@@ -24,7 +25,7 @@ def check_params(params: Any) -> None:
     if callable(params) and not isinstance(params, Iterable):
         name = getattr(params, "__name__", type(params).__name__)
         raise ParameterError(f"`params` must be parameters, but is the function {name}. Call it: {name}().")
-    if isgenerator(params) and getgeneratorstate(params) == GEN_CLOSED:
+    if is_used_up(params):
         raise ParameterError(
             f"`params` is the generator {params.__name__!r}, which has nothing left: it gave its parameters to what "
             "used it before. Pass a list of them to both."
