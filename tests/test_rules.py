@@ -77,6 +77,15 @@ def test_a_rule_says_if_it_depends_on_single_dimensions(case: Case) -> None:
 
 
 @each_case
+def test_a_rule_says_if_it_reads_weights_that_do_not_decay(case: Case) -> None:
+    params, grads = data(3)
+    options = {**case.busy, "weight_decay": 0.0}
+    there, elsewhere = (path(WORLD, case.hyper(**options), [p + x for p in params], grads) for x in (0, 1))
+    same = all(np.allclose(a + 1, b) for a, b in zip(there[-1], elsewhere[-1], strict=True))
+    assert case.hyper(**options).reads_weights or same
+
+
+@each_case
 def test_stats_are_what_the_step_used(case: Case) -> None:
     p, g = np.array([[3.0, 4.0]]), np.array([[1.0, 2.0]])
     opt = case.numpy(lr=0.5, **case.measured)

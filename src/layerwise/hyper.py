@@ -179,6 +179,11 @@ class Hyper:
         return None
 
     @property
+    def reads_weights(self) -> bool:
+        """False if a step without weight decay depends on gradients and state alone."""
+        return True
+
+    @property
     def has_kernels(self) -> bool:
         """False where no kernels are printed, because the settings are too rare for that."""
         return True

@@ -240,6 +240,30 @@ def test_parameters_are_needed(name):
         jax.jit(opt.update)(params, opt.init(params))
 
 
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}], ids=str)
+def test_sgd_without_decay_needs_none(options):
+    grads = gradients(3)
+    ours, theirs = (optax.chain(optax.clip(0.5), made(0.1, **options)) for made in (front.sgd, optax.sgd))
+    ours, theirs = ((opt, opt.init(tree(0))) for opt in (ours, theirs))
+    for g in grads:
+        updates, both = [], []
+        for opt, state in (ours, theirs):
+            found, after = jax.jit(opt.update)(g, state)
+            updates.append(found)
+            both.append((opt, after))
+        ours, theirs = both
+        close(*updates, 1e-6)
+    for needing in (
+        {"weight_decay": 0.1},
+        {"master_weights": True},
+        {"rounding": "stochastic"},
+        {"state_dtype": "int8"},
+    ):
+        opt = front.sgd(0.1, momentum=0.9, **needing)
+        with pytest.raises(ParameterError, match="depends on the parameters"):
+            opt.update(grads[0], opt.init(tree(0)))
+
+
 @each
 @pytest.mark.parametrize("leaf", [jax.random.key(0), "w", object()], ids=["key", "text", "object"])
 def test_what_is_no_parameter(name, leaf):

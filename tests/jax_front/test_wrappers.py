@@ -13,6 +13,7 @@ from jax_front.front import BUSY, FRONTS, NAMES, THEIRS, close, goes_on, gradien
 from reference.adafactor import ramp
 
 from layerwise import jax as front
+from layerwise.errors import StateError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -107,6 +108,27 @@ def test_inject_hyperparams(name):
         expected = optax.apply_updates(expected, updates)
     close(ours, expected, 5e-6)
     assert update._cache_size() == 1
+
+
+@pytest.mark.parametrize("name", ["Lars", "SGD", "ScaleSGD", "SinkGD"])
+@pytest.mark.thinned(4, 4)
+def test_injected_momentum_of_0_keeps_no_buffer(name):
+    params, grads = tree(0), gradients(3)
+    static = {"static_args": tuple(taken(name, {"iterations": 5}))}
+    injected, plain = (
+        optax.inject_hyperparams(FRONTS[name], **static)(0.1, momentum=0.0),
+        FRONTS[name](0.1, momentum=0.0),
+    )
+    state, expected = injected.init(params), plain.init(params)
+    assert jax.tree.structure(state.inner_state) == jax.tree.structure(expected)
+    update = jax.jit(injected.update)
+    for g in grads:
+        updates, state = update(g, state, params)
+        wanted, expected = plain.update(g, expected, params)
+        close(updates, wanted, 1e-5)
+    state.hyperparams["momentum"] = jnp.asarray(0.9, jnp.float32)
+    with pytest.raises(StateError, match="momentum=0 and has no buffer"):
+        injected.update(grads[0], state, params)
 
 
 OF_MANY = {

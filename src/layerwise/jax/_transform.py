@@ -15,7 +15,7 @@ from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError
 from layerwise.jax import _mesh, _state, _trees
 from layerwise.jax._drive import Cut, Task, driven
-from layerwise.jax._options import Options
+from layerwise.jax._options import BUFFERED, Options, is_known
 from layerwise.jax._stats import measured
 from layerwise.jax._storage import (
     Grouped,
@@ -72,6 +72,8 @@ class Transformation:
     # ---- init
 
     def init(self, params: Any) -> Any:
+        if self.options.buffered(to_be_zero=True):
+            return self._unbuffered().init(params)
         leaves = _trees.parameters(params)
         plans = self._plans(params, leaves)
         made = [self._fresh(plan) for plan in plans]
@@ -82,6 +84,9 @@ class Transformation:
         stats = leaves.like([self._no_stats(plan) for plan in plans]) if self.stats else None
         state = self.state(jnp.zeros((), jnp.int32), *trees, stats)
         return MasterState(state, leaves.like([plan.storing.held() for plan in plans])) if self.want.master else state
+
+    def _unbuffered(self) -> Transformation:
+        return replace(self, options=self.options.unbuffered())
 
     def _is_kept(self, part: str) -> bool:
         """Return True if any parameter could have this part of the state: momentum only if it is on."""
@@ -104,8 +109,9 @@ class Transformation:
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         del extra_args  # what is meant for other transformations of a chain
-        if params is None:
-            raise ParameterError("the step is measured against the parameters. Call update(updates, state, params).")
+        if self._lacks_buffer(state):
+            return self._unbuffered().update(updates, state, params)
+        params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
         grads = _trees.gradients(leaves, updates)
         whole, state = state, self._without_weights(state)
@@ -126,6 +132,25 @@ class Transformation:
                 stats[i] = self._measured(stepped, each)
         found = self._next(state, leaves, stored, stats)
         return leaves.of_all(moves), MasterState(found, leaves.like(held)) if self.want.master else found
+
+    def _lacks_buffer(self, state: Any) -> bool:
+        """Return True if an array decides about a buffer, and the state was made where it was 0."""
+        own = state.inner if isinstance(state, MasterState) else state
+        if not isinstance(own, self.state) or not {*BUFFERED} & self.options.traced.keys():
+            return False
+        trees = zip(self.rule.State._fields, _state.parts(own), strict=True)
+        lacks = any(tree is None and is_signed(self.rule, part) and self._is_kept(part) for part, tree in trees)
+        if lacks and self.options.buffered(to_be_zero=False):
+            raise StateError("the state was made with momentum=0 and has no buffer. Make it again with this momentum.")
+        return lacks
+
+    def _stand_ins(self, updates: Any) -> Any:
+        """Return the gradients in place of the parameters, where their shapes and dtypes are all that is needed."""
+        h: Any = self.options.h
+        decay = self.options.traced.get("weight_decay", h.weight_decay)
+        if h.reads_weights or not is_known(decay, to_be_zero=True) or self.want != Wanted(seed=self.want.seed):
+            raise ParameterError("the step depends on the parameters. Call update(updates, state, params).")
+        return updates
 
     def _without_weights(self, state: Any) -> Any:
         """Return the optimizer's own state."""

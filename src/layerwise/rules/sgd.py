@@ -67,6 +67,10 @@ class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
             way_out = "Pass momentum, such as 0.9."
             raise ContradictionError(sentence("momentum_dtype", "None without momentum", self.momentum_dtype, way_out))
 
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
 
 class State(NamedTuple):
     momentum_buffer: Array  # b; None without momentum
