@@ -8,6 +8,13 @@ inline double absolute(double x) { return fabs(x); }
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
+// x as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers. By bits, because
+// compilers make several loops of one that has such choices, and vectorize none.
+inline float unless_off(float a, float x) { return float_of(bits_of(x) & (0u - uint32_t(a != 0))); }
+inline double unless_off(double a, double x) {
+  return __builtin_bit_cast(double, __builtin_bit_cast(uint64_t, x) & (uint64_t(0) - uint64_t(a != 0)));
+}
+
 // In this order, so that nan stays nan.
 template <class T>
 inline T at_least(T x, decltype(T() + T()) low) { return x < T(low) ? T(low) : x; }

@@ -138,3 +138,43 @@ def test_bounds_beyond_the_dtype_clip_nothing(front, bounds):
     low = -0.5 if isinstance(bounds, tuple) and bounds[0] == -0.5 else None
     wanted = FRONTS[front]("Lamb", {"lr": 0.01, "max_grad_value": (low, None)}, weights, grads)["w"]
     np.testing.assert_array_equal(moved, wanted)
+
+
+PLAIN = {
+    "SGD": {},
+    "SGD momentum": {"momentum": 0.9},
+    "AdamW": {"weight_decay": 0.0},
+    "Lars unadapted": {"adapt": False},
+}
+
+
+@fronts
+@pytest.mark.parametrize("case", PLAIN)
+def test_infinite_weights_stay_infinite(front, case):
+    """What is off multiplies no weight, since 0 times inf is nan; others step as beside finite ones."""
+    start = numbers(1, (40, 30), 1.0)
+    weights, grads = start.copy(), [{"w": numbers(seed, (40, 30), 1.0)} for seed in (2, 3)]
+    weights[0, :2] = np.inf, -np.inf
+    found, wanted = (
+        FRONTS[front](case.split()[0], {"lr": 0.1, **PLAIN[case]}, {"w": w}, grads)["w"] for w in (weights, start)
+    )
+    np.testing.assert_array_equal(found[0, :2], weights[0, :2])
+    np.testing.assert_array_equal(found.ravel()[2:], wanted.ravel()[2:])
+
+
+@fronts
+@pytest.mark.parametrize("name", ["AdamW", "Lamb", "Lans", "StableAdamW"])
+def test_gradients_whose_squares_are_infinite_leave_weights_finite(front, name):
+    """Their second moment is infinite, and stays so: inf less inf would be nan."""
+    weights = {"w": numbers(1, (40, 30), 1.0)}
+    with np.errstate(over="ignore"):
+        found = FRONTS[front](name, {"lr": 0.0}, weights, [{"w": numbers(2, (40, 30), 1e25)}] * 3)
+    np.testing.assert_array_equal(found["w"], weights["w"])
+
+
+@fronts
+def test_a_step_beyond_the_dtype_is_infinite(front):
+    """Where PyTorch has an error for the number that multiplies."""
+    weights, grads = {"w": numbers(1, (4, 3), 1.0)}, [{"w": numbers(seed, (4, 3), 1.0)} for seed in (2, 3)]
+    with np.errstate(all="ignore"):
+        assert not np.isfinite(FRONTS[front]("Lamb", {"lr": 1e30}, weights, grads)["w"]).any()

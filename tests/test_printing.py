@@ -58,6 +58,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "sqrt": np.sqrt,
     "where": np.where,
+    "unless_off": lambda a, x: np.where(a == 0, 0.0, x),
 }
 SUMS = {"Squares": lambda x: np.sum(x * x), "MeanSquare": lambda x: np.mean(x * x), "Mean": np.mean, "Sum": np.sum}
 

@@ -43,6 +43,7 @@ TAKEN = {
         "report",
         "remember",
         "old",
+        "unless_off",
     ),
     "std",
     *(

@@ -193,6 +193,10 @@ class Namespace:
     length = sqrt
 
     @staticmethod
+    def unless_off(a: Any, y: Any) -> Symbol:
+        return Symbol("unless_off", a, y)
+
+    @staticmethod
     def expm1(x: Any) -> Symbol:
         return Symbol("expm1", x)
 

@@ -15,7 +15,7 @@ from symbols import Symbol, leaf
 from layerwise.registry import Entry
 
 MEANS = ("Mean", "MeanSquare")
-SHARED = ("at_least", "at_most", "expm1", "power", "root")  # functions of kernels/parts.py
+SHARED = ("at_least", "at_most", "expm1", "power", "root", "unless_off")  # functions of kernels/parts.py
 HEAD = '''"""The programs of {name}, as device functions.
 
 Printed from {path} by `make generate`: change that, not this file.

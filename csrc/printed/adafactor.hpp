@@ -35,7 +35,7 @@ struct Adafactor {
     const T V = s[0], u = x[1];
     const T V_ = b2 * V + a2 * (g * g + eps1);
     s[0] = V_;
-    return p - lam * p - size * u;
+    return p - lam * unless_off(lam, p) - size * u;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -95,7 +95,7 @@ struct AdafactorScaleParameterFalse {
     const T V = s[0], u = x[0];
     const T V_ = b2 * V + a2 * (g * g + eps1);
     s[0] = V_;
-    return p - lam * p - size * u;
+    return p - lam * unless_off(lam, p) - size * u;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -150,7 +150,7 @@ struct AdafactorWithExpAvg {
     const T e_ = b1 * e + step * u;
     s[0] = V_;
     s[1] = e_;
-    return p - lam * p - size * e_;
+    return p - lam * unless_off(lam, p) - size * e_;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -214,7 +214,7 @@ struct AdafactorWithExpAvgScaleParameterFalse {
     const T e_ = b1 * e + step * u;
     s[0] = V_;
     s[1] = e_;
-    return p - lam * p - size * e_;
+    return p - lam * unless_off(lam, p) - size * e_;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -281,7 +281,7 @@ struct AdafactorWithExpAvgCautionTrue {
     const T moved = e_ * agrees / size_;
     s[0] = V_;
     s[1] = e_;
-    return p - lam * p - size * moved;
+    return p - lam * unless_off(lam, p) - size * moved;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {
@@ -362,7 +362,7 @@ struct AdafactorWithExpAvgCautionTrueScaleParameterFalse {
     const T moved = e_ * agrees / size_;
     s[0] = V_;
     s[1] = e_;
-    return p - lam * p - size * moved;
+    return p - lam * unless_off(lam, p) - size * moved;
   }
 
   static void answer(int round, const AdafactorNumbers& k, const double* S, const double*, double* a) {

@@ -31,7 +31,7 @@ struct AdamMini {
     const T m = s[0];
     const T m_ = b1 * m + a1 * g;
     s[0] = m_;
-    return p - shrink * p - step * m_;
+    return p - shrink * unless_off(shrink, p) - step * m_;
   }
 
   static void answer(int round, const AdamMiniNumbers& k, const double* S, const double* old, double* a) {

@@ -25,14 +25,14 @@ struct AdamW {
 
   T apply(T p, T g, T* s, const T*) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     const T v_hat = c2 * v_;
     const T u = m_ / (root(v_hat + eps_root) + eps);
     s[0] = m_;
     s[1] = v_;
-    return p - shrink * p - lr * u;
+    return p - shrink * unless_off(shrink, p) - lr * u;
   }
 
   static void answer(int, const AdamWNumbers&, const double*, const double*, double*) {}
@@ -64,7 +64,7 @@ struct AdamWNesterovTrue {
 
   T apply(T p, T g, T* s, const T*) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     const T ahead_ = ahead * m_ + beside * g_;
@@ -72,7 +72,7 @@ struct AdamWNesterovTrue {
     const T u = ahead_ / (root(v_hat + eps_root) + eps);
     s[0] = m_;
     s[1] = v_;
-    return p - shrink * p - lr * u;
+    return p - shrink * unless_off(shrink, p) - lr * u;
   }
 
   static void answer(int, const AdamWNumbers&, const double*, const double*, double*) {}

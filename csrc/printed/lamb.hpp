@@ -26,7 +26,7 @@ struct Lamb {
 
   void keep(T p, T g, T* s) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     s[0] = m_;
@@ -36,18 +36,20 @@ struct Lamb {
   template <int ROUND>
   void terms(T p, T, const T* s, T* x) const {
     const T m = s[0], v = s[1];
-    const T p_ = p - shrink * p;
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * p_;
+    const T r = u + lam * unless_off(lam, p_);
     x[0] = p_;
     x[1] = r;
   }
 
   T apply(T p, T, T*, const T* x) const {
     const T r = x[1];
-    const T p_ = p - shrink * p;
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     return p_ - size * r;
   }
 
@@ -103,14 +105,15 @@ struct LambAdaptFalse {
 
   T apply(T p, T g, T* s, const T*) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
-    const T p_ = p - shrink * p;
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     const T v_hat = c2 * v_;
     const T root_v = root(v_hat + eps_root);
     const T u = m_ / (eps + c1 * root_v);
-    const T r = u + lam * p_;
+    const T r = u + lam * unless_off(lam, p_);
     s[0] = m_;
     s[1] = v_;
     return p_ - lr * r;
@@ -145,7 +148,7 @@ struct LambCautionTrue {
 
   void keep(T p, T g, T* s) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     s[0] = m_;
@@ -159,20 +162,21 @@ struct LambCautionTrue {
       const T v_hat = c2 * v;
       const T root_v = root(v_hat + eps_root);
       const T u = m / (eps + c1 * root_v);
-      const T g_ = g + l2 * p;
+      const T g_ = g + l2 * unless_off(l2, p);
       const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
       x[0] = agrees;
     }
     if constexpr (ROUND == 1) {
       const T m = s[0], v = s[1];
-      const T p_ = p - shrink * p;
+      const T x_ = unless_off(shrink, p);
+      const T p_ = p - shrink * x_;
       const T v_hat = c2 * v;
       const T root_v = root(v_hat + eps_root);
       const T u = m / (eps + c1 * root_v);
-      const T g_ = g + l2 * p;
+      const T g_ = g + l2 * unless_off(l2, p);
       const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
       const T u_ = u * agrees / size;
-      const T r = u_ + lam * p_;
+      const T r = u_ + lam * unless_off(lam, p_);
       x[0] = p_;
       x[1] = r;
     }
@@ -180,7 +184,8 @@ struct LambCautionTrue {
 
   T apply(T p, T, T*, const T* x) const {
     const T r = x[1];
-    const T p_ = p - shrink * p;
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     return p_ - size_ * r;
   }
 
@@ -241,7 +246,7 @@ struct LambCautionTrueAdaptFalse {
 
   void keep(T p, T g, T* s) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     s[0] = m_;
@@ -254,19 +259,20 @@ struct LambCautionTrueAdaptFalse {
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
     x[0] = agrees;
   }
 
   T apply(T p, T, T* s, const T* x) const {
     const T m = s[0], v = s[1], agrees = x[0];
-    const T p_ = p - shrink * p;
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
     const T u_ = u * agrees / size;
-    const T r = u_ + lam * p_;
+    const T r = u_ + lam * unless_off(lam, p_);
     return p_ - lr * r;
   }
 
@@ -288,24 +294,25 @@ struct LambCautionTrueAdaptFalse {
 template <class T>
 struct LambKeepNormTrue {
   using Numbers = LambNumbers;
-  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[1] = {3}, CACHED[1] = {1};
-  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1};
-  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << S0 | 1 << S1, 1 << P | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short_, first, second, more;
 
   LambKeepNormTrue(const LambNumbers& k, const double* a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); more = T(a[0]); size = T(a[1]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); f_less_1 = T(a[0]); short_ = T(a[1]);
+    first = T(a[2]); second = T(a[3]); more = T(a[4]);
   }
 
   void keep(T p, T g, T* s) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     s[0] = m_;
@@ -314,27 +321,44 @@ struct LambKeepNormTrue {
 
   template <int ROUND>
   void terms(T p, T, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T p_ = p - shrink * p;
+    if constexpr (ROUND == 0) {
+      const T m = s[0], v = s[1];
+      const T x_ = unless_off(shrink, p);
+      const T p_ = p - shrink * x_;
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T r = u + lam * unless_off(lam, p_);
+      x[0] = p_;
+      x[1] = r;
+    }
+    if constexpr (ROUND == 1) {
+      const T m = s[0], v = s[1];
+      const T x_ = unless_off(shrink, p);
+      const T p_ = p - shrink * x_;
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T r = u + lam * unless_off(lam, p_);
+      const T q = p_ + f_less_1 * p_ - short_ * r;
+      x[0] = q;
+    }
+  }
+
+  T apply(T p, T, T* s, const T* x) const {
+    const T m = s[0], v = s[1], q = x[0];
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * p_;
-    x[0] = p_;
-    x[1] = r;
-    x[2] = p_ * r;
-  }
-
-  T apply(T p, T, T*, const T* x) const {
-    const T r = x[1];
-    const T p_ = p - shrink * p;
-    return p + more * p_ - size * r;
+    const T r = u + lam * unless_off(lam, p_);
+    return p + first * p_ - second * r + more * q;
   }
 
   static void answer(int round, const LambNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
-      const bool there = (norm_p > 0) & (norm_p > 0);
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_r = root(S[1]);
       const double x = at_least(norm_r, k.trust_min_norm);
@@ -343,20 +367,38 @@ struct LambKeepNormTrue {
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
       const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
-      const double w_ = there ? norm_p : 1;
-      const double a_ = size * norm_r / w_;
-      const double cos = S[2] / w_ / (norm_r == 0 ? 1 : norm_r);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x_ = at_least(1 - shorter, 0);
-      const bool zero = x_ == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x_);
-      const bool there_ = there & (left > 0);
-      const double k_ = w_ / w_;
-      const double found = ((w_ - w_) / w_ * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size_ = size + size * more;
-      a[0] = more;
-      a[1] = size_;
+      const double longest = at_least(norm_p, size * norm_r);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = size * f;
+      a[0] = f_less_1;
+      a[1] = short_;
+    }
+    if (round == 1) {
+      const double norm = root(S[2]);
+      const double norm_p = root(S[0]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[1]);
+      const double x = at_least(norm_r, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
+      const double size = k.lr * ratio_;
+      const double longest = at_least(norm_p, size * norm_r);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double first = cancels ? 0 : f_less_1;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = size * f;
+      const double second = cancels ? 0 : short_;
+      const bool there_ = (norm_p > 0) & (norm > 0);
+      const double more = there_ ? (norm_p - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
+      a[2] = first;
+      a[3] = second;
+      a[4] = more;
     }
   }
 
@@ -380,24 +422,25 @@ struct LambKeepNormTrue {
 template <class T>
 struct LambWithNormKeepNormFirst {
   using Numbers = LambNumbers;
-  static constexpr int STATES = 2, ROUNDS = 1, CACHES = 1, KEEPS = 0;
+  static constexpr int STATES = 2, ROUNDS = 2, CACHES = 1, KEEPS = 0;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 2;
-  static constexpr int SUMS[1] = {3}, CACHED[1] = {1};
-  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, KEEP_WRITES = 1 << S0 | 1 << S1;
-  static constexpr int TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1};
-  static constexpr int APPLY_READS = 1 << P, APPLY_WRITES = 0;
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << S0 | 1 << S1, 1 << P | 1 << S0 | 1 << S1};
+  static constexpr int APPLY_READS = 1 << P | 1 << S0 | 1 << S1, APPLY_WRITES = 0;
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short_, first, second, more;
 
   LambWithNormKeepNormFirst(const LambNumbers& k, const double* a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); more = T(a[0]); size = T(a[1]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); f_less_1 = T(a[0]); short_ = T(a[1]);
+    first = T(a[2]); second = T(a[3]); more = T(a[4]);
   }
 
   void keep(T p, T g, T* s) const {
     const T m = s[0], v = s[1];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T m_ = b1 * m + a1 * g_;
     const T v_ = b2 * v + a2 * (g_ * g_);
     s[0] = m_;
@@ -406,26 +449,65 @@ struct LambWithNormKeepNormFirst {
 
   template <int ROUND>
   void terms(T p, T, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T p_ = p - shrink * p;
+    if constexpr (ROUND == 0) {
+      const T m = s[0], v = s[1];
+      const T x_ = unless_off(shrink, p);
+      const T p_ = p - shrink * x_;
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T r = u + lam * unless_off(lam, p_);
+      x[0] = p_;
+      x[1] = r;
+    }
+    if constexpr (ROUND == 1) {
+      const T m = s[0], v = s[1];
+      const T x_ = unless_off(shrink, p);
+      const T p_ = p - shrink * x_;
+      const T v_hat = c2 * v;
+      const T root_v = root(v_hat + eps_root);
+      const T u = m / (eps + c1 * root_v);
+      const T r = u + lam * unless_off(lam, p_);
+      const T q = p_ + f_less_1 * p_ - short_ * r;
+      x[0] = q;
+    }
+  }
+
+  T apply(T p, T, T* s, const T* x) const {
+    const T m = s[0], v = s[1], q = x[0];
+    const T x_ = unless_off(shrink, p);
+    const T p_ = p - shrink * x_;
     const T v_hat = c2 * v;
     const T root_v = root(v_hat + eps_root);
     const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * p_;
-    x[0] = p_;
-    x[1] = r;
-    x[2] = p_ * r;
-  }
-
-  T apply(T p, T, T*, const T* x) const {
-    const T r = x[1];
-    const T p_ = p - shrink * p;
-    return p + more * p_ - size * r;
+    const T r = u + lam * unless_off(lam, p_);
+    return p + first * p_ - second * r + more * q;
   }
 
   static void answer(int round, const LambNumbers& k, const double* S, const double* old, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
+      const double R_ = old[0] == 0 ? norm_p : old[0];
+      const double w = at_least(norm_p, k.trust_min_norm);
+      const double norm_r = root(S[1]);
+      const double x = at_least(norm_r, k.trust_min_norm);
+      const double phi = at_most(w, k.trust_max_norm);
+      const double d = x == 0 ? 1 : x;
+      const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+      const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
+      const double size = k.lr * ratio_;
+      const double longest = at_least(norm_p, size * norm_r);
+      const bool there = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? R_ / (there ? longest : 1) : 1;
+      const double short_ = size * f;
+      a[0] = f_less_1;
+      a[1] = short_;
+    }
+    if (round == 1) {
+      const double norm = root(S[2]);
+      const double norm_p = root(S[0]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
       const double R_ = old[0] == 0 ? norm_p : old[0];
       const bool there = (R_ > 0) & (norm_p > 0);
       const double w = at_least(norm_p, k.trust_min_norm);
@@ -436,21 +518,18 @@ struct LambWithNormKeepNormFirst {
       const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
       const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
       const double size = k.lr * ratio_;
-      const double n = there ? norm_p : 1;
-      const double a_ = size * norm_r / n;
-      const double cos = S[2] / n / (norm_r == 0 ? 1 : norm_r);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x_ = at_least(1 - shorter, 0);
-      const bool zero = x_ == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x_);
-      const bool there_ = there & (left > 0);
-      const double w_ = there ? R_ : 1;
-      const double k_ = w_ / n;
-      const double found = ((w_ - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size_ = size + size * more;
-      a[0] = more;
-      a[1] = size_;
+      const double longest = at_least(norm_p, size * norm_r);
+      const bool there_ = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there_ ? (R_ - (there_ ? longest : 1)) / (there_ ? longest : 1) : 0;
+      const double first = cancels ? (there ? (R_ - (there ? norm_p : 1)) / (there ? norm_p : 1) : 0) : f_less_1;
+      const double f = there_ ? R_ / (there_ ? longest : 1) : 1;
+      const double short_ = size * f;
+      const double second = cancels ? 0 : short_;
+      const bool there__ = (R_ > 0) & (norm > 0);
+      const double more = there__ ? (R_ - (there__ ? norm : 1)) / (there__ ? norm : 1) : 0;
+      a[2] = first;
+      a[3] = second;
+      a[4] = more;
     }
   }
 

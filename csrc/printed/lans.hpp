@@ -43,10 +43,10 @@ struct Lans {
       const T v_hat = c2 * v;
       const T d = root(v_hat + eps_root) + eps;
       const T r = c1 * m / d;
-      const T r_ = r + lam * p;
+      const T r_ = r + lam * unless_off(lam, p);
       const T g_ = g / size;
       const T c = g_ / d;
-      const T c_ = c + lam * p;
+      const T c_ = c + lam * unless_off(lam, p);
       x[0] = p;
       x[1] = r_;
       x[2] = c_;
@@ -131,9 +131,9 @@ struct LansAdaptFalse {
     const T v_hat = c2 * v_;
     const T d = root(v_hat + eps_root) + eps;
     const T r = c1 * m_ / d;
-    const T r_ = r + lam * p;
+    const T r_ = r + lam * unless_off(lam, p);
     const T c = g_ / d;
-    const T c_ = c + lam * p;
+    const T c_ = c + lam * unless_off(lam, p);
     s[0] = m_;
     s[1] = v_;
     return p - lr_r * r_ - lr_c * c_;

@@ -26,16 +26,16 @@ struct Lars {
 
   template <int ROUND>
   void terms(T p, T g, const T*, T* x) const {
-    const T g_ = g + l2 * p;
-    const T x_ = g_ + lam_x * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T x_ = g_ + lam_x * unless_off(lam_x, p);
     x[0] = p;
     x[1] = x_;
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     const T b_ = damped * u + mu * b;
     s[0] = b_;
@@ -48,7 +48,7 @@ struct Lars {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -61,7 +61,7 @@ struct Lars {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -93,16 +93,16 @@ struct LarsNesterovTrue {
 
   template <int ROUND>
   void terms(T p, T g, const T*, T* x) const {
-    const T g_ = g + l2 * p;
-    const T x_ = g_ + lam_x * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T x_ = g_ + lam_x * unless_off(lam_x, p);
     x[0] = p;
     x[1] = x_;
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     const T b_ = damped * u + mu * b;
     const T moved = u + mu * b_;
@@ -116,7 +116,7 @@ struct LarsNesterovTrue {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -129,7 +129,7 @@ struct LarsNesterovTrue {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -160,8 +160,8 @@ struct LarsAdaptFalse {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
     s[0] = b_;
@@ -196,8 +196,8 @@ struct LarsAdaptFalseNesterovTrue {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
     const T moved = u + mu * b_;
@@ -235,15 +235,15 @@ struct LarsCautionTrue {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     if constexpr (ROUND == 0) {
-      const T g_ = g + l2 * p;
-      const T x_ = g_ + lam_x * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T x_ = g_ + lam_x * unless_off(lam_x, p);
       x[0] = p;
       x[1] = x_;
     }
     if constexpr (ROUND == 1) {
       const T b = s[0];
-      const T g_ = g + l2 * p;
-      const T r = g_ + lam * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
       const T u = step * r;
       const T b_ = damped * u + mu * b;
       const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
@@ -253,8 +253,8 @@ struct LarsCautionTrue {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     const T b_ = damped * u + mu * b;
     const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
@@ -269,7 +269,7 @@ struct LarsCautionTrue {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -286,7 +286,7 @@ struct LarsCautionTrue {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -319,8 +319,8 @@ struct LarsCautionTrueAdaptFalse {
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
     const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
@@ -329,8 +329,8 @@ struct LarsCautionTrueAdaptFalse {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
     const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
@@ -373,15 +373,15 @@ struct LarsWithoutMomentumBuffer {
 
   template <int ROUND>
   void terms(T p, T g, const T*, T* x) const {
-    const T g_ = g + l2 * p;
-    const T x_ = g_ + lam_x * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T x_ = g_ + lam_x * unless_off(lam_x, p);
     x[0] = p;
     x[1] = x_;
   }
 
   T apply(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     return p - pace * u;
   }
@@ -392,7 +392,7 @@ struct LarsWithoutMomentumBuffer {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -405,7 +405,7 @@ struct LarsWithoutMomentumBuffer {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -435,8 +435,8 @@ struct LarsWithoutMomentumBufferAdaptFalse {
   }
 
   T apply(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     return p - pace * u;
   }
@@ -453,49 +453,58 @@ struct LarsWithoutMomentumBufferAdaptFalse {
 template <class T>
 struct LarsKeepNormTrue {
   using Numbers = LarsNumbers;
-  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int STATES = 1, ROUNDS = 3, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[2] = {2, 3}, CACHED[1] = {0};
-  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[3] = {2, 2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[3][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[2] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[3] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, step, more, size;
+  T l2, lam, lam_x, damped, mu, step, f_less_1, short_, first, second, more;
 
   LarsKeepNormTrue(const LarsNumbers& k, const double* a) {
     l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
-    more = T(a[1]); size = T(a[2]);
+    f_less_1 = T(a[1]); short_ = T(a[2]); first = T(a[3]); second = T(a[4]); more = T(a[5]);
   }
 
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     if constexpr (ROUND == 0) {
-      const T g_ = g + l2 * p;
-      const T x_ = g_ + lam_x * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T x_ = g_ + lam_x * unless_off(lam_x, p);
       x[0] = p;
       x[1] = x_;
     }
     if constexpr (ROUND == 1) {
       const T b = s[0];
-      const T g_ = g + l2 * p;
-      const T r = g_ + lam * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
       const T u = step * r;
       const T b_ = damped * u + mu * b;
       x[0] = p;
       x[1] = b_;
-      x[2] = p * b_;
+    }
+    if constexpr (ROUND == 2) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = step * r;
+      const T b_ = damped * u + mu * b;
+      const T q = p + f_less_1 * p - short_ * b_;
+      x[0] = q;
     }
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     const T b_ = damped * u + mu * b;
+    const T q = p + f_less_1 * p - short_ * b_;
     s[0] = b_;
-    return p + more * p - size * b_;
+    return p + first * p - second * b_ + more * q;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
@@ -504,7 +513,7 @@ struct LarsKeepNormTrue {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -512,22 +521,32 @@ struct LarsKeepNormTrue {
     }
     if (round == 1) {
       const double norm_p = root(S[2]);
-      const bool there = (norm_p > 0) & (norm_p > 0);
       const double norm_b = root(S[3]);
-      const double w = there ? norm_p : 1;
-      const double a_ = k.pace * norm_b / w;
-      const double cos = S[4] / w / (norm_b == 0 ? 1 : norm_b);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x = at_least(1 - shorter, 0);
-      const bool zero = x == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x);
-      const bool there_ = there & (left > 0);
-      const double k_ = w / w;
-      const double found = ((w - w) / w * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size = k.pace + k.pace * more;
-      a[1] = more;
-      a[2] = size;
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      a[1] = f_less_1;
+      a[2] = short_;
+    }
+    if (round == 2) {
+      const double norm = root(S[4]);
+      const double norm_p = root(S[2]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
+      const double norm_b = root(S[3]);
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double first = cancels ? 0 : f_less_1;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      const double second = cancels ? 0 : short_;
+      const bool there_ = (norm_p > 0) & (norm > 0);
+      const double more = there_ ? (norm_p - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
+      a[3] = first;
+      a[4] = second;
+      a[5] = more;
     }
   }
 
@@ -536,7 +555,7 @@ struct LarsKeepNormTrue {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -551,61 +570,83 @@ struct LarsKeepNormTrue {
 template <class T>
 struct LarsKeepNormTrueAdaptFalse {
   using Numbers = LarsNumbers;
-  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
-  static constexpr int SUMS[1] = {3}, CACHED[1] = {0};
-  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G | 1 << S0, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lr, damped, mu, more, size;
+  T l2, lam, lr, damped, mu, f_less_1, short_, first, second, more;
 
   LarsKeepNormTrueAdaptFalse(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); more = T(a[0]); size = T(a[1]);
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); f_less_1 = T(a[0]);
+    short_ = T(a[1]); first = T(a[2]); second = T(a[3]); more = T(a[4]);
   }
 
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    x[0] = p;
-    x[1] = b_;
-    x[2] = p * b_;
+    if constexpr (ROUND == 0) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = lr * r;
+      const T b_ = damped * u + mu * b;
+      x[0] = p;
+      x[1] = b_;
+    }
+    if constexpr (ROUND == 1) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = lr * r;
+      const T b_ = damped * u + mu * b;
+      const T q = p + f_less_1 * p - short_ * b_;
+      x[0] = q;
+    }
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
+    const T q = p + f_less_1 * p - short_ * b_;
     s[0] = b_;
-    return p + more * p - size * b_;
+    return p + first * p - second * b_ + more * q;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double*, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
-      const bool there = (norm_p > 0) & (norm_p > 0);
       const double norm_b = root(S[1]);
-      const double w = there ? norm_p : 1;
-      const double a_ = k.pace * norm_b / w;
-      const double cos = S[2] / w / (norm_b == 0 ? 1 : norm_b);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x = at_least(1 - shorter, 0);
-      const bool zero = x == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x);
-      const bool there_ = there & (left > 0);
-      const double k_ = w / w;
-      const double found = ((w - w) / w * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size = k.pace + k.pace * more;
-      a[0] = more;
-      a[1] = size;
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      a[0] = f_less_1;
+      a[1] = short_;
+    }
+    if (round == 1) {
+      const double norm = root(S[2]);
+      const double norm_p = root(S[0]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
+      const double norm_b = root(S[1]);
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (norm_p > 0) & (longest > 0);
+      const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double first = cancels ? 0 : f_less_1;
+      const double f = there ? norm_p / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      const double second = cancels ? 0 : short_;
+      const bool there_ = (norm_p > 0) & (norm > 0);
+      const double more = there_ ? (norm_p - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
+      a[2] = first;
+      a[3] = second;
+      a[4] = more;
     }
   }
 
@@ -619,49 +660,58 @@ struct LarsKeepNormTrueAdaptFalse {
 template <class T>
 struct LarsWithNormKeepNormFirst {
   using Numbers = LarsNumbers;
-  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
+  static constexpr int STATES = 1, ROUNDS = 3, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[2] = {2, 3}, CACHED[1] = {0};
-  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[3] = {2, 2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[3][4] = {{SQUARES, SQUARES}, {SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[2] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[3] = {1 << P | 1 << G, 1 << P | 1 << G | 1 << S0, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lam_x, damped, mu, step, more, size;
+  T l2, lam, lam_x, damped, mu, step, f_less_1, short_, first, second, more;
 
   LarsWithNormKeepNormFirst(const LarsNumbers& k, const double* a) {
     l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); damped = T(k.damped); mu = T(k.mu); step = T(a[0]);
-    more = T(a[1]); size = T(a[2]);
+    f_less_1 = T(a[1]); short_ = T(a[2]); first = T(a[3]); second = T(a[4]); more = T(a[5]);
   }
 
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
     if constexpr (ROUND == 0) {
-      const T g_ = g + l2 * p;
-      const T x_ = g_ + lam_x * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T x_ = g_ + lam_x * unless_off(lam_x, p);
       x[0] = p;
       x[1] = x_;
     }
     if constexpr (ROUND == 1) {
       const T b = s[0];
-      const T g_ = g + l2 * p;
-      const T r = g_ + lam * p;
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
       const T u = step * r;
       const T b_ = damped * u + mu * b;
       x[0] = p;
       x[1] = b_;
-      x[2] = p * b_;
+    }
+    if constexpr (ROUND == 2) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = step * r;
+      const T b_ = damped * u + mu * b;
+      const T q = p + f_less_1 * p - short_ * b_;
+      x[0] = q;
     }
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = step * r;
     const T b_ = damped * u + mu * b;
+    const T q = p + f_less_1 * p - short_ * b_;
     s[0] = b_;
-    return p + more * p - size * b_;
+    return p + first * p - second * b_ + more * q;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double* old, double* a) {
@@ -670,7 +720,7 @@ struct LarsWithNormKeepNormFirst {
       const double w = at_least(norm_p, k.trust_min_norm);
       const double norm_x = root(S[1]);
       const double f = at_least(norm_x, k.trust_min_norm);
-      const double d = f + k.lam_w * w + k.eps;
+      const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
       const double ratio = k.eta * w / (f == 0 ? 1 : d);
       const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
       const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -679,23 +729,34 @@ struct LarsWithNormKeepNormFirst {
     if (round == 1) {
       const double norm_p = root(S[2]);
       const double R_ = old[0] == 0 ? norm_p : old[0];
+      const double norm_b = root(S[3]);
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? R_ / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      a[1] = f_less_1;
+      a[2] = short_;
+    }
+    if (round == 2) {
+      const double norm = root(S[4]);
+      const double norm_p = root(S[2]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
+      const double R_ = old[0] == 0 ? norm_p : old[0];
       const bool there = (R_ > 0) & (norm_p > 0);
       const double norm_b = root(S[3]);
-      const double n = there ? norm_p : 1;
-      const double a_ = k.pace * norm_b / n;
-      const double cos = S[4] / n / (norm_b == 0 ? 1 : norm_b);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x = at_least(1 - shorter, 0);
-      const bool zero = x == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x);
-      const bool there_ = there & (left > 0);
-      const double w = there ? R_ : 1;
-      const double k_ = w / n;
-      const double found = ((w - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size = k.pace + k.pace * more;
-      a[1] = more;
-      a[2] = size;
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there_ = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there_ ? (R_ - (there_ ? longest : 1)) / (there_ ? longest : 1) : 0;
+      const double first = cancels ? (there ? (R_ - (there ? norm_p : 1)) / (there ? norm_p : 1) : 0) : f_less_1;
+      const double f = there_ ? R_ / (there_ ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      const double second = cancels ? 0 : short_;
+      const bool there__ = (R_ > 0) & (norm > 0);
+      const double more = there__ ? (R_ - (there__ ? norm : 1)) / (there__ ? norm : 1) : 0;
+      a[3] = first;
+      a[4] = second;
+      a[5] = more;
     }
   }
 
@@ -704,7 +765,7 @@ struct LarsWithNormKeepNormFirst {
     const double norm_x = root(S[1]);
     const double w = at_least(norm_p, k.trust_min_norm);
     const double f = at_least(norm_x, k.trust_min_norm);
-    const double d = f + k.lam_w * w + k.eps;
+    const double d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
     const double ratio = k.eta * w / (f == 0 ? 1 : d);
     const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
     const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
@@ -723,63 +784,86 @@ struct LarsWithNormKeepNormFirst {
 template <class T>
 struct LarsWithNormKeepNormFirstAdaptFalse {
   using Numbers = LarsNumbers;
-  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
+  static constexpr int STATES = 1, ROUNDS = 2, CACHES = 0, KEEPS = -1;
   static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[1] = {3}, CACHED[1] = {0};
-  static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES, SUM}};
+  static constexpr int SUMS[2] = {2, 1}, CACHED[1] = {0};
+  static constexpr Total TOTALS[2][4] = {{SQUARES, SQUARES}, {SQUARES}};
   static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[1] = {1 << P | 1 << G | 1 << S0};
+  static constexpr int TERMS_READ[2] = {1 << P | 1 << G | 1 << S0, 1 << P | 1 << G | 1 << S0};
   static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
-  T l2, lam, lr, damped, mu, more, size;
+  T l2, lam, lr, damped, mu, f_less_1, short_, first, second, more;
 
   LarsWithNormKeepNormFirstAdaptFalse(const LarsNumbers& k, const double* a) {
-    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); more = T(a[0]); size = T(a[1]);
+    l2 = T(k.l2); lam = T(k.lam); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu); f_less_1 = T(a[0]);
+    short_ = T(a[1]); first = T(a[2]); second = T(a[3]); more = T(a[4]);
   }
 
   template <int ROUND>
   void terms(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    x[0] = p;
-    x[1] = b_;
-    x[2] = p * b_;
+    if constexpr (ROUND == 0) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = lr * r;
+      const T b_ = damped * u + mu * b;
+      x[0] = p;
+      x[1] = b_;
+    }
+    if constexpr (ROUND == 1) {
+      const T b = s[0];
+      const T g_ = g + l2 * unless_off(l2, p);
+      const T r = g_ + lam * unless_off(lam, p);
+      const T u = lr * r;
+      const T b_ = damped * u + mu * b;
+      const T q = p + f_less_1 * p - short_ * b_;
+      x[0] = q;
+    }
   }
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
-    const T r = g_ + lam * p;
+    const T g_ = g + l2 * unless_off(l2, p);
+    const T r = g_ + lam * unless_off(lam, p);
     const T u = lr * r;
     const T b_ = damped * u + mu * b;
+    const T q = p + f_less_1 * p - short_ * b_;
     s[0] = b_;
-    return p + more * p - size * b_;
+    return p + first * p - second * b_ + more * q;
   }
 
   static void answer(int round, const LarsNumbers& k, const double* S, const double* old, double* a) {
     if (round == 0) {
       const double norm_p = root(S[0]);
       const double R_ = old[0] == 0 ? norm_p : old[0];
+      const double norm_b = root(S[1]);
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
+      const double f = there ? R_ / (there ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      a[0] = f_less_1;
+      a[1] = short_;
+    }
+    if (round == 1) {
+      const double norm = root(S[2]);
+      const double norm_p = root(S[0]);
+      const bool cancels = (norm == 0) & (norm_p > 0);
+      const double R_ = old[0] == 0 ? norm_p : old[0];
       const bool there = (R_ > 0) & (norm_p > 0);
       const double norm_b = root(S[1]);
-      const double n = there ? norm_p : 1;
-      const double a_ = k.pace * norm_b / n;
-      const double cos = S[2] / n / (norm_b == 0 ? 1 : norm_b);
-      const double shorter = a_ * (2 * cos - a_);
-      const double x = at_least(1 - shorter, 0);
-      const bool zero = x == 0;
-      const double left = zero ? 0 : root(zero ? 1 : x);
-      const bool there_ = there & (left > 0);
-      const double w = there ? R_ : 1;
-      const double k_ = w / n;
-      const double found = ((w - n) / n * (k_ + 1) + shorter) / (there_ ? left * (k_ + left) : 1);
-      const double more = there_ ? found : 0 * found;
-      const double size = k.pace + k.pace * more;
-      a[0] = more;
-      a[1] = size;
+      const double longest = at_least(norm_p, k.pace * norm_b);
+      const bool there_ = (R_ > 0) & (longest > 0);
+      const double f_less_1 = there_ ? (R_ - (there_ ? longest : 1)) / (there_ ? longest : 1) : 0;
+      const double first = cancels ? (there ? (R_ - (there ? norm_p : 1)) / (there ? norm_p : 1) : 0) : f_less_1;
+      const double f = there_ ? R_ / (there_ ? longest : 1) : 1;
+      const double short_ = k.pace * f;
+      const double second = cancels ? 0 : short_;
+      const bool there__ = (R_ > 0) & (norm > 0);
+      const double more = there__ ? (R_ - (there__ ? norm : 1)) / (there__ ? norm : 1) : 0;
+      a[2] = first;
+      a[3] = second;
+      a[4] = more;
     }
   }
 

@@ -30,10 +30,10 @@ struct NovoGrad {
   T apply(T p, T g, T* s, const T*) const {
     const T m = s[0];
     const T u = step_ * g;
-    const T u_ = u + step__ * p;
+    const T u_ = u + step__ * unless_off(step__, p);
     const T m_ = u_ + b1 * m;
     s[0] = m_;
-    return p - shrink * p - step * m_;
+    return p - shrink * unless_off(shrink, p) - step * m_;
   }
 
   static void answer(int round, const NovoGradNumbers& k, const double* S, const double* old, double* a) {

@@ -23,8 +23,8 @@ struct SGD {
   }
 
   T apply(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * p;
-    return p - shrink * p - lr * g_;
+    const T g_ = g + l2 * unless_off(l2, p);
+    return p - shrink * unless_off(shrink, p) - lr * g_;
   }
 
   static void answer(int, const SGDNumbers&, const double*, const double*, double*) {}
@@ -55,10 +55,10 @@ struct SGDWithMomentumBuffer {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T b_ = damped * g_ + mu * b;
     s[0] = b_;
-    return p - shrink * p - lr * b_;
+    return p - shrink * unless_off(shrink, p) - lr * b_;
   }
 
   static void answer(int, const SGDNumbers&, const double*, const double*, double*) {}
@@ -89,11 +89,11 @@ struct SGDWithMomentumBufferNesterovTrue {
 
   T apply(T p, T g, T* s, const T*) const {
     const T b = s[0];
-    const T g_ = g + l2 * p;
+    const T g_ = g + l2 * unless_off(l2, p);
     const T b_ = damped * g_ + mu * b;
     const T moved = g_ + mu * b_;
     s[0] = b_;
-    return p - shrink * p - lr * moved;
+    return p - shrink * unless_off(shrink, p) - lr * moved;
   }
 
   static void answer(int, const SGDNumbers&, const double*, const double*, double*) {}

@@ -42,7 +42,7 @@ struct StableAdamW {
     const T m = s[0], v = s[1];
     const T root_v = root(v + eps_root);
     const T r = m / (root_v + eps);
-    return p - lam * p - size * r;
+    return p - lam * unless_off(lam, p) - size * r;
   }
 
   static void answer(int round, const StableAdamWNumbers& k, const double* S, const double*, double* a) {
@@ -92,7 +92,7 @@ struct StableAdamWClipThresholdNone {
     const T r = m_ / (root_v + eps);
     s[0] = m_;
     s[1] = v_;
-    return p - lam * p - lr * r;
+    return p - lam * unless_off(lam, p) - lr * r;
   }
 
   static void answer(int, const StableAdamWNumbers&, const double*, const double*, double*) {}

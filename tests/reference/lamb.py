@@ -88,8 +88,9 @@ class Lamb(Stepper):
             new_p[i] = p[i] - rate * r[i]
         if self.keep_norm == "first":
             state["R"] = state.get("R") or weight_norm
-        if self.keep_norm and weight_norm > 0:
-            new_p = with_norm(new_p, state["R"] if self.keep_norm == "first" else weight_norm)
+        if self.keep_norm:
+            wanted = state["R"] if self.keep_norm == "first" else weight_norm
+            new_p = with_norm(new_p if norm(new_p) > 0 else p, wanted)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def with_decay(self, x, p, factor):

@@ -248,7 +248,7 @@ RULES: dict[str, Printed] = {
                 False,
                 True,
             ): Program(
-                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -256,7 +256,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
             ): Program(
-                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, False),
@@ -264,7 +264,7 @@ RULES: dict[str, Printed] = {
                 False,
                 "decayed",
             ): Program(
-                "LambKeepNormTrue", 13, ("Squares", "Squares", "Sum"), ("weight_norm", "update_norm", "trust_ratio")
+                "LambKeepNormTrue", 13, ("Squares", "Squares", "Squares"), ("weight_norm", "update_norm", "trust_ratio")
             ),
             (
                 (True, True, True),
@@ -274,7 +274,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LambWithNormKeepNormFirst",
                 14,
-                ("Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
@@ -285,7 +285,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LambWithNormKeepNormFirst",
                 14,
-                ("Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
@@ -296,7 +296,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LambWithNormKeepNormFirst",
                 14,
-                ("Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
         },
@@ -474,7 +474,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LarsKeepNormTrue",
                 25,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
@@ -483,7 +483,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 False,
-            ): Program("LarsKeepNormTrueAdaptFalse", 26, ("Squares", "Squares", "Sum"), ("trust_ratio",)),
+            ): Program("LarsKeepNormTrueAdaptFalse", 26, ("Squares", "Squares", "Squares"), ("trust_ratio",)),
             (
                 (True, False),
                 True,
@@ -493,7 +493,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LarsKeepNormTrue",
                 25,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
@@ -505,7 +505,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LarsWithNormKeepNormFirst",
                 27,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
             (
@@ -514,7 +514,7 @@ RULES: dict[str, Printed] = {
                 False,
                 False,
                 False,
-            ): Program("LarsWithNormKeepNormFirstAdaptFalse", 28, ("Squares", "Squares", "Sum"), ("trust_ratio",)),
+            ): Program("LarsWithNormKeepNormFirstAdaptFalse", 28, ("Squares", "Squares", "Squares"), ("trust_ratio",)),
             (
                 (True, True),
                 "first",
@@ -524,7 +524,7 @@ RULES: dict[str, Printed] = {
             ): Program(
                 "LarsWithNormKeepNormFirst",
                 27,
-                ("Squares", "Squares", "Squares", "Squares", "Sum"),
+                ("Squares", "Squares", "Squares", "Squares", "Squares"),
                 ("weight_norm", "update_norm", "trust_ratio"),
             ),
         },

@@ -73,6 +73,7 @@ from layerwise.rules.parts import (
     is_zero,
     length,
     ready,
+    shrinking,
 )
 
 UNIT_OR_NONE = number(0, 1) | NONE
@@ -358,7 +359,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     if h.caution:
         moved, stats["agreeing"] = yield from cautious(xp, moved, g)
     lam = k.lam if is_zero(k.lam_alpha) else k.lam + k.lam_alpha * alpha
-    moves = ((-size, moved),) if is_zero(lam) else ((-lam, p), (-size, moved))
+    moves = *shrinking(xp, lam, p), (-size, moved)
     if h.scale_parameter:
         stats["weight_rms"] = rms_p
     return Stepped(moves, State(*moment, e), stats)

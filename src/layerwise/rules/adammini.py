@@ -25,8 +25,8 @@ from layerwise.hyper import (
     option,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, MeanSquare, Moves, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import clipped, is_zero, length, mix, one_minus_power, ready, root
+from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.parts import clipped, length, mix, one_minus_power, ready, root, shrinking
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,5 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     d = root(xp, k.c2 * v + k.eps_root) + k.eps
 
     m = mix(xp, k.b1, m, k.a1, g)
-    moves: Moves = ((-k.lr / d, m),)
-    if not is_zero(k.shrink):
-        moves = ((-k.shrink, p), *moves)
+    moves = *shrinking(xp, k.shrink, p), (-k.lr / d, m)
     return Stepped(moves, State(m, v), {"gradient_rms": rms, "average_rms": root(xp, v), "trust_ratio": 1.0})

@@ -36,8 +36,8 @@ from layerwise.hyper import (
     weight_decay_option,
 )
 from layerwise.momentum import StoredMomentum, momentum_dtype_option
-from layerwise.rules.asks import Array, Asking, Moves, Nonnegative, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, ready, square
+from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, plus, ready, shrinking, square
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    if not is_zero(k.l2):
-        g = add(xp, g, k.l2, p)
+    g = plus(xp, g, k.l2, p)
 
     m = mix(xp, k.b1, m, k.a1, g)
     v = mix(xp, k.b2, v, k.a2, square(g))
@@ -129,5 +128,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     ahead = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
     v_hat = k.c2 * v
     u = ahead / (xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps)
-    shrunk: Moves = () if is_zero(k.shrink) else ((-k.shrink, p),)
-    return Stepped((*shrunk, (-k.lr, u)), State(m, v), {"trust_ratio": 1.0})
+    return Stepped((*shrinking(xp, k.shrink, p), (-k.lr, u)), State(m, v), {"trust_ratio": 1.0})

@@ -51,7 +51,7 @@ from layerwise.rules.factors import (
     renewed,
     second_moment,
 )
-from layerwise.rules.parts import clip_of, clipped, final, is_zero, length, mix, ready, square
+from layerwise.rules.parts import clip_of, clipped, final, length, mix, ready, shrinking, square
 
 EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
 
@@ -136,5 +136,5 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         answers = yield means(xp, square(u - m), R_, *h.factored)
         R_, C_, root_S = renewed(xp, R_, C_, answers, k.S)
         r = m / root_S
-    moves = ((-k.lr, r),) if is_zero(k.lam) else ((-k.lam, p), (-k.lr, r))
+    moves = *shrinking(xp, k.lam, p), (-k.lr, r)
     return Stepped(moves, State(*moment, m, R_, C_), {"update_rms": rms, "trust_ratio": clip})

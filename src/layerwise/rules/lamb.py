@@ -51,7 +51,6 @@ from layerwise.rules.asks import (
     Array,
     Asking,
     Keep,
-    Moves,
     Nonnegative,
     Now,
     PerLayer,
@@ -59,7 +58,6 @@ from layerwise.rules.asks import (
     Shape,
     Squares,
     Stepped,
-    Sum,
 )
 from layerwise.rules.parts import (
     Trust,
@@ -75,10 +73,13 @@ from layerwise.rules.parts import (
     mix,
     move,
     one_minus_power,
+    plus,
     ready,
+    shrinking,
     square,
     trust_of,
     trust_ratio,
+    unless_off,
 )
 
 
@@ -198,12 +199,10 @@ def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v, R) = coefficients(xp, h, now), state
-    moves: Moves = ()
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
-    if not is_zero(k.l2):
-        g = add(xp, g, k.l2, p)
-    if not is_zero(k.shrink):
-        moves, p = ((-k.shrink, p),), add(xp, p, -k.shrink, p)
+    g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
+    moves = shrinking(xp, k.shrink, p)
+    for a, x in moves:
+        p = add(xp, p, a, x)
 
     m = mix(xp, k.b1, m, k.a1, g)
     v = mix(xp, k.b2, v, k.a2, square(g))
@@ -214,15 +213,16 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     agreeing = {}
     if h.caution:
         u, agreeing["agreeing"] = yield from cautious(xp, u, g)
-    r = u if is_zero(k.lam) else move(xp, u, k.lam, p)
+    r = u if is_zero(k.lam) else move(xp, u, k.lam, unless_off(xp, k.lam, p))
     del g, u  # what waits for the sums is p and r
 
     ratio, norms, stats = yield from _ratio(xp, p, r, k, h)
     size = k.lr * ratio
     if h.keep_norm:
-        R, more, size = kept_norm(xp, h.keep_norm, R, *norms, size)
-        moves = ((more, p),)
-    return Stepped((*moves, (-size, r)), State(m, v, R), {**stats, **agreeing})
+        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norms[0], r, norms[1], size)
+    else:
+        moves = (*moves, (-size, r))
+    return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 
 def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
@@ -232,16 +232,16 @@ def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
     return m / add(xp, k.eps, k.c1, root_v)
 
 
-Norms = tuple[Scalar, Scalar, Scalar | None]  # of p and of r; and ⟨p, r⟩, where it is wanted
+Norms = tuple[Scalar, Scalar]  # of p and of r
 
 
 def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Scalar, Norms, dict[str, Array]]]:
     """Return ‖p‖ / ‖r‖, within the requested bounds, and what it is made of."""
     if h.adapt is False and not h.keep_norm:
-        return 1.0, (0.0, 0.0, None), {"trust_ratio": 1.0}
-    pp, rr, *pr = yield (Squares(p), Squares(r), *((Sum(p * r),) if h.keep_norm else ()))
+        return 1.0, (0.0, 0.0), {"trust_ratio": 1.0}
+    pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
     w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
     ratio = trust_ratio(xp, w, x, k.trust)
     stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
-    return ratio, (norm_p, norm_r, pr[0] if pr else None), stats
+    return ratio, (norm_p, norm_r), stats

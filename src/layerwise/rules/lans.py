@@ -37,7 +37,6 @@ from layerwise.hyper import (
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     Trust,
-    add,
     choose,
     clipped,
     final,
@@ -46,6 +45,7 @@ from layerwise.rules.parts import (
     length,
     mix,
     one_minus_power,
+    plus,
     ready,
     square,
     trust_of,
@@ -119,8 +119,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     v_hat = k.c2 * v
     d = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps
     r, c = k.c1 * m / d, g / d
-    if not is_zero(k.lam):
-        r, c = add(xp, r, k.lam, p), add(xp, c, k.lam, p)
+    r, c = plus(xp, r, k.lam, p), plus(xp, c, k.lam, p)
     del g, v_hat, d  # what waits for the sums is p, r and c
     m, v = yield Keep(State(m, v))
 

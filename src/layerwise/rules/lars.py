@@ -45,7 +45,7 @@ from layerwise.hyper import (
     weight_decay_option,
 )
 from layerwise.momentum import HeavyBall, dampening_option, momentum_option, nesterov_option
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped, Sum
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     Trust,
     add,
@@ -59,9 +59,11 @@ from layerwise.rules.parts import (
     is_zero,
     kept_norm,
     length,
+    plus,
     ready,
     trust_of,
     trusted,
+    unless_off,
 )
 
 
@@ -158,9 +160,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    if not is_zero(k.l2):
-        g = add(xp, g, k.l2, p)
-    r = g if is_zero(k.lam) else add(xp, g, k.lam, p)
+    g = plus(xp, g, k.l2, p)
+    r = plus(xp, g, k.lam, p)
 
     ratio, stats = yield from _ratio(xp, p, g, r, k, h)
     u = k.lr * ratio * r
@@ -172,10 +173,10 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     if not h.keep_norm:
         return Stepped(((-k.pace, moved),), State(kept, None), stats)
 
-    pp, bb, pb = yield Squares(p), Squares(moved), Sum(p * moved)
+    pp, bb = yield Squares(p), Squares(moved)
     norm_p, norm_b = length(xp, pp, p), length(xp, bb, moved)
-    R, more, size = kept_norm(xp, h.keep_norm, R, norm_p, norm_b, pb, k.pace)
-    return Stepped(((more, p), (-size, moved)), State(kept, R), stats)
+    R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, moved, norm_b, k.pace)
+    return Stepped(moves, State(kept, R), stats)
 
 
 def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
@@ -183,11 +184,11 @@ def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> As
     if h.adapt is False:
         return 1.0, {"trust_ratio": 1.0}
     # r is there already where it is what is measured.
-    x = g if is_zero(k.lam_x) else r if k.lam_x is k.lam else add(xp, g, k.lam_x, p)
+    x = r if k.lam_x is k.lam else plus(xp, g, k.lam_x, p)
     pp, xx = yield Squares(p), Squares(x)
     norm_p, norm_x = length(xp, pp, p), length(xp, xx, x)
     w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
-    d = (f if is_zero(k.lam_w) else f + k.lam_w * w) + k.eps
+    d = (f if is_zero(k.lam_w) else f + k.lam_w * unless_off(xp, k.lam_w, w)) + k.eps
     # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
     ratio = k.eta * w / choose(xp, f == 0, 1.0, d)
     ratio = between(xp, ratio if is_one(k.unit) else ratio / k.unit, k.trust.low, k.trust.high)

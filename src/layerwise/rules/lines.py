@@ -9,7 +9,7 @@ from layerwise import factoring
 from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, option
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
-from layerwise.rules.parts import at_least, final, is_zero, length, mix, root, square
+from layerwise.rules.parts import at_least, final, is_zero, length, mix, root, shrinking, square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,6 @@ def stats_of(xp: Any, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> dict[s
     return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
 
 
-def moves_of(p: Array, x: Array, k: Coefficients) -> Moves:
+def moves_of(xp: Any, p: Array, x: Array, k: Coefficients) -> Moves:
     step = (-k.lr * k.scale, x)
-    return (step,) if is_zero(k.lam) else ((-k.lam, p), step)
+    return (*shrinking(xp, k.lam, p), step)

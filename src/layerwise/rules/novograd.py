@@ -33,8 +33,20 @@ from layerwise.hyper import (
     option,
     weight_decay_option,
 )
-from layerwise.rules.asks import Array, Asking, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import add, choose, clipped, is_zero, length, one_like, one_minus_power, ready, root
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.parts import (
+    add,
+    choose,
+    clipped,
+    is_zero,
+    length,
+    one_like,
+    one_minus_power,
+    plus,
+    ready,
+    root,
+    shrinking,
+)
 
 
 @dataclass(frozen=True)
@@ -143,11 +155,9 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     inside = k.inside == 1
     u = choose(xp, inside, k.a1 / d, k.a1) * g
-    u = u if is_zero(k.lam) else add(xp, u, k.a1 * k.lam, p)
+    u = plus(xp, u, k.a1 * k.lam, p)
     m = add(xp, u, k.b1, m)
-    moves: Moves = ((-k.lr * choose(xp, inside, 1.0, 1 / d), m),)
-    if not is_zero(k.shrink):
-        moves = ((-k.shrink, p), *moves)
+    moves = *shrinking(xp, k.shrink, p), (-k.lr * choose(xp, inside, 1.0, 1 / d), m)
     return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})
 
 

@@ -131,6 +131,24 @@ def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
     return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
 
 
+def unless_off(xp: Any, a: Scalar, y: Array) -> Array:
+    """Return y as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers.
+
+    What is known now to be 0 is left out altogether. Kernels learn it in a step, and their namespace has its own.
+    """
+    return xp.unless_off(a, y) if hasattr(xp, "unless_off") else y
+
+
+def plus(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """Return x + a·y, and x where `a` is off."""
+    return x if is_zero(a) else add(xp, x, a, unless_off(xp, a, y))
+
+
+def shrinking(xp: Any, a: Scalar, p: Array) -> Moves:
+    """Return the move p ← p − a·p; none where `a` is off."""
+    return () if is_zero(a) else ((-a, unless_off(xp, a, p)),)
+
+
 def root(xp: Any, x: Scalar) -> Scalar:
     """Return √x with a derivative of 0 at 0, where √ alone has none."""
     if is_number(x):
@@ -194,33 +212,37 @@ def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
 
 
 def kept_norm(
-    xp: Any, how: Any, R: Scalar | None, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar
-) -> tuple[Scalar | None, Scalar, Scalar]:
-    """Return R, and the numbers of p ← p + more·p − size·r, which gives p − size·r the kept norm.
+    xp: Any, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
+) -> Asking[tuple[Scalar | None, Moves]]:
+    """Return R, and the moves of p ← p − size·r to the kept norm: to R if the first is kept (`how`), else to that of p.
 
-    That is R if the first norm is kept (`how`), and otherwise the norm of p.
+    What a step leaves is measured: the sums that are there do not tell how much that is where it all but cancels p.
+    Before, it is scaled by `f`, so that its norm is at most twice the kept one: a number near 1 then does the rest, and
+    only its difference from 1, which does not move the norm from step to step by its rounding, as the number would.
     """
     R = first_norm(xp, R, norm) if how == "first" else None
-    more = stretch(xp, norm if R is None else R, norm, length, dot, size)
-    return R, more, size + size * more
-
-
-def stretch(xp: Any, wanted: Scalar, norm: Scalar, length: Scalar, dot: Scalar, size: Scalar) -> Scalar:
-    """Return c − 1, where c·(p − size·r) has the norm `wanted`; 0 where that is 0, or one of p and p − size·r.
-
-    p has the norm `norm`, r has `length`, and ⟨p, r⟩ is `dot`. The difference itself, because c is so near 1 that
-    rounding it would move the norm from step to step.
-    """
+    wanted = norm if R is None else R
     unit = one_like(xp, wanted)  # a choice between an array and a number would take a dtype of its own
-    norm, length, dot, size = (unit * one for one in (norm, length, dot, size))
-    there = (wanted > 0) & (norm > 0)
-    w, n = (choose(xp, there, one, one_like(xp, one)) for one in (wanted, norm))
-    a, cos = size * length / n, dot / n / choose(xp, length == 0, one_like(xp, length), length)
-    shorter = a * (2 * cos - a)  # ‖p − size·r‖² = n²·(1 − shorter)
-    left, k = root(xp, at_least(xp, 1 - shorter, 0.0)), w / n
-    there = there & (left > 0)
-    found = ((w - n) / n * (k + 1) + shorter) / choose(xp, there, left * (k + left), one_like(xp, k))
-    return choose(xp, there, found, 0 * found)
+    norm, length_r, size = (unit * one for one in (norm, length_r, size))
+    longest = at_least(xp, norm, size * length_r)
+    f, f_less_1 = _factor(xp, wanted, longest)
+    short = size * f
+    q = add(xp, add(xp, p, f_less_1, p), -short, r)
+    (qq,) = yield (Squares(q),)
+    left = unit * length(xp, qq, q)
+
+    _, more = _factor(xp, wanted, left)
+    cancels = (left == 0) & (norm > 0)  # p stays where nothing has a direction
+    first = choose(xp, cancels, 0 * unit if R is None else _factor(xp, wanted, norm)[1], f_less_1)
+    second = choose(xp, cancels, 0 * unit, short)
+    return R, ((first, p), (-second, r), (more, q))
+
+
+def _factor(xp: Any, wanted: Scalar, norm: Scalar) -> tuple[Scalar, Scalar]:
+    """Return the factor that gives a norm the wanted one, and the same less 1; 1 where one of them is 0."""
+    there, one = (wanted > 0) & (norm > 0), one_like(xp, norm)
+    norm = choose(xp, there, norm, one)
+    return choose(xp, there, wanted / norm, one), choose(xp, there, (wanted - norm) / norm, 0 * one)
 
 
 LEAST_SHARE = 1e-3  # of the elements, as which fewer count

@@ -71,4 +71,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     x, m = averaged(xp, g, state.exp_avg, k)
     del g
     x, rms = yield from divided(xp, x, h.dims, k, h.norm)
-    return Stepped(moves_of(p, x, k), State(m), stats_of(xp, rms, k, h.norm))
+    return Stepped(moves_of(xp, p, x, k), State(m), stats_of(xp, rms, k, h.norm))

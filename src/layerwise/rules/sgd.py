@@ -36,8 +36,8 @@ from layerwise.momentum import (
     momentum_option,
     nesterov_option,
 )
-from layerwise.rules.asks import Array, Asking, Moves, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, clipped, damped, is_one, is_zero, ready
+from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped
+from layerwise.rules.parts import add, clipped, damped, is_one, is_zero, plus, ready, shrinking
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (b,) = coefficients(xp, h, now), state
     g = yield from clipped(xp, ready(xp, g, h, now), h)
-    if not is_zero(k.l2):
-        g = add(xp, g, k.l2, p)
+    g = plus(xp, g, k.l2, p)
     if b is not None:
         b = add(xp, g if is_one(k.damped) else k.damped * g, k.mu, b)
     moved = g if b is None else add(xp, g, k.mu, b) if h.nesterov else b
-    shrunk: Moves = () if is_zero(k.shrink) else ((-k.shrink, p),)
-    return Stepped((*shrunk, (-k.lr, moved)), State(b), {"trust_ratio": 1.0})
+    return Stepped((*shrinking(xp, k.shrink, p), (-k.lr, moved)), State(b), {"trust_ratio": 1.0})

@@ -58,4 +58,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     x, rms = yield from divided(xp, x, first, k)
     for along in others:
         x, _ = yield from divided(xp, x, along, k, measured=False)
-    return Stepped(moves_of(p, x, k), State(m), stats_of(xp, rms, k))
+    return Stepped(moves_of(xp, p, x, k), State(m), stats_of(xp, rms, k))

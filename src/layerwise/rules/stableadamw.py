@@ -45,6 +45,7 @@ from layerwise.rules.parts import (
     mix,
     one_minus_power,
     ready,
+    shrinking,
     square,
 )
 
@@ -127,5 +128,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         ratio = clip_of(xp, rms, k.threshold)
         size, stats = k.lr * ratio, {"update_rms": rms, "trust_ratio": ratio}
     lam = k.lam if is_zero(k.lam_size) else k.lam + k.lam_size * size
-    moves = ((-size, r),) if is_zero(lam) else ((-lam, p), (-size, r))
-    return Stepped(moves, State(m, v), stats)
+    return Stepped((*shrinking(xp, lam, p), (-size, r)), State(m, v), stats)

@@ -18,9 +18,19 @@ from layerwise.torch.step._tensors import computing
 PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
 
 
+def held(a: Any, dtype: torch.dtype) -> Any:
+    """Return a number as a dtype holds it: infinite beyond its largest, for which PyTorch has an error."""
+    return copysign(inf, a) if isinstance(a, float) and abs(a) > torch.finfo(dtype).max else a
+
+
 def add_scaled(x: Any, a: Any, y: Tensor) -> Tensor:
-    x = x if isinstance(x, Tensor) else torch.scalar_tensor(x, dtype=y.dtype, device=y.device)
-    return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=a)
+    x = x if isinstance(x, Tensor) else torch.scalar_tensor(held(x, y.dtype), dtype=y.dtype, device=y.device)
+    return torch.addcmul(x, y, a) if isinstance(a, Tensor) else torch.add(x, y, alpha=held(a, y.dtype))
+
+
+def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
+    yes, no = (held(x, y.dtype) if isinstance(y, Tensor) else x for x, y in ((yes, no), (no, yes)))
+    return torch.where(condition, yes, no)
 
 
 def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -57,12 +67,12 @@ def beside(x: Any, like: Any) -> Any:
     return x.to(like.device) if isinstance(like, Tensor) else x.item()
 
 
-def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
-    return x.lerp_(y, 1 - b)
-
-
 def move(x: Tensor, a: Any, y: Tensor) -> Tensor:
-    return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=a)
+    return x.addcmul_(y, a) if isinstance(a, Tensor) else x.add_(y, alpha=held(a, x.dtype))
+
+
+def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
+    return move(x.mul_(b), 1 - b, y)  # `lerp_` would take inf from inf
 
 
 def asarray(x: Any, dtype: torch.dtype) -> Tensor:
@@ -72,14 +82,13 @@ def asarray(x: Any, dtype: torch.dtype) -> Tensor:
 
 def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     """Return the numbers between bounds. Bounds beyond the dtype's largest number become infinite for PyTorch."""
-    most = torch.finfo(x.dtype).max
-    low, high = (b if b is None or abs(b) <= most else copysign(inf, b) for b in (low, high))
-    return torch.clip(x, low, high)
+    return torch.clip(x, held(low, x.dtype), held(high, x.dtype))
 
 
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
     "asarray": asarray,
     "clip": clip,
+    "where": where,
     "add_scaled": add_scaled,
     "squares": squares,
     "as_number": as_number,

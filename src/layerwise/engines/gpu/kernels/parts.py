@@ -132,6 +132,12 @@ def at_most(x, high):
 
 
 @triton.jit
+def unless_off(a, x):
+    """Return x as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers."""
+    return tl.where(a == 0, 0.0, x)
+
+
+@triton.jit
 def wants(row, divisor, COMPUTE: tl.constexpr):
     """Load the numbers that scale, clip and divide the gradients of a job with these coefficients."""
     scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)

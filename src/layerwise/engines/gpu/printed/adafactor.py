@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, root
+from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -42,7 +42,7 @@ def adafactor_apply(k, p, g, s, x):
     (V,) = s
     u = x[1]
     V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam_ * p - size * u, V_)
+    return (p - lam_ * unless_off(lam_, p) - size * u, V_)
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def adafactor_scale_parameter_false_apply(k, p, g, s, x):
     (V,) = s
     u = x[0]
     V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam_ * p - size * u, V_)
+    return (p - lam_ * unless_off(lam_, p) - size * u, V_)
 
 
 @triton.jit
@@ -149,7 +149,7 @@ def adafactor_with_exp_avg_apply(k, p, g, s, x):
     u = x[1]
     e_ = b1 * e + step * u
     V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam_ * p - size * e_, V_, e_)
+    return (p - lam_ * unless_off(lam_, p) - size * e_, V_, e_)
 
 
 @triton.jit
@@ -211,7 +211,7 @@ def adafactor_with_exp_avg_scale_parameter_false_apply(k, p, g, s, x):
     u = x[0]
     e_ = b1 * e + step * u
     V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam_ * p - size * e_, V_, e_)
+    return (p - lam_ * unless_off(lam_, p) - size * e_, V_, e_)
 
 
 @triton.jit
@@ -275,7 +275,7 @@ def adafactor_with_exp_avg_caution_true_apply(k, p, g, s, x):
     u = g / at_least(root(V_), least)
     e_ = b1 * e + step * u
     moved = e_ * agrees / size_
-    return (p - lam_ * p - size * moved, V_, e_)
+    return (p - lam_ * unless_off(lam_, p) - size * moved, V_, e_)
 
 
 @triton.jit
@@ -360,7 +360,7 @@ def adafactor_with_exp_avg_caution_true_scale_parameter_false_apply(k, p, g, s, 
     u = g / at_least(root(V_), least)
     e_ = b1 * e + step * u
     moved = e_ * agrees / size_
-    return (p - lam_ * p - size * moved, V_, e_)
+    return (p - lam_ * unless_off(lam_, p) - size * moved, V_, e_)
 
 
 @triton.jit

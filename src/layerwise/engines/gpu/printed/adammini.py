@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import root
+from layerwise.engines.gpu.kernels.parts import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -35,7 +35,7 @@ def adam_mini_apply(k, p, g, s, x):
     b1, a1, shrink, step = k
     (m,) = s
     m_ = b1 * m + a1 * g
-    return (p - shrink * p - step * m_, m_)
+    return (p - shrink * unless_off(shrink, p) - step * m_, m_)
 
 
 @triton.jit

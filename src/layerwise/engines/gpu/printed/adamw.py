@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import root
+from layerwise.engines.gpu.kernels.parts import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -35,12 +35,12 @@ def adam_w_values(k, a, COMPUTE: tl.constexpr):
 def adam_w_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, c2, eps_root, eps, lr = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     v_hat = c2 * v_
     u = m_ / (root(v_hat + eps_root) + eps)
-    return (p - shrink * p - lr * u, m_, v_)
+    return (p - shrink * unless_off(shrink, p) - lr * u, m_, v_)
 
 
 @triton.jit
@@ -69,13 +69,13 @@ def adam_w_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
 def adam_w_nesterov_true_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, ahead, beside, c2, eps_root, eps, lr = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     ahead_ = ahead * m_ + beside * g_
     v_ = b2 * v + a2 * (g_ * g_)
     v_hat = c2 * v_
     u = ahead_ / (root(v_hat + eps_root) + eps)
-    return (p - shrink * p - lr * u, m_, v_)
+    return (p - shrink * unless_off(shrink, p) - lr * u, m_, v_)
 
 
 @triton.jit

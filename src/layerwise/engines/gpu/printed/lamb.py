@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -57,7 +57,7 @@ def lamb_values(k, a, COMPUTE: tl.constexpr):
 def lamb_keep(k, p, g, s):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     return (m_, v_)
@@ -67,11 +67,12 @@ def lamb_keep(k, p, g, s):
 def lamb_terms(k, p, g, s):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    r = u + lam * p_
+    r = u + lam * unless_off(lam, p_)
     return (p_, r)
 
 
@@ -80,7 +81,8 @@ def lamb_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k
     m, v = s
     r = x[1]
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     return (p_ - size * r, m, v)
 
 
@@ -142,14 +144,15 @@ def lamb_adapt_false_values(k, a, COMPUTE: tl.constexpr):
 def lamb_adapt_false_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr = k
     m, v = s
-    p_ = p - shrink * p
-    g_ = g + l2 * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     v_hat = c2 * v_
     root_v = root(v_hat + eps_root)
     u = m_ / (eps + c1 * root_v)
-    r = u + lam * p_
+    r = u + lam * unless_off(lam, p_)
     return (p_ - lr * r, m_, v_)
 
 
@@ -180,7 +183,7 @@ def lamb_caution_true_values(k, a, COMPUTE: tl.constexpr):
 def lamb_caution_true_keep(k, p, g, s):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     return (m_, v_)
@@ -193,7 +196,7 @@ def lamb_caution_true_terms_0(k, p, g, s):
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
     return (agrees,)
 
@@ -202,14 +205,15 @@ def lamb_caution_true_terms_0(k, p, g, s):
 def lamb_caution_true_terms_1(k, p, g, s):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
     u_ = u * agrees / size
-    r = u_ + lam * p_
+    r = u_ + lam * unless_off(lam, p_)
     return (p_, r)
 
 
@@ -218,7 +222,8 @@ def lamb_caution_true_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size, size_ = k
     m, v = s
     r = x[1]
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     return (p_ - size_ * r, m, v)
 
 
@@ -290,7 +295,7 @@ def lamb_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
 def lamb_caution_true_adapt_false_keep(k, p, g, s):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     return (m_, v_)
@@ -303,7 +308,7 @@ def lamb_caution_true_adapt_false_terms(k, p, g, s):
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
     return (agrees,)
 
@@ -313,12 +318,13 @@ def lamb_caution_true_adapt_false_apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size = k
     m, v = s
     agrees = x[0]
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
     u_ = u * agrees / size
-    r = u_ + lam * p_
+    r = u_ + lam * unless_off(lam, p_)
     return (p_ - lr * r, m, v)
 
 
@@ -349,49 +355,70 @@ def lamb_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
     eps = tl.load(k + EPS).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
-    more = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size)
+    f_less_1 = tl.load(a + 0).to(COMPUTE)
+    short = tl.load(a + 1).to(COMPUTE)
+    first = tl.load(a + 2).to(COMPUTE)
+    second = tl.load(a + 3).to(COMPUTE)
+    more = tl.load(a + 4).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more)
 
 
 @triton.jit
 def lamb_keep_norm_true_keep(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     return (m_, v_)
 
 
 @triton.jit
-def lamb_keep_norm_true_terms(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+def lamb_keep_norm_true_terms_0(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    r = u + lam * p_
-    return (p_, r, p_ * r)
+    r = u + lam * unless_off(lam, p_)
+    return (p_, r)
+
+
+@triton.jit
+def lamb_keep_norm_true_terms_1(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
+    m, v = s
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * unless_off(lam, p_)
+    q = p_ + f_less_1 * p_ - short * r
+    return (q,)
 
 
 @triton.jit
 def lamb_keep_norm_true_apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    r = x[1]
-    p_ = p - shrink * p
-    return (p + more * p_ - size * r, m, v)
+    q = x[0]
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * unless_off(lam, p_)
+    return (p + first * p_ - second * r + more * q, m, v)
 
 
 @triton.jit
-def lamb_keep_norm_true_answer(k, S, n, old, a):
+def lamb_keep_norm_true_answer_0(k, S, n, old, a):
     pp = S[0]
     rr = S[1]
-    one = S[2]
     norm_p = root(pp)
-    there = (norm_p > 0.0) & (norm_p > 0.0)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_r = root(rr)
     x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
@@ -402,20 +429,45 @@ def lamb_keep_norm_true_answer(k, S, n, old, a):
         tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
     )
     size = tl.load(k + LR) * ratio_
-    w_ = tl.where(there, norm_p, 1.0)
-    a_ = size * norm_r / w_
-    cos = one / w_ / tl.where(norm_r == 0.0, 1.0, norm_r)
-    shorter = a_ * (2.0 * cos - a_)
-    x_ = at_least(1.0 - shorter, 0.0)
-    zero = x_ == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x_)))
-    there_ = there & (left > 0.0)
-    k_ = w_ / w_
-    found = ((w_ - w_) / w_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size_ = size + size * more
-    tl.store(a + 0, more)
-    tl.store(a + 1, size_)
+    longest = at_least(norm_p, size * norm_r)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = size * f
+    tl.store(a + 0, f_less_1)
+    tl.store(a + 1, short)
+
+
+@triton.jit
+def lamb_keep_norm_true_answer_1(k, S, n, old, a):
+    pp = S[0]
+    rr = S[1]
+    qq = S[2]
+    norm = root(qq)
+    norm_p = root(pp)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    size = tl.load(k + LR) * ratio_
+    longest = at_least(norm_p, size * norm_r)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    first = tl.where(cancels, 0.0, f_less_1)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = size * f
+    second = tl.where(cancels, 0.0, short)
+    there_ = (norm_p > 0.0) & (norm > 0.0)
+    more = tl.where(there_, (norm_p - tl.where(there_, norm, 1.0)) / tl.where(there_, norm, 1.0), 0.0)
+    tl.store(a + 2, first)
+    tl.store(a + 3, second)
+    tl.store(a + 4, more)
 
 
 @triton.jit
@@ -450,48 +502,98 @@ def lamb_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     eps_root = tl.load(k + EPS_ROOT).to(COMPUTE)
     eps = tl.load(k + EPS).to(COMPUTE)
     lam = tl.load(k + LAM).to(COMPUTE)
-    more = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size)
+    f_less_1 = tl.load(a + 0).to(COMPUTE)
+    short = tl.load(a + 1).to(COMPUTE)
+    first = tl.load(a + 2).to(COMPUTE)
+    second = tl.load(a + 3).to(COMPUTE)
+    more = tl.load(a + 4).to(COMPUTE)
+    return (l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more)
 
 
 @triton.jit
 def lamb_with_norm_keep_norm_first_keep(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     m_ = b1 * m + a1 * g_
     v_ = b2 * v + a2 * (g_ * g_)
     return (m_, v_)
 
 
 @triton.jit
-def lamb_with_norm_keep_norm_first_terms(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+def lamb_with_norm_keep_norm_first_terms_0(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    p_ = p - shrink * p
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
     v_hat = c2 * v
     root_v = root(v_hat + eps_root)
     u = m / (eps + c1 * root_v)
-    r = u + lam * p_
-    return (p_, r, p_ * r)
+    r = u + lam * unless_off(lam, p_)
+    return (p_, r)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_terms_1(k, p, g, s):
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
+    m, v = s
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * unless_off(lam, p_)
+    q = p_ + f_less_1 * p_ - short * r
+    return (q,)
 
 
 @triton.jit
 def lamb_with_norm_keep_norm_first_apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, more, size = k
+    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, f_less_1, short, first, second, more = k
     m, v = s
-    r = x[1]
-    p_ = p - shrink * p
-    return (p + more * p_ - size * r, m, v)
+    q = x[0]
+    x_ = unless_off(shrink, p)
+    p_ = p - shrink * x_
+    v_hat = c2 * v
+    root_v = root(v_hat + eps_root)
+    u = m / (eps + c1 * root_v)
+    r = u + lam * unless_off(lam, p_)
+    return (p + first * p_ - second * r + more * q, m, v)
 
 
 @triton.jit
-def lamb_with_norm_keep_norm_first_answer(k, S, n, old, a):
+def lamb_with_norm_keep_norm_first_answer_0(k, S, n, old, a):
     pp = S[0]
     rr = S[1]
-    one = S[2]
     norm_p = root(pp)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
+    norm_r = root(rr)
+    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    d = tl.where(x == 0.0, 1.0, x)
+    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = tl.where(
+        tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
+    )
+    size = tl.load(k + LR) * ratio_
+    longest = at_least(norm_p, size * norm_r)
+    there = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
+    short = size * f
+    tl.store(a + 0, f_less_1)
+    tl.store(a + 1, short)
+
+
+@triton.jit
+def lamb_with_norm_keep_norm_first_answer_1(k, S, n, old, a):
+    pp = S[0]
+    rr = S[1]
+    qq = S[2]
+    norm = root(qq)
+    norm_p = root(pp)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
     R = tl.where(old[0] == 0.0, norm_p, old[0])
     there = (R > 0.0) & (norm_p > 0.0)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
@@ -504,21 +606,20 @@ def lamb_with_norm_keep_norm_first_answer(k, S, n, old, a):
         tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio, tl.load(k + TRUST_UNDEFINED))
     )
     size = tl.load(k + LR) * ratio_
-    n_ = tl.where(there, norm_p, 1.0)
-    a_ = size * norm_r / n_
-    cos = one / n_ / tl.where(norm_r == 0.0, 1.0, norm_r)
-    shorter = a_ * (2.0 * cos - a_)
-    x_ = at_least(1.0 - shorter, 0.0)
-    zero = x_ == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x_)))
-    there_ = there & (left > 0.0)
-    w_ = tl.where(there, R, 1.0)
-    k_ = w_ / n_
-    found = ((w_ - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size_ = size + size * more
-    tl.store(a + 0, more)
-    tl.store(a + 1, size_)
+    longest = at_least(norm_p, size * norm_r)
+    there_ = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there_, (R - tl.where(there_, longest, 1.0)) / tl.where(there_, longest, 1.0), 0.0)
+    first = tl.where(
+        cancels, tl.where(there, (R - tl.where(there, norm_p, 1.0)) / tl.where(there, norm_p, 1.0), 0.0), f_less_1
+    )
+    f = tl.where(there_, R / tl.where(there_, longest, 1.0), 1.0)
+    short = size * f
+    second = tl.where(cancels, 0.0, short)
+    there__ = (R > 0.0) & (norm > 0.0)
+    more = tl.where(there__, (R - tl.where(there__, norm, 1.0)) / tl.where(there__, norm, 1.0), 0.0)
+    tl.store(a + 2, first)
+    tl.store(a + 3, second)
+    tl.store(a + 4, more)
 
 
 @triton.jit
@@ -620,34 +721,34 @@ PROGRAMS = {
     "LambKeepNormTrue": Program(
         states=("exp_avg", "exp_avg_sq"),
         layer_states=(),
-        rounds=(("Squares", "Squares", "Sum"),),
+        rounds=(("Squares", "Squares"), ("Squares",)),
         keeps=0,
         keep_writes=3,
         apply_writes=0,
-        cached=(1,),
+        cached=(0,),
         rereads=False,
         values=lamb_keep_norm_true_values,
         keep=lamb_keep_norm_true_keep,
-        terms=(lamb_keep_norm_true_terms,),
+        terms=(lamb_keep_norm_true_terms_0, lamb_keep_norm_true_terms_1),
         apply=lamb_keep_norm_true_apply,
-        answers=(lamb_keep_norm_true_answer,),
+        answers=(lamb_keep_norm_true_answer_0, lamb_keep_norm_true_answer_1),
         report=lamb_keep_norm_true_report,
         remember=None,
     ),
     "LambWithNormKeepNormFirst": Program(
         states=("exp_avg", "exp_avg_sq"),
         layer_states=("norm",),
-        rounds=(("Squares", "Squares", "Sum"),),
+        rounds=(("Squares", "Squares"), ("Squares",)),
         keeps=0,
         keep_writes=3,
         apply_writes=0,
-        cached=(1,),
+        cached=(0,),
         rereads=False,
         values=lamb_with_norm_keep_norm_first_values,
         keep=lamb_with_norm_keep_norm_first_keep,
-        terms=(lamb_with_norm_keep_norm_first_terms,),
+        terms=(lamb_with_norm_keep_norm_first_terms_0, lamb_with_norm_keep_norm_first_terms_1),
         apply=lamb_with_norm_keep_norm_first_apply,
-        answers=(lamb_with_norm_keep_norm_first_answer,),
+        answers=(lamb_with_norm_keep_norm_first_answer_0, lamb_with_norm_keep_norm_first_answer_1),
         report=lamb_with_norm_keep_norm_first_report,
         remember=lamb_with_norm_keep_norm_first_remember,
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -74,10 +74,10 @@ def lans_terms_1(k, p, g, s):
     v_hat = c2 * v
     d = root(v_hat + eps_root) + eps
     r = c1 * m / d
-    r_ = r + lam * p
+    r_ = r + lam * unless_off(lam, p)
     g_ = g / size
     c = g_ / d
-    c_ = c + lam * p
+    c_ = c + lam * unless_off(lam, p)
     return (p, r_, c_)
 
 
@@ -175,9 +175,9 @@ def lans_adapt_false_apply(k, p, g, s, x):
     v_hat = c2 * v_
     d = root(v_hat + eps_root) + eps
     r = c1 * m_ / d
-    r_ = r + lam * p
+    r_ = r + lam * unless_off(lam, p)
     c = g_ / d
-    c_ = c + lam * p
+    c_ = c + lam * unless_off(lam, p)
     return (p - lr_r * r_ - lr_c * c_, m_, v_)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, at_most, root
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -50,8 +50,8 @@ def lars_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def lars_terms(k, p, g, s):
     l2, lam, lam_x, damped, mu, pace, step = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
@@ -59,8 +59,8 @@ def lars_terms(k, p, g, s):
 def lars_apply(k, p, g, s, x):
     l2, lam, lam_x, damped, mu, pace, step = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
     return (p - pace * b_, b_)
@@ -74,7 +74,7 @@ def lars_answer(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -91,7 +91,7 @@ def lars_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -117,8 +117,8 @@ def lars_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def lars_nesterov_true_terms(k, p, g, s):
     l2, lam, lam_x, damped, mu, pace, step = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
@@ -126,8 +126,8 @@ def lars_nesterov_true_terms(k, p, g, s):
 def lars_nesterov_true_apply(k, p, g, s, x):
     l2, lam, lam_x, damped, mu, pace, step = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
     moved = u + mu * b_
@@ -142,7 +142,7 @@ def lars_nesterov_true_answer(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -159,7 +159,7 @@ def lars_nesterov_true_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -185,8 +185,8 @@ def lars_adapt_false_values(k, a, COMPUTE: tl.constexpr):
 def lars_adapt_false_apply(k, p, g, s, x):
     l2, lam, lr, damped, mu, pace = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
     return (p - pace * b_, b_)
@@ -212,8 +212,8 @@ def lars_adapt_false_nesterov_true_values(k, a, COMPUTE: tl.constexpr):
 def lars_adapt_false_nesterov_true_apply(k, p, g, s, x):
     l2, lam, lr, damped, mu, pace = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
     moved = u + mu * b_
@@ -241,8 +241,8 @@ def lars_caution_true_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def lars_caution_true_terms_0(k, p, g, s):
     l2, lam, lam_x, damped, mu, pace, step, size = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
@@ -250,8 +250,8 @@ def lars_caution_true_terms_0(k, p, g, s):
 def lars_caution_true_terms_1(k, p, g, s):
     l2, lam, lam_x, damped, mu, pace, step, size = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
     agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
@@ -262,8 +262,8 @@ def lars_caution_true_terms_1(k, p, g, s):
 def lars_caution_true_apply(k, p, g, s, x):
     l2, lam, lam_x, damped, mu, pace, step, size = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
     agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
@@ -279,7 +279,7 @@ def lars_caution_true_answer_0(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -304,7 +304,7 @@ def lars_caution_true_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -332,8 +332,8 @@ def lars_caution_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
 def lars_caution_true_adapt_false_terms(k, p, g, s):
     l2, lam, lr, damped, mu, pace, size = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
     agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
@@ -344,8 +344,8 @@ def lars_caution_true_adapt_false_terms(k, p, g, s):
 def lars_caution_true_adapt_false_apply(k, p, g, s, x):
     l2, lam, lr, damped, mu, pace, size = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
     agrees = tl.where(((b_ > 0.0) & (g_ > 0.0)) | ((b_ < 0.0) & (g_ < 0.0)), 1.0, 0.0 * b_)
@@ -380,16 +380,16 @@ def lars_without_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def lars_without_momentum_buffer_terms(k, p, g, s):
     l2, lam, lam_x, pace, step = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
 @triton.jit
 def lars_without_momentum_buffer_apply(k, p, g, s, x):
     l2, lam, lam_x, pace, step = k
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     return (p - pace * u,)
 
@@ -402,7 +402,7 @@ def lars_without_momentum_buffer_answer(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -419,7 +419,7 @@ def lars_without_momentum_buffer_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -442,8 +442,8 @@ def lars_without_momentum_buffer_adapt_false_values(k, a, COMPUTE: tl.constexpr)
 @triton.jit
 def lars_without_momentum_buffer_adapt_false_apply(k, p, g, s, x):
     l2, lam, lr, pace = k
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     return (p - pace * u,)
 
@@ -461,39 +461,55 @@ def lars_keep_norm_true_values(k, a, COMPUTE: tl.constexpr):
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    more = tl.load(a + 1).to(COMPUTE)
-    size = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, step, more, size)
+    f_less_1 = tl.load(a + 1).to(COMPUTE)
+    short = tl.load(a + 2).to(COMPUTE)
+    first = tl.load(a + 3).to(COMPUTE)
+    second = tl.load(a + 4).to(COMPUTE)
+    more = tl.load(a + 5).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more)
 
 
 @triton.jit
 def lars_keep_norm_true_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, size = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
 @triton.jit
 def lars_keep_norm_true_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, size = k
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
-    return (p, b_, p * b_)
+    return (p, b_)
+
+
+@triton.jit
+def lars_keep_norm_true_terms_2(k, p, g, s):
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
+    (b,) = s
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
+    u = step * r
+    b_ = damped * u + mu * b
+    q = p + f_less_1 * p - short * b_
+    return (q,)
 
 
 @triton.jit
 def lars_keep_norm_true_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, step, more, size = k
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
-    return (p + more * p - size * b_, b_)
+    q = p + f_less_1 * p - short * b_
+    return (p + first * p - second * b_ + more * q, b_)
 
 
 @triton.jit
@@ -504,7 +520,7 @@ def lars_keep_norm_true_answer_0(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -517,24 +533,38 @@ def lars_keep_norm_true_answer_0(k, S, n, old, a):
 def lars_keep_norm_true_answer_1(k, S, n, old, a):
     pp_ = S[2]
     bb = S[3]
-    pb = S[4]
     norm_p = root(pp_)
-    there = (norm_p > 0.0) & (norm_p > 0.0)
     norm_b = root(bb)
-    w = tl.where(there, norm_p, 1.0)
-    a_ = tl.load(k + PACE) * norm_b / w
-    cos = pb / w / tl.where(norm_b == 0.0, 1.0, norm_b)
-    shorter = a_ * (2.0 * cos - a_)
-    x = at_least(1.0 - shorter, 0.0)
-    zero = x == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
-    there_ = there & (left > 0.0)
-    k_ = w / w
-    found = ((w - w) / w * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size = tl.load(k + PACE) + tl.load(k + PACE) * more
-    tl.store(a + 1, more)
-    tl.store(a + 2, size)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    tl.store(a + 1, f_less_1)
+    tl.store(a + 2, short)
+
+
+@triton.jit
+def lars_keep_norm_true_answer_2(k, S, n, old, a):
+    pp_ = S[2]
+    bb = S[3]
+    qq = S[4]
+    norm = root(qq)
+    norm_p = root(pp_)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    first = tl.where(cancels, 0.0, f_less_1)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    second = tl.where(cancels, 0.0, short)
+    there_ = (norm_p > 0.0) & (norm > 0.0)
+    more = tl.where(there_, (norm_p - tl.where(there_, norm, 1.0)) / tl.where(there_, norm, 1.0), 0.0)
+    tl.store(a + 3, first)
+    tl.store(a + 4, second)
+    tl.store(a + 5, more)
 
 
 @triton.jit
@@ -545,7 +575,7 @@ def lars_keep_norm_true_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -563,55 +593,85 @@ def lars_keep_norm_true_adapt_false_values(k, a, COMPUTE: tl.constexpr):
     lr = tl.load(k + LR).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    more = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, more, size)
+    f_less_1 = tl.load(a + 0).to(COMPUTE)
+    short = tl.load(a + 1).to(COMPUTE)
+    first = tl.load(a + 2).to(COMPUTE)
+    second = tl.load(a + 3).to(COMPUTE)
+    more = tl.load(a + 4).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, f_less_1, short, first, second, more)
 
 
 @triton.jit
-def lars_keep_norm_true_adapt_false_terms(k, p, g, s):
-    l2, lam, lr, damped, mu, more, size = k
+def lars_keep_norm_true_adapt_false_terms_0(k, p, g, s):
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
-    return (p, b_, p * b_)
+    return (p, b_)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_terms_1(k, p, g, s):
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
+    (b,) = s
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
+    u = lr * r
+    b_ = damped * u + mu * b
+    q = p + f_less_1 * p - short * b_
+    return (q,)
 
 
 @triton.jit
 def lars_keep_norm_true_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, more, size = k
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
-    return (p + more * p - size * b_, b_)
+    q = p + f_less_1 * p - short * b_
+    return (p + first * p - second * b_ + more * q, b_)
 
 
 @triton.jit
-def lars_keep_norm_true_adapt_false_answer(k, S, n, old, a):
+def lars_keep_norm_true_adapt_false_answer_0(k, S, n, old, a):
     pp = S[0]
     bb = S[1]
-    pb = S[2]
     norm_p = root(pp)
-    there = (norm_p > 0.0) & (norm_p > 0.0)
     norm_b = root(bb)
-    w = tl.where(there, norm_p, 1.0)
-    a_ = tl.load(k + PACE) * norm_b / w
-    cos = pb / w / tl.where(norm_b == 0.0, 1.0, norm_b)
-    shorter = a_ * (2.0 * cos - a_)
-    x = at_least(1.0 - shorter, 0.0)
-    zero = x == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
-    there_ = there & (left > 0.0)
-    k_ = w / w
-    found = ((w - w) / w * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size = tl.load(k + PACE) + tl.load(k + PACE) * more
-    tl.store(a + 0, more)
-    tl.store(a + 1, size)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    tl.store(a + 0, f_less_1)
+    tl.store(a + 1, short)
+
+
+@triton.jit
+def lars_keep_norm_true_adapt_false_answer_1(k, S, n, old, a):
+    pp = S[0]
+    bb = S[1]
+    qq = S[2]
+    norm = root(qq)
+    norm_p = root(pp)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
+    norm_b = root(bb)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (norm_p > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    first = tl.where(cancels, 0.0, f_less_1)
+    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    second = tl.where(cancels, 0.0, short)
+    there_ = (norm_p > 0.0) & (norm > 0.0)
+    more = tl.where(there_, (norm_p - tl.where(there_, norm, 1.0)) / tl.where(there_, norm, 1.0), 0.0)
+    tl.store(a + 2, first)
+    tl.store(a + 3, second)
+    tl.store(a + 4, more)
 
 
 @triton.jit
@@ -627,39 +687,55 @@ def lars_with_norm_keep_norm_first_values(k, a, COMPUTE: tl.constexpr):
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
     step = tl.load(a + 0).to(COMPUTE)
-    more = tl.load(a + 1).to(COMPUTE)
-    size = tl.load(a + 2).to(COMPUTE)
-    return (l2, lam, lam_x, damped, mu, step, more, size)
+    f_less_1 = tl.load(a + 1).to(COMPUTE)
+    short = tl.load(a + 2).to(COMPUTE)
+    first = tl.load(a + 3).to(COMPUTE)
+    second = tl.load(a + 4).to(COMPUTE)
+    more = tl.load(a + 5).to(COMPUTE)
+    return (l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_0(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, size = k
-    g_ = g + l2 * p
-    x_ = g_ + lam_x * p
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
+    g_ = g + l2 * unless_off(l2, p)
+    x_ = g_ + lam_x * unless_off(lam_x, p)
     return (p, x_)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_terms_1(k, p, g, s):
-    l2, lam, lam_x, damped, mu, step, more, size = k
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
-    return (p, b_, p * b_)
+    return (p, b_)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_terms_2(k, p, g, s):
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
+    (b,) = s
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
+    u = step * r
+    b_ = damped * u + mu * b
+    q = p + f_less_1 * p - short * b_
+    return (q,)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_apply(k, p, g, s, x):
-    l2, lam, lam_x, damped, mu, step, more, size = k
+    l2, lam, lam_x, damped, mu, step, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = step * r
     b_ = damped * u + mu * b
-    return (p + more * p - size * b_, b_)
+    q = p + f_less_1 * p - short * b_
+    return (p + first * p - second * b_ + more * q, b_)
 
 
 @triton.jit
@@ -670,7 +746,7 @@ def lars_with_norm_keep_norm_first_answer_0(k, S, n, old, a):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_x = root(xx)
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -683,26 +759,43 @@ def lars_with_norm_keep_norm_first_answer_0(k, S, n, old, a):
 def lars_with_norm_keep_norm_first_answer_1(k, S, n, old, a):
     pp_ = S[2]
     bb = S[3]
-    pb = S[4]
     norm_p = root(pp_)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    norm_b = root(bb)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    tl.store(a + 1, f_less_1)
+    tl.store(a + 2, short)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_answer_2(k, S, n, old, a):
+    pp_ = S[2]
+    bb = S[3]
+    qq = S[4]
+    norm = root(qq)
+    norm_p = root(pp_)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
     R = tl.where(old[0] == 0.0, norm_p, old[0])
     there = (R > 0.0) & (norm_p > 0.0)
     norm_b = root(bb)
-    n_ = tl.where(there, norm_p, 1.0)
-    a_ = tl.load(k + PACE) * norm_b / n_
-    cos = pb / n_ / tl.where(norm_b == 0.0, 1.0, norm_b)
-    shorter = a_ * (2.0 * cos - a_)
-    x = at_least(1.0 - shorter, 0.0)
-    zero = x == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
-    there_ = there & (left > 0.0)
-    w = tl.where(there, R, 1.0)
-    k_ = w / n_
-    found = ((w - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size = tl.load(k + PACE) + tl.load(k + PACE) * more
-    tl.store(a + 1, more)
-    tl.store(a + 2, size)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there_ = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there_, (R - tl.where(there_, longest, 1.0)) / tl.where(there_, longest, 1.0), 0.0)
+    first = tl.where(
+        cancels, tl.where(there, (R - tl.where(there, norm_p, 1.0)) / tl.where(there, norm_p, 1.0), 0.0), f_less_1
+    )
+    f = tl.where(there_, R / tl.where(there_, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    second = tl.where(cancels, 0.0, short)
+    there__ = (R > 0.0) & (norm > 0.0)
+    more = tl.where(there__, (R - tl.where(there__, norm, 1.0)) / tl.where(there__, norm, 1.0), 0.0)
+    tl.store(a + 3, first)
+    tl.store(a + 4, second)
+    tl.store(a + 5, more)
 
 
 @triton.jit
@@ -713,7 +806,7 @@ def lars_with_norm_keep_norm_first_report(k, S, n, old, to):
     norm_x = root(xx)
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     f = at_least(norm_x, tl.load(k + TRUST_MIN_NORM))
-    d = f + tl.load(k + LAM_W) * w + tl.load(k + EPS)
+    d = f + tl.load(k + LAM_W) * unless_off(tl.load(k + LAM_W), w) + tl.load(k + EPS)
     ratio = tl.load(k + ETA) * w / tl.where(f == 0.0, 1.0, d)
     ratio_ = at_most(at_least(ratio / tl.load(k + UNIT), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio__ = tl.where(
@@ -739,57 +832,90 @@ def lars_with_norm_keep_norm_first_adapt_false_values(k, a, COMPUTE: tl.constexp
     lr = tl.load(k + LR).to(COMPUTE)
     damped = tl.load(k + DAMPED).to(COMPUTE)
     mu = tl.load(k + MU).to(COMPUTE)
-    more = tl.load(a + 0).to(COMPUTE)
-    size = tl.load(a + 1).to(COMPUTE)
-    return (l2, lam, lr, damped, mu, more, size)
+    f_less_1 = tl.load(a + 0).to(COMPUTE)
+    short = tl.load(a + 1).to(COMPUTE)
+    first = tl.load(a + 2).to(COMPUTE)
+    second = tl.load(a + 3).to(COMPUTE)
+    more = tl.load(a + 4).to(COMPUTE)
+    return (l2, lam, lr, damped, mu, f_less_1, short, first, second, more)
 
 
 @triton.jit
-def lars_with_norm_keep_norm_first_adapt_false_terms(k, p, g, s):
-    l2, lam, lr, damped, mu, more, size = k
+def lars_with_norm_keep_norm_first_adapt_false_terms_0(k, p, g, s):
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
-    return (p, b_, p * b_)
+    return (p, b_)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_terms_1(k, p, g, s):
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
+    (b,) = s
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
+    u = lr * r
+    b_ = damped * u + mu * b
+    q = p + f_less_1 * p - short * b_
+    return (q,)
 
 
 @triton.jit
 def lars_with_norm_keep_norm_first_adapt_false_apply(k, p, g, s, x):
-    l2, lam, lr, damped, mu, more, size = k
+    l2, lam, lr, damped, mu, f_less_1, short, first, second, more = k
     (b,) = s
-    g_ = g + l2 * p
-    r = g_ + lam * p
+    g_ = g + l2 * unless_off(l2, p)
+    r = g_ + lam * unless_off(lam, p)
     u = lr * r
     b_ = damped * u + mu * b
-    return (p + more * p - size * b_, b_)
+    q = p + f_less_1 * p - short * b_
+    return (p + first * p - second * b_ + more * q, b_)
 
 
 @triton.jit
-def lars_with_norm_keep_norm_first_adapt_false_answer(k, S, n, old, a):
+def lars_with_norm_keep_norm_first_adapt_false_answer_0(k, S, n, old, a):
     pp = S[0]
     bb = S[1]
-    pb = S[2]
     norm_p = root(pp)
+    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    norm_b = root(bb)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    tl.store(a + 0, f_less_1)
+    tl.store(a + 1, short)
+
+
+@triton.jit
+def lars_with_norm_keep_norm_first_adapt_false_answer_1(k, S, n, old, a):
+    pp = S[0]
+    bb = S[1]
+    qq = S[2]
+    norm = root(qq)
+    norm_p = root(pp)
+    cancels = (norm == 0.0) & (norm_p > 0.0)
     R = tl.where(old[0] == 0.0, norm_p, old[0])
     there = (R > 0.0) & (norm_p > 0.0)
     norm_b = root(bb)
-    n_ = tl.where(there, norm_p, 1.0)
-    a_ = tl.load(k + PACE) * norm_b / n_
-    cos = pb / n_ / tl.where(norm_b == 0.0, 1.0, norm_b)
-    shorter = a_ * (2.0 * cos - a_)
-    x = at_least(1.0 - shorter, 0.0)
-    zero = x == 0.0
-    left = tl.where(zero, 0.0, root(tl.where(zero, 1.0, x)))
-    there_ = there & (left > 0.0)
-    w = tl.where(there, R, 1.0)
-    k_ = w / n_
-    found = ((w - n_) / n_ * (k_ + 1.0) + shorter) / tl.where(there_, left * (k_ + left), 1.0)
-    more = tl.where(there_, found, 0.0 * found)
-    size = tl.load(k + PACE) + tl.load(k + PACE) * more
-    tl.store(a + 0, more)
-    tl.store(a + 1, size)
+    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    there_ = (R > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there_, (R - tl.where(there_, longest, 1.0)) / tl.where(there_, longest, 1.0), 0.0)
+    first = tl.where(
+        cancels, tl.where(there, (R - tl.where(there, norm_p, 1.0)) / tl.where(there, norm_p, 1.0), 0.0), f_less_1
+    )
+    f = tl.where(there_, R / tl.where(there_, longest, 1.0), 1.0)
+    short = tl.load(k + PACE) * f
+    second = tl.where(cancels, 0.0, short)
+    there__ = (R > 0.0) & (norm > 0.0)
+    more = tl.where(there__, (R - tl.where(there__, norm, 1.0)) / tl.where(there__, norm, 1.0), 0.0)
+    tl.store(a + 2, first)
+    tl.store(a + 3, second)
+    tl.store(a + 4, more)
 
 
 @triton.jit
@@ -945,7 +1071,7 @@ PROGRAMS = {
     "LarsKeepNormTrue": Program(
         states=("momentum_buffer",),
         layer_states=(),
-        rounds=(("Squares", "Squares"), ("Squares", "Squares", "Sum")),
+        rounds=(("Squares", "Squares"), ("Squares", "Squares"), ("Squares",)),
         keeps=None,
         keep_writes=0,
         apply_writes=1,
@@ -953,16 +1079,16 @@ PROGRAMS = {
         rereads=True,
         values=lars_keep_norm_true_values,
         keep=None,
-        terms=(lars_keep_norm_true_terms_0, lars_keep_norm_true_terms_1),
+        terms=(lars_keep_norm_true_terms_0, lars_keep_norm_true_terms_1, lars_keep_norm_true_terms_2),
         apply=lars_keep_norm_true_apply,
-        answers=(lars_keep_norm_true_answer_0, lars_keep_norm_true_answer_1),
+        answers=(lars_keep_norm_true_answer_0, lars_keep_norm_true_answer_1, lars_keep_norm_true_answer_2),
         report=lars_keep_norm_true_report,
         remember=None,
     ),
     "LarsKeepNormTrueAdaptFalse": Program(
         states=("momentum_buffer",),
         layer_states=(),
-        rounds=(("Squares", "Squares", "Sum"),),
+        rounds=(("Squares", "Squares"), ("Squares",)),
         keeps=None,
         keep_writes=0,
         apply_writes=1,
@@ -970,16 +1096,16 @@ PROGRAMS = {
         rereads=True,
         values=lars_keep_norm_true_adapt_false_values,
         keep=None,
-        terms=(lars_keep_norm_true_adapt_false_terms,),
+        terms=(lars_keep_norm_true_adapt_false_terms_0, lars_keep_norm_true_adapt_false_terms_1),
         apply=lars_keep_norm_true_adapt_false_apply,
-        answers=(lars_keep_norm_true_adapt_false_answer,),
+        answers=(lars_keep_norm_true_adapt_false_answer_0, lars_keep_norm_true_adapt_false_answer_1),
         report=lars_keep_norm_true_adapt_false_report,
         remember=None,
     ),
     "LarsWithNormKeepNormFirst": Program(
         states=("momentum_buffer",),
         layer_states=("norm",),
-        rounds=(("Squares", "Squares"), ("Squares", "Squares", "Sum")),
+        rounds=(("Squares", "Squares"), ("Squares", "Squares"), ("Squares",)),
         keeps=None,
         keep_writes=0,
         apply_writes=1,
@@ -987,16 +1113,24 @@ PROGRAMS = {
         rereads=True,
         values=lars_with_norm_keep_norm_first_values,
         keep=None,
-        terms=(lars_with_norm_keep_norm_first_terms_0, lars_with_norm_keep_norm_first_terms_1),
+        terms=(
+            lars_with_norm_keep_norm_first_terms_0,
+            lars_with_norm_keep_norm_first_terms_1,
+            lars_with_norm_keep_norm_first_terms_2,
+        ),
         apply=lars_with_norm_keep_norm_first_apply,
-        answers=(lars_with_norm_keep_norm_first_answer_0, lars_with_norm_keep_norm_first_answer_1),
+        answers=(
+            lars_with_norm_keep_norm_first_answer_0,
+            lars_with_norm_keep_norm_first_answer_1,
+            lars_with_norm_keep_norm_first_answer_2,
+        ),
         report=lars_with_norm_keep_norm_first_report,
         remember=lars_with_norm_keep_norm_first_remember,
     ),
     "LarsWithNormKeepNormFirstAdaptFalse": Program(
         states=("momentum_buffer",),
         layer_states=("norm",),
-        rounds=(("Squares", "Squares", "Sum"),),
+        rounds=(("Squares", "Squares"), ("Squares",)),
         keeps=None,
         keep_writes=0,
         apply_writes=1,
@@ -1004,9 +1138,12 @@ PROGRAMS = {
         rereads=True,
         values=lars_with_norm_keep_norm_first_adapt_false_values,
         keep=None,
-        terms=(lars_with_norm_keep_norm_first_adapt_false_terms,),
+        terms=(lars_with_norm_keep_norm_first_adapt_false_terms_0, lars_with_norm_keep_norm_first_adapt_false_terms_1),
         apply=lars_with_norm_keep_norm_first_adapt_false_apply,
-        answers=(lars_with_norm_keep_norm_first_adapt_false_answer,),
+        answers=(
+            lars_with_norm_keep_norm_first_adapt_false_answer_0,
+            lars_with_norm_keep_norm_first_adapt_false_answer_1,
+        ),
         report=lars_with_norm_keep_norm_first_adapt_false_report,
         remember=lars_with_norm_keep_norm_first_adapt_false_remember,
     ),

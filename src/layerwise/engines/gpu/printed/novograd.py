@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import root
+from layerwise.engines.gpu.kernels.parts import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -36,9 +36,9 @@ def novo_grad_apply(k, p, g, s, x):
     b1, shrink, step, step_, step__ = k
     (m,) = s
     u = step_ * g
-    u_ = u + step__ * p
+    u_ = u + step__ * unless_off(step__, p)
     m_ = u_ + b1 * m
-    return (p - shrink * p - step * m_, m_)
+    return (p - shrink * unless_off(shrink, p) - step * m_, m_)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels.parts import unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -26,8 +27,8 @@ def s_g_d_values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def s_g_d_apply(k, p, g, s, x):
     l2, shrink, lr = k
-    g_ = g + l2 * p
-    return (p - shrink * p - lr * g_,)
+    g_ = g + l2 * unless_off(l2, p)
+    return (p - shrink * unless_off(shrink, p) - lr * g_,)
 
 
 @triton.jit
@@ -49,9 +50,9 @@ def s_g_d_with_momentum_buffer_values(k, a, COMPUTE: tl.constexpr):
 def s_g_d_with_momentum_buffer_apply(k, p, g, s, x):
     l2, shrink, damped, mu, lr = k
     (b,) = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     b_ = damped * g_ + mu * b
-    return (p - shrink * p - lr * b_, b_)
+    return (p - shrink * unless_off(shrink, p) - lr * b_, b_)
 
 
 @triton.jit
@@ -73,10 +74,10 @@ def s_g_d_with_momentum_buffer_nesterov_true_values(k, a, COMPUTE: tl.constexpr)
 def s_g_d_with_momentum_buffer_nesterov_true_apply(k, p, g, s, x):
     l2, shrink, damped, mu, lr = k
     (b,) = s
-    g_ = g + l2 * p
+    g_ = g + l2 * unless_off(l2, p)
     b_ = damped * g_ + mu * b
     moved = g_ + mu * b_
-    return (p - shrink * p - lr * moved, b_)
+    return (p - shrink * unless_off(shrink, p) - lr * moved, b_)
 
 
 @triton.jit

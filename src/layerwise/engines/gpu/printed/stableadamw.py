@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, root
+from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Program
 
@@ -52,7 +52,7 @@ def stable_adam_w_apply(k, p, g, s, x):
     m, v = s
     root_v = root(v + eps_root)
     r = m / (root_v + eps)
-    return (p - lam_ * p - size * r, m, v)
+    return (p - lam_ * unless_off(lam_, p) - size * r, m, v)
 
 
 @triton.jit
@@ -96,7 +96,7 @@ def stable_adam_w_clip_threshold_none_apply(k, p, g, s, x):
     v_ = b2 * v + a2 * (g * g)
     root_v = root(v_ + eps_root)
     r = m_ / (root_v + eps)
-    return (p - lam_ * p - lr * r, m_, v_)
+    return (p - lam_ * unless_off(lam_, p) - lr * r, m_, v_)
 
 
 @triton.jit
