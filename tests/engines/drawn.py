@@ -122,7 +122,9 @@ def _shaken_step(one: Drawn, before: Any, saved: Any, grads: list[torch.Tensor],
     """The rule's step where the last digits of all that it reads are others."""
     walk = Walk(one, False)
     walk.set_to(before)
-    walk.opt.load_state_dict(saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that options are others than at first
+        walk.opt.load_state_dict(saved)
     walk.set_to({key: _shaken(x, k) for key, x in before.items()})
     return walk.stepped([_shaken(g, k) for g in grads])
 
