@@ -78,3 +78,10 @@ def test_the_largest_finite_numbers_are_rounded_as_to_nearest():
     x = floats([0x7F7F0000, 0x7F7F0001, 0x7F7FFFFF, 0xFF7F8000, 0x7F800000])
     found = weights.round_bf16(BITS, x, np.full(len(x), 0xFFFFFFFF))
     np.testing.assert_array_equal(found, x)  # what is no number of bfloat16 is left to the dtype
+
+
+@pytest.mark.parametrize("kept", [16, 8])
+def test_a_weight_set_to_zero_has_no_remainder_of_before(kept):
+    rest = np.array([-1, -5, -(1 << (kept - 1))])
+    for zero in (0.0, -0.0):
+        assert np.all(weights.join_bf16(BITS, np.full(3, zero, np.float32), rest, kept) == 0)

@@ -189,7 +189,7 @@ GPU = Room(
                 "codes = code + ROUNDER - ROUNDER",
                 "codes = code",
             ),
-            ("the remainder of negative weights has no sign", "tl.where(sign > 0, -rest, rest)", "rest"),
+            ("the remainder of negative weights has no sign", "tl.where(sign > 0, -rest, rest), 0)", "rest, 0)"),
         ),
         *of(
             "engines/gpu/kernels/parts.py",
@@ -243,8 +243,8 @@ GPU = Room(
             "engines/gpu/printed/lamb.py",
             (
                 "the second moment is of m",
-                "def lamb_keep(k, p, g, s):\n    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k\n    m, v = s\n    g_ = g + l2 * p\n    m_ = b1 * m + a1 * g_\n    v_ = b2 * v + a2 * (g_ * g_)",
-                "def lamb_keep(k, p, g, s):\n    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k\n    m, v = s\n    g_ = g + l2 * p\n    m_ = b1 * m + a1 * g_\n    v_ = b2 * v + a2 * (m_ * m_)",
+                "def lamb_keep(k, p, g, s):\n    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k\n    m, v = s\n    g_ = g + l2 * unless_off(l2, p)\n    m_ = b1 * m + a1 * g_\n    v_ = b2 * v + a2 * (g_ * g_)",
+                "def lamb_keep(k, p, g, s):\n    l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, size = k\n    m, v = s\n    g_ = g + l2 * unless_off(l2, p)\n    m_ = b1 * m + a1 * g_\n    v_ = b2 * v + a2 * (m_ * m_)",
             ),
         ),
     ),

@@ -183,9 +183,14 @@ NATIVE = Room(
             ),
             ("a random bit too many", "(size + (random >> 19) - 0x38000000u)", "(size + (random >> 18) - 0x38000000u)"),
             (
-                "the largest remainder changes its sign",
+                "the remainder of half a place below 0 changes its sign",
                 "(1 << KEPT >> 1) - int32_t(u >> 31)",
                 "(1 << KEPT >> 1)",
+            ),
+            (
+                "the remainder of negative weights has no sign",
+                "rest = Rest<KEPT>(u & SIGN ? -left : left);",
+                "rest = Rest<KEPT>(left);",
             ),
             (
                 "codes lose their sign",

@@ -386,9 +386,10 @@ KERAS = Room(
             ),
             (
                 "the config lacks our options",
-                'return {**super().get_config(), **own, "weight_decay": self.weight_decay}',
-                "return super().get_config()",
+                '**own, "weight_decay": self.weight_decay, **self._excluded()}',
+                "**self._excluded()}",
             ),
+            ("a saved model forgets what is excluded", ", **self._excluded()}", "}"),
             ("eps of bfloat16 halved", '"bfloat16": 2.0**-7}', '"bfloat16": 2.0**-8}'),
             (
                 "weight_decay is not checked",

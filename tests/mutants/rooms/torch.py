@@ -205,8 +205,8 @@ TORCH = Room(
             ),
             (
                 "bounds beyond float16",
-                "if b is None or abs(b) <= most else copysign(inf, b)",
-                "if b is None or abs(b) <= most else inf",
+                "return copysign(inf, a) if",
+                "return inf if",
             ),
         ),
         *of(
@@ -236,8 +236,8 @@ TORCH = Room(
             ),
             (
                 "a typing error in a group",
-                "(close := get_close_matches(str(key), known, n=1, cutoff=0.75)):",
-                "(close := []):",
+                'if key not in self._warned and hint.startswith("Is "):',
+                "if False:",
             ),
             (
                 "a typing error is told at every step",

@@ -346,7 +346,7 @@ CHECKPOINTS = Room(
             "torch/checkpoints/_weights.py",
             (
                 "tied weights of two values",
-                "if own in full and not torch.equal(_here(full[own]), _here(loaded[key])):",
+                "if own in full and not torch.equal(local(full[own]), local(loaded[key])):",
                 "if False:",
             ),
             (
