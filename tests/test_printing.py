@@ -174,7 +174,7 @@ def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
             "return m / add(xp, k.eps, k.c2, root_v)",
             "m / (eps + c2 * root_v)",
         ),
-        ("move(xp, u, k.lam, p)", "move(xp, u, -k.lam, p)", "u - lam * p_"),
+        ("move(xp, u, k.lam, unless", "move(xp, u, -k.lam, unless", "u - lam * unless_off(lam, p_)"),
         ("lr=lr * (c2**0.5 / c1) if", "lr=2 * lr * (c2**0.5 / c1) if", ""),
     ],
 )

@@ -369,7 +369,7 @@ class TestEnds:
     def test_places(self, figures, tmp_path, capsys, monkeypatch, place, why):
         (tmp_path / "device").symlink_to("/dev/null")
         if place == "full.html":
-            monkeypatch.setattr("pathlib.Path.write_bytes", self.no_room)
+            monkeypatch.setattr("layerwise.cli.demo.place.beside", self.no_room)
         assert demo.main((1,), False, tmp_path / place, 0, 2) == 2
         seen = capsys.readouterr()
         assert seen.out == ""
@@ -387,5 +387,5 @@ class TestEnds:
         assert (tmp_path / report).stat().st_size > 10_000
 
     @staticmethod
-    def no_room(path, data):
+    def no_room(path):
         raise OSError(28, "No space left on device")

@@ -24,9 +24,15 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states:
     for plan, (p, each) in zip(turn.plans, turn.stats(), strict=True):
         if p in which and plan.shape.numel():
             due = owners[p]
-            peak = max(float(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
+            peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
+            lam, dtype = _number(due.group["weight_decay"]), _rounded(p, due, states[p])
             for name, measured in each:
-                yield First(name, plan.h, measured, float(due.group["weight_decay"]), peak, _rounded(p, due, states[p]))
+                yield First(name, plan.h, measured, lam, peak, dtype)
+
+
+def _number(x: Any) -> float:
+    """Return a rate, which may be a tensor through which a gradient flows."""
+    return float(x.detach() if isinstance(x, Tensor) else x)
 
 
 def _rounded(p: Tensor, due: Due, state: Mapping[str, Any]) -> str | None:
