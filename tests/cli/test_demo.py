@@ -20,7 +20,7 @@ SHORTER = """
 import layerwise.cli
 from layerwise.cli.demo import settings
 from layerwise.recipes import question
-question.FEWEST = 3  # steps, which nobody asks for otherwise
+question.FEWEST = 2  # steps, which nobody asks for otherwise
 settings.QUICK_SHARE = {data: share / 5 for data, share in settings.QUICK_SHARE.items()}
 layerwise.cli.main()
 """
