@@ -8,7 +8,7 @@ from layerwise import preset
 from layerwise.errors import StateError
 
 torch = pytest.importorskip("torch")
-from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, convert, convert_back  # noqa: E402
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, convert, convert_back, param_groups  # noqa: E402
 
 SHAPES = [(5, 3), (2, 4, 3), (7,), ()]
 STEPS = 4
@@ -276,6 +276,33 @@ def test_rates_stay_where_another_rule_goes_on(their_class, source, build):
         torch.testing.assert_close(mine.state[q][key], theirs.state[p][key] * scale)
 
 
+def rates(optimizer):
+    return [(group["lr"], group["weight_decay"], group["betas"]) for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rates_stay_in_all_groups_or_in_none(grouped):
+    """Biases have no ratio, and so AdamW's rule; but they belong to the new run, as the other groups do."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    given = param_groups(model) if grouped else model.named_parameters()
+    theirs = torch.optim.AdamW([{**group, "lr": 0.001} for group in given] if grouped else given, weight_decay=0.01)
+    go(theirs, [1])
+    mine = Lamb(param_groups(model), lr=0.02, weight_decay=0.1)
+    before = rates(mine)
+    with pytest.warns(UserWarning, match=r"lr=0.02 \(0.001 in the checkpoint\)") as said:
+        mine.load_state_dict(convert(theirs.state_dict(), "torch.AdamW"))
+    assert rates(mine) == before == [(0.02, 0.1, (0.9, 0.999)), (0.02, 0.0, (0.9, 0.999))]
+    assert len(said) == 1
+    assert ("weight_decay=0.0 (0.01 in the checkpoint)" in str(said[0].message)) == (not grouped)
+    back = torch.optim.AdamW(param_groups(model), lr=0.3)
+    for group in back.param_groups:
+        group["lr"] = 0.3
+    before = rates(back)
+    with pytest.warns(UserWarning, match=r"lr=0.3 \(0.02 in the checkpoint\).*To change them, set them"):
+        back.load_state_dict(convert_back(mine.state_dict(), back, "torch.AdamW"))
+    assert rates(back) == before
+
+
 def test_rates_stay_on_the_way_back_too():
     mine = adapting(parameters())
     go(mine, [1])
@@ -319,6 +346,34 @@ def test_groups_with_keys_of_the_user_are_as_the_source_saves_them(source):
     assert convert({"state": {}, "param_groups": [group]}, source)["state"] == {}
 
 
+OF_OLD = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+
+
+def test_adam_of_old_had_fewer_keys_and_other_counts():
+    now, old = adam_checkpoint(), adam_checkpoint()
+    old["param_groups"] = [{key: group[key] for key in OF_OLD} for group in old["param_groups"]]
+    for state in old["state"].values():
+        state["step"] = int(state["step"])
+    found, expected = convert(old, "torch.Adam"), convert(now, "torch.Adam")
+    assert found["state"].keys() == expected["state"].keys()
+    for key, state in found["state"].items():
+        assert {name: torch.as_tensor(x).tolist() for name, x in state.items()} == {
+            name: torch.as_tensor(x).tolist() for name, x in expected["state"][key].items()
+        }
+    with pytest.raises(StateError, match=r'convert\(state_dict, "torch.Adam"\)'):
+        Lamb(parameters()).load_state_dict(old)
+
+
+@pytest.mark.parametrize("key", ["alpha", "momentum", "quantize", "caution", "trust_clip", "step"])
+def test_a_key_that_may_be_the_user_s_can_be_removed(key):
+    checkpoint = adam_checkpoint()
+    checkpoint["param_groups"][0][key] = 1
+    with pytest.raises(StateError, match=f"If your program added '{key}', remove that from the group"):
+        convert(checkpoint, "torch.Adam")
+    with pytest.raises(StateError, match="If your program added keys, remove them"):
+        Lamb(parameters()).load_state_dict(checkpoint)
+
+
 @pytest.mark.parametrize("source", ["torch.RMSprop", "Adam", "", None, 3])
 def test_unknown_source(source):
     with pytest.raises(StateError, match=r"Pass one of apex\.FusedLAMB, bitsandbytes\.Adam"):
@@ -348,9 +403,6 @@ def test_half_a_checkpoint(key):
         convert(checkpoint, "torch.Adam")
 
 
-TORCHAO = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
-
-
 class Packed(torch.Tensor):
     """What torchao's states of few bits are: tensors of a class of their own that give numbers when asked for them."""
 
@@ -360,7 +412,7 @@ class Packed(torch.Tensor):
 
 def test_torchao():
     saved = adam_checkpoint()
-    saved["param_groups"] = [{key: group[key] for key in TORCHAO} for group in saved["param_groups"]]
+    saved["param_groups"] = [{key: group[key] for key in OF_OLD} for group in saved["param_groups"]]
     for state in saved["state"].values():
         state["exp_avg"] = (state["exp_avg"] / 2).as_subclass(Packed)
     assert_same_state(convert(saved, "torchao.AdamW8bit"), convert(adam_checkpoint(), "torch.Adam"))

@@ -74,7 +74,11 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
             "its kind."
         ) from None
     if kept:
-        warnings.warn(f"{target} has another rule, so rates stay as given there: {', '.join(kept)}", stacklevel=2)
+        warnings.warn(
+            f"{target} has another rule, so rates stay as given there: {', '.join(kept)}. To change them, set them in "
+            "its `param_groups`.",
+            stacklevel=2,
+        )
     return made
 
 
@@ -86,9 +90,11 @@ def _converted(state_dict: Mapping[str, Any], optimizer: Any, name: str) -> tupl
     names = [group["param_names"] for group in template] if all("param_names" in one for one in template) else None
     found = _matching.aligned(template, names, state_dict["param_groups"])
     _matching.check_owned(state_dict)
+    firsts: list[Group] = [members[0][0] if members else {} for members in found]
+    same = all(_origin.same_rule(rule, _origin.written_by(ours), ours) for ours in firsts if ours)
     states: dict[Any, State] = {}
     groups = []
-    for number, (group, members) in enumerate(zip(template, found, strict=True)):
+    for number, (group, members, first) in enumerate(zip(template, found, firsts, strict=True)):
         steps = set()
         for i, (key, (ours, old)) in enumerate(zip(group["params"], members, strict=True)):
             if state := state_dict["state"].get(old):
@@ -96,9 +102,8 @@ def _converted(state_dict: Mapping[str, Any], optimizer: Any, name: str) -> tupl
                 numbers = _in_numbers(state, place.p)
                 steps.add(numbers["step"])
                 states[key] = target.state(numbers, place)
-        ours = members[0][0] if members else {}
-        rates = {**target.group(group, ours), **_kept(ours, "initial_lr")} if ours else {}
-        if not _origin.same_rule(rule, _origin.written_by(ours), ours):
+        rates = {**target.group(group, first), **_kept(first, "initial_lr")} if first else {}
+        if not same:
             kept |= dict.fromkeys(_matching.differing(group, rates))
             rates = {}
         groups.append({**group, **rates, **_counted(steps, target)})

@@ -179,7 +179,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
 
     Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
     schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer that has another
-    rule, such as LAMB for AdamW's state, keeps its own rates, and warns where they differ.
+    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns where they differ.
 
     Args:
         state_dict: The other optimizer's state_dict().
@@ -195,7 +195,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     if lr_in_momentum is not None and not one.momentum:
         raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
     try:
-        _origin.check_source(source, state_dict["param_groups"])
+        _origin.check_source(source, state_dict)
         made = _converted(state_dict, one, _origin.WRITERS[source].rule)
         return _with_lr(made) if lr_in_momentum else made
     except StateError:

@@ -71,11 +71,11 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     """Return the checkpoint in loadable form, or raise if the optimizer cannot continue from it."""
     _check_form(loaded)
     ours = optimizer.param_groups
-    _origin.check(optimizer._groups.kinds.may_write(), loaded["param_groups"])
+    _origin.check(optimizer._groups.kinds.may_write(), loaded)
     named = [optimizer._named(i) for i in range(len(ours))]
     found = _matched(ours, named, loaded)
     begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
-    sources = [_with_own_rates(optimizer, *each) for each in zip(ours, begun, strict=True)]
+    sources = _with_own_rates(optimizer, begun)
     state: dict[Any, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
         kind = optimizer._groups.kinds.of(group)
@@ -90,7 +90,7 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     due = [
         *_kept(ours, begun, sources),
         *_differing(optimizer, sources),
-        *_regrouped(sources, _matching.regrouped(found)),
+        *(_regrouped(sources, _matching.regrouped(found)) if sources is begun else ()),
     ]
     groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
     return Taken(groups, [[key for _, key in members] for members in found], state, due)
@@ -139,20 +139,30 @@ def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any
     return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
 
 
-def _with_own_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the saved group with our rates if another rule was stepped with its own, which mean something else."""
-    if _origin.same_rule(saved.get(RULE), optimizer._groups.kinds.of(group).hyper.optimizer, group):
-        return saved
-    own = {name: group[name] for name in MOVED if name in saved and name in group}
-    return {**{name: x for name, x in saved.items() if name != "initial_lr"}, **own}
+def _with_own_rates(optimizer: Any, begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
+
+    A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
+    """
+    kinds, pairs = optimizer._groups.kinds, list(zip(optimizer.param_groups, begun, strict=True))
+    if all(_origin.same_rule(saved.get(RULE), kinds.of(group).hyper.optimizer, group) for group, saved in pairs):
+        return begun
+    own = [{name: group[name] for name in MOVED if name in saved and name in group} for group, saved in pairs]
+    return [
+        {**{name: x for name, x in saved.items() if name != "initial_lr"}, **rates}
+        for saved, rates in zip(begun, own, strict=True)
+    ]
 
 
 def _kept(ours: Any, begun: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what became of the rates of groups that another rule stepped."""
-    changed = [(group, saved) for group, saved, x in zip(ours, begun, sources, strict=True) if x is not saved]
-    if seen := dict.fromkeys(one for each in changed for one in _matching.differing(*each)):
-        rules = " and ".join({saved[RULE]: None for _, saved in changed})
-        yield f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}"
+    """Yield what became of the rates of a checkpoint of another rule."""
+    pairs = [] if sources is begun else list(zip(ours, begun, strict=True))
+    if seen := dict.fromkeys(one for each in pairs for one in _matching.differing(*each)):
+        rules = " and ".join({saved[RULE]: None for _, saved in pairs if RULE in saved})
+        yield (
+            f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To change "
+            "them, set them in `param_groups`."
+        )
 
 
 def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from layerwise.errors import StateError
 from layerwise.hyper import Hyper
 from layerwise.registry import ENTRIES
@@ -27,14 +29,16 @@ class Writer(NamedTuple):
     rule: str  # the optimizer of ours that takes the same steps
     has: frozenset[str]  # keys of each of its groups
     may: frozenset[str] = frozenset()  # keys that only some of its versions write
+    since: frozenset[str] = frozenset()  # those of `may` that all versions write which count steps in tensors
 
-    def odd(self, group: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-        """Return the keys that a group lacks, and those by which it is another's."""
-        return sorted(self.has - group.keys()), sorted((group.keys() & KNOWN) - self.has - self.may)
+    def odd(self, group: Mapping[str, Any], counted: bool) -> tuple[list[str], list[str]]:
+        """Return the keys that a group lacks, and those by which it is another's; `counted` is _counted of it."""
+        has = self.has | (self.since if counted else frozenset())
+        return sorted(has - group.keys()), sorted((group.keys() & KNOWN) - self.has - self.may)
 
-    def fit(self, group: Mapping[str, Any]) -> int:
+    def fit(self, group: Mapping[str, Any], counted: bool) -> int:
         """Return how much the keys of a group tell of this optimizer; the four of Adam alone tell nothing."""
-        return 0 if any(self.odd(group)) else max(0, len(group.keys() & (self.has | self.may)) - len(ADAM))
+        return 0 if any(self.odd(group, counted)) else max(0, len(group.keys() & (self.has | self.may)) - len(ADAM))
 
 
 def _keys(names: str) -> frozenset[str]:
@@ -72,7 +76,7 @@ WRITERS = {
     "torch.Adafactor": Writer("Adafactor", _keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
     **dict.fromkeys(
         ("torch.Adam", "torch.AdamW"),
-        Writer("AdamW", ADAM | {"amsgrad", "foreach"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}),
+        Writer("AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}, _keys("foreach")),
     ),
     "torch.SGD": Writer("SGD", SGD | {"nesterov"}, ANY_TORCH),
     **dict.fromkeys(
@@ -84,30 +88,39 @@ KNOWN = frozenset().union(*(one.has | one.may for one in WRITERS.values()), OURS
 PYTORCH_OPTIMIZER = {"foreach", "step"}  # its groups have both
 
 
-def check_source(source: str, groups: Sequence[Mapping[str, Any]]) -> None:
+def check_source(source: str, saved: Mapping[str, Any]) -> None:
     """Raise if a group of a checkpoint has not the keys that an optimizer gives its groups."""
-    for number, group in enumerate(groups):
-        lacking, others = WRITERS[source].odd(group)
+    counted = _counted(saved)
+    for number, group in enumerate(saved["param_groups"]):
+        lacking, others = WRITERS[source].odd(group, counted)
         if lacking or others:
             parts = (("lacks", lacking), ("has", others))
             told = " and ".join(f"{verb} {', '.join(map(repr, keys))}" for verb, keys in parts if keys)
             raise StateError(
-                f"group {number} of the checkpoint is not as {source} saves it: it {told}. {_likely(group)}"
+                f"group {number} of the checkpoint is not as {source} saves it: it {told}. "
+                f"{_likely(group, counted, [] if lacking else others)}"
             )
 
 
-def _likely(group: Mapping[str, Any]) -> str:
+def _counted(saved: Mapping[str, Any]) -> bool:
+    """Return True if steps are counted in tensors, as torchao does always, and PyTorch since its groups tell more."""
+    return any(isinstance(one.get("step"), Tensor) for one in saved["state"].values() if isinstance(one, Mapping))
+
+
+def _likely(group: Mapping[str, Any], counted: bool, added: Sequence[str]) -> str:
+    """Return whose a group may be; without what was perhaps added to it, it would be as its source saves it."""
     if OURS & group.keys():
         return "It looks like that of an optimizer of layerwise, which loads it without conversion."
-    if (source := _source_of(group)) is not None:
+    if (source := _source_of(group, counted)) is not None:
         return f'It looks like that of {source}: pass "{source}".'
     named = "one of pytorch_optimizer, which" if group.keys() >= PYTORCH_OPTIMIZER else "an optimizer that"
-    return f"It looks like that of {named} no converter reads."
+    yours = f" If your program added {', '.join(map(repr, added))}, remove that from the group." if added else ""
+    return f"It looks like that of {named} no converter reads.{yours}"
 
 
-def _source_of(group: Mapping[str, Any]) -> str | None:
+def _source_of(group: Mapping[str, Any], counted: bool) -> str | None:
     """Return the source whose keys fit a group best, or None if none do."""
-    fit = {source: one.fit(group) for source, one in WRITERS.items()}
+    fit = {source: one.fit(group, counted) for source, one in WRITERS.items()}
     return max(fit, key=fit.__getitem__) if any(fit.values()) else None
 
 
@@ -117,11 +130,11 @@ def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) 
     return theirs is None or ours is None or theirs in (ours, plain)
 
 
-def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> None:
+def check(ours: Iterable[type[Hyper]], saved: Mapping[str, Any]) -> None:
     """Raise if none of these optimizers wrote a checkpoint, so that its names mean something else."""
     options = list(ours)
     names = [h.optimizer for h in options]
-    for group in groups:
+    for group in saved["param_groups"]:
         if OURS & group.keys():
             name = written_by(group)
             if name not in (None, *names):
@@ -132,7 +145,7 @@ def check(ours: Iterable[type[Hyper]], groups: Sequence[Mapping[str, Any]]) -> N
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise's {_of(names)}: its groups have {keys} and lack our "
-                f"options. {_way_out(names, group)}"
+                f"options. {_way_out(names, group, _counted(saved))}"
             )
 
 
@@ -161,9 +174,12 @@ def written_by(group: Mapping[str, Any]) -> str | None:
     return best[0] if len(best) == 1 else None
 
 
-def _way_out(ours: Sequence[str], group: Mapping[str, Any]) -> str:
-    if (source := _source_of(group)) is None:
-        return "No converter reads it; layerwise.torch.convert lists those that there are."
+def _way_out(ours: Sequence[str], group: Mapping[str, Any], counted: bool) -> str:
+    if (source := _source_of(group, counted)) is None:
+        return (
+            "No converter reads such groups; layerwise.torch.convert lists those that there are. If your program added "
+            "keys, remove them from the group."
+        )
     rule = WRITERS[source].rule
     names = [rule, *(name for name, plain in PLAINLY.items() if plain == rule)]
     if not {*names} & {*ours}:
