@@ -131,10 +131,52 @@ def test_options_of_a_preset_are_of_its_class_alone(merged):
     assert front.Lamb(**options).adapt == "decayed"
 
 
+@pytest.mark.parametrize("one", [one for one in presets() if one.options], ids=lambda one: one.name)
+def test_no_other_class_takes_a_whole_preset(one):
+    for name in ENTRIES.keys() - {one.optimizer}:
+        with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
+            getattr(front, name)(**{**preset(one.name, maximize=True), **dict.fromkeys(one.options, 0.1)})
+        for own in [other.name for other in presets() if other.optimizer == name][:1]:
+            with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
+                getattr(front, name).like(own, **preset(one.name))
+
+
+def test_single_values_of_a_preset_are_anyones():
+    picked = {name: value for name, value in preset("timm.Lamb", lr=0.2).items() if name in ("lr", "weight_decay")}
+    opt = front.AdamW(**picked)
+    assert (opt.lr, opt.weight_decay) == (0.2, 0.01)
+    assert front.Lars(**{**preset("timm.Lars"), **picked}).weight_decay == 0.01
+
+
+class Anyhow(front.Lamb):
+    def __init__(self, *args, **kw):
+        super().__init__(*args, **kw)
+
+
+class ByPlace(front.Lamb):
+    def __init__(self, rate, /, caution=False, **kw):
+        super().__init__(rate, caution=caution, **kw)
+
+
+class AndMore(front.Lamb):
+    def __init__(self, lr, *more, **kw):
+        super().__init__(lr, *more, **kw)
+
+
+@pytest.mark.parametrize("cls", [Anyhow, ByPlace, AndMore])
+def test_subclasses_get_the_preset_however_they_take_arguments(cls):
+    for opt in (
+        cls.like("timm.Lamb", 0.5, weight_decay=0.1),
+        AndMore.like("timm.Lamb", 0.5, (0.8, 0.9), weight_decay=0.1),
+    ):
+        assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
+
+
 def test_what_is_saved_of_a_preset_needs_no_class_of_ours():
     saved = pickle.loads(pickle.dumps(preset("timm.Lamb")))
     assert {type(name) for name in saved} == {str}
     assert json.dumps(preset("timm.Lamb")) == json.dumps(saved)
+    assert {type(name) for name in {str(k): v for k, v in preset("timm.Lamb").items()}} == {str}
 
 
 def test_an_argument_given_twice_is_pythons_error():

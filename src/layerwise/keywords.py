@@ -116,6 +116,7 @@ class OfPreset(str):
 
     preset: str
     optimizer: str
+    whole: frozenset[str]  # all names of the preset
 
     def __reduce__(self) -> Any:
         return str, (str(self),)  # what is saved needs no class of ours
@@ -125,17 +126,21 @@ def of_preset(options: Mapping[str, Any], preset: str, optimizer: str) -> dict[s
     """Return options whose names know of which preset they are."""
     names = {name: OfPreset(name) for name in options}
     for name in names.values():
-        name.preset, name.optimizer = preset, optimizer
+        name.preset, name.optimizer, name.whole = preset, optimizer, frozenset(options)
     return {names[name]: value for name, value in options.items()}
 
 
 def check_presets(of: str, names: Collection[Any]) -> None:
-    """Raise if options come from a preset of another optimizer; its other options would be a mixture of both."""
-    for name in names:
-        if isinstance(name, OfPreset) and name.optimizer.lower() != of.lower():
+    """Raise if a whole preset is one of another optimizer: the result would be a mixture of both.
+
+    Single values may be picked from it: they are what the caller says.
+    """
+    foreign = [name for name in names if isinstance(name, OfPreset) and name.optimizer.lower() != of.lower()]
+    for name in foreign:
+        if name.whole <= {other for other in foreign if other.preset == name.preset}:
             raise PresetError(
-                f"`{name}` is from the preset {name.preset!r}, which is one of {name.optimizer}, and this is {of}. Use "
-                f"{name.optimizer}, or another preset; presets() lists them."
+                f"the options are of the preset {name.preset!r}, which is one of {name.optimizer}, and this is {of}. "
+                f"Use {name.optimizer}, or another preset; presets() lists them."
             )
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import check_keywords, nearest, of_preset
+from layerwise.keywords import check_keywords, check_presets, nearest, of_preset
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import ENTRIES
 
@@ -371,7 +372,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     for option, value in overrides.items():
         if not (option in INSTEAD and is_by_name(value)):
             settings.check(option, value)
-    return of_preset({**one.options, **overrides}, one.name, one.optimizer)
+    return {**of_preset(one.options, one.name, one.optimizer), **overrides}
 
 
 L = TypeVar("L", bound="Like")
@@ -397,8 +398,9 @@ class Like:
                 f"the preset {name!r} is one of {one.optimizer}, and this is {cls.__name__}. Use "
                 f"{one.optimizer}.like({name!r}, …)."
             )
-        given = by_name(cls, args, options)
-        return cls(*args, **options) if given is None else cls(**cls._like(name, given))
+        check_presets(one.optimizer, options)
+        unnamed, given = by_name(cls, args, options)
+        return cls(*unnamed, **cls._like(name, given))
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -406,11 +408,15 @@ class Like:
         return {**preset(name), **given}
 
 
-def by_name(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return arguments by their names, or None if a call would be wrong: Python says how."""
-    names = [one.name for one in signature(function).parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+def by_name(
+    function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return arguments by their names, or as they are if some have none or the call is wrong: Python says how."""
+    params = signature(function).parameters.values()
+    names = [one.name for one in takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, params)]
     placed = dict(zip(names, args, strict=False))
-    return None if len(args) > len(names) or placed.keys() & options.keys() else {**placed, **options}
+    unnamed = len(args) > len(names) or placed.keys() & options.keys()
+    return (args, options) if unnamed else ((), {**placed, **options})
 
 
 def _options(one: Preset) -> list[str]:

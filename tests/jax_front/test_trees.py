@@ -255,13 +255,19 @@ def test_sgd_without_decay_needs_none(options):
         close(*updates, 1e-6)
     for needing in (
         {"weight_decay": 0.1},
+        {"weight_decay": lambda count: 0.0 * count},
         {"master_weights": True},
         {"rounding": "stochastic"},
         {"state_dtype": "int8"},
     ):
         opt = front.sgd(0.1, momentum=0.9, **needing)
-        with pytest.raises(ParameterError, match="depends on the parameters"):
+        with pytest.raises(ParameterError, match=f"a step with `{next(iter(needing))}`.* depends on the parameters"):
             opt.update(grads[0], opt.init(tree(0)))
+    with pytest.raises(ParameterError, match="`weight_decay`, unless that is known to be 0"):
+        jax.jit(lambda decay: front.sgd(0.1, weight_decay=decay).update(grads[0], front.sgd(0.1).init(tree(0))))(0.0)
+    lamb = front.lamb(0.1)
+    with pytest.raises(ParameterError, match=r"^the step depends on the parameters"):
+        lamb.update(grads[0], lamb.init(tree(0)))
 
 
 @each

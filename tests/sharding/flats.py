@@ -139,6 +139,12 @@ def stepped(front: Any, layout: str, dtype: torch.dtype, options: Mapping[str, A
     return everything(opt, segments)
 
 
+def flagged(layout: str) -> tuple[bool, bool]:
+    values = {name: p.detach() for name, p in named(Irregular(0, torch.float32)).items()}
+    segments, _ = begun(layout, torch.float32, values)
+    return runs.flags(Lamb(segments.named_parameters()))
+
+
 def in_buckets(front: Any, layout: str, size: int) -> Any:
     """The same by the rule in buckets, between whose tensors ranks hold other numbers of boxes."""
     set_bucket_size(size)

@@ -89,6 +89,18 @@ def stepped(
     return everything(opt, params)
 
 
+def flagged(front: Any, layout: str) -> tuple[bool, bool]:
+    """The flag that a GradScaler reads, before any step, and whether other processes hold parts."""
+    return flags(made(front, prepared(layout, torch.float32, 1)[0], {}))
+
+
+def flags(opt: Any) -> tuple[bool, bool]:
+    assert opt._axes is None
+    found = opt._step_supports_amp_scaling
+    assert opt._axes is None  # it asked nobody
+    return found, opt._agreement() is not None
+
+
 def batches(steps: int) -> list[torch.Tensor]:
     return [torch.randint(13, (4, 6), generator=torch.Generator().manual_seed(i)) for i in range(steps)]
 

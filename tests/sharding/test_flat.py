@@ -197,8 +197,15 @@ def test_a_copy_does_not_know_what_it_holds(copied):
     opt = copied(Lamb(segments.named_parameters()))
     [p] = opt.parameters()
     p.grad = torch.ones_like(p)
+    assert not opt._step_supports_amp_scaling  # read by trainers, to whom errors of the step say nothing
     with pytest.raises(ParameterError, match="is the copy of a flat buffer"):
         opt.step()
+
+
+@each_layout
+def test_a_scaler_is_told_what_the_step_will_find(ranks, layout):
+    for flag, shared in ranks.run(FLATS[layout][0], flats.flagged, layout):
+        assert flag is shared
 
 
 # ---- mistakes and failures

@@ -68,6 +68,12 @@ def test_layouts(ranks, front, layout):
     check(ranks, front, layout, torch.float64)
 
 
+@each_layout
+def test_a_scaler_is_told_what_the_step_will_find(ranks, layout):
+    for flag, shared in ranks.run(runs.layout_of(layout)[0], runs.flagged, Lars, layout):
+        assert flag is shared
+
+
 @pytest.mark.parametrize("front", [Adafactor, Came, SinkGD, Lars])
 @pytest.mark.every
 def test_a_rank_without_a_column_of_a_weight(ranks, front):

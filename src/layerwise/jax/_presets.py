@@ -12,7 +12,7 @@ from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pai
 from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
-from layerwise.keywords import check_keywords, of_preset
+from layerwise.keywords import check_keywords, check_presets, of_preset
 from layerwise.presets import by_name, find
 from layerwise.registry import ENTRIES
 
@@ -33,7 +33,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     h = ENTRIES[one.optimizer].hyper
     _check(one.optimizer, overrides)
     theirs = {**_called({**optax_defaults(h)}, h), **_defaults_of_others(h), **_called(dict(one.options), h)}
-    return of_preset({**theirs, **overrides}, name, one.optimizer)
+    return {**of_preset(theirs, name, one.optimizer), **overrides}
 
 
 def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
@@ -44,11 +44,11 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
         *args: Arguments of the function that the preset is of, such as `lamb`.
         **options: Arguments of that function, in place of the preset's or besides them.
     """
-    make = getattr(optimizers, find(name).optimizer.lower())
-    given = by_name(make, args, options)
-    made: optax.GradientTransformationExtraArgs = (
-        make(*args, **options) if given is None else make(**{**preset(name), **given})
-    )
+    optimizer = find(name).optimizer
+    check_presets(optimizer, options)
+    make = getattr(optimizers, optimizer.lower())
+    unnamed, given = by_name(make, args, options)
+    made: optax.GradientTransformationExtraArgs = make(*unnamed, **{**preset(name), **given})
     return made
 
 

@@ -146,11 +146,21 @@ class Transformation:
 
     def _stand_ins(self, updates: Any) -> Any:
         """Return the gradients in place of the parameters, where their shapes and dtypes are all that is needed."""
-        h: Any = self.options.h
-        decay = self.options.traced.get("weight_decay", h.weight_decay)
-        if h.reads_weights or not is_known(decay, to_be_zero=True) or self.want != Wanted(seed=self.want.seed):
-            raise ParameterError("the step depends on the parameters. Call update(updates, state, params).")
+        if why := self._reading():
+            raise ParameterError(f"{why} depends on the parameters. Call update(updates, state, params).")
         return updates
+
+    def _reading(self) -> str:
+        """Return what of the step needs the parameters themselves, or nothing."""
+        h: Any = self.options.h
+        if h.reads_weights:
+            return "the step"
+        if not is_known(self.options.traced.get("weight_decay", h.weight_decay), to_be_zero=True):
+            name = self.options.arguments.get("weight_decay", "weight_decay")
+            return f"a step with `{name}`, unless that is known to be 0 when the step is traced,"
+        storage = zip(self.want.words().items(), Wanted(seed=self.want.seed), strict=True)
+        used = next((option for (option, value), usual in storage if value != usual), None)
+        return "" if used is None else f"a step with `{used}`"
 
     def _without_weights(self, state: Any) -> Any:
         """Return the optimizer's own state."""

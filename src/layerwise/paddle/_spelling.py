@@ -92,7 +92,8 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    return of_preset({**called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}, name, one.optimizer)
+    options = called(h, {**_defaults_elsewhere(h), **one.options})
+    return {**of_preset(options, name, one.optimizer), **overrides}
 
 
 def called(h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:

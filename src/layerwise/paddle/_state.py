@@ -112,6 +112,11 @@ class Names(NamedTuple):
         """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
         return f"{self.prefix}{self.optimizer.lower()}_step"
 
+    @property
+    def counts(self) -> tuple[str, str]:
+        """The names under which a count is read: also that of a checkpoint that does not say its class."""
+        return self.steps, f"{self.prefix}step"
+
 
 def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return the state under the names that Paddle's optimizers give it."""
@@ -141,7 +146,7 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
     """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
-    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps]
+    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), *names.counts]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
@@ -211,14 +216,13 @@ def taken(what: str, value: Any, like: Tensor) -> Tensor:
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
-    own = names.steps
-    if own in found:
+    if own := next((key for key in names.counts if key in found), None):
         return _counted(f"{own!r} of {p.name}", found[own])
     pairs = _powers(names, h)
     if names.optimizer in WITHOUT_COUNT:
         return 1
     if (missing := [key for key, _ in pairs if names.prefix + key not in found]) or not pairs:
-        raise StateError(f"the state does not count the steps of {p.name}: {missing or [own]} is missing.")
+        raise StateError(f"the state does not count the steps of {p.name}: {missing or [names.steps]} is missing.")
     counts = {n for n in (_of_power(names.prefix + key, p, beta, found) for key, beta in pairs) if n is not None}
     if len(counts) > 1:
         raise StateError(

@@ -124,8 +124,9 @@ class Optimizer(ByParameter, Like):
         """
         asked = self._of_all["fused"] is True or self._skip_nonfinite
         captured = any(group["capturable"] for group in self.param_groups)
-        small = any(p.dtype is torch.float16 for p in self.parameters())
-        return asked or captured or small or self._agreement() is not None
+        shared = self._model_group is not None
+        # Read by trainers at any time: it asks no other process, and leaves errors to the step.
+        return asked or captured or shared or any(p.dtype is torch.float16 or cuts.is_cut(p) for p in self.parameters())
 
     # ---- groups
 

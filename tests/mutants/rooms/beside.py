@@ -54,8 +54,8 @@ CONVERTERS = Room(
             "presets.py",
             (
                 "options of a preset before one's own",
-                "return of_preset({**one.options, **overrides}, ",
-                "return of_preset({**overrides, **one.options}, ",
+                "return {**of_preset(one.options, one.name, one.optimizer), **overrides}",
+                "return {**overrides, **of_preset(one.options, one.name, one.optimizer)}",
             ),
             ("overrides are not checked", "            settings.check(option, value)\n", "            pass\n"),
             (

@@ -15,7 +15,7 @@ from torch import Tensor
 from layerwise.errors import GradientError, ParameterError
 from layerwise.layout import Kept, Layout, Piece
 from layerwise.storage.index import Index
-from layerwise.torch.sharding._flat import Flat, checked_flat_of
+from layerwise.torch.sharding._flat import Flat, checked_flat_of, flat_of
 
 Shape = tuple[int, ...]
 
@@ -157,6 +157,16 @@ def cut_of(name: str, p: Tensor) -> Cut | Flat | None:
     )
     replicas = tuple(_axis(mesh, i) for i, x in enumerate(placements) if x.is_replicate() and mesh.size(i) > 1)
     return Cut(mesh, placements, axes, replicas)
+
+
+def is_cut(p: Tensor) -> bool:
+    """Return True if other processes hold other parts of a parameter, whether or not it can be stepped."""
+    if not is_dtensor(p):
+        flat = flat_of(p)
+        return flat is not None and bool(flat.axes)
+    spec: Any = p
+    mesh = spec.device_mesh
+    return any(not placement.is_replicate() and mesh.size(i) > 1 for i, placement in enumerate(spec.placements))
 
 
 def _axis(mesh: Any, i: int) -> Axis:
