@@ -75,6 +75,13 @@ def said(opt, *gradients):
     return found
 
 
+def where(opt):
+    """Return the file that the first warning of a step points to."""
+    with pytest.warns(UserWarning, match=AT_ZERO) as caught:
+        opt.step()
+    return caught[0].filename
+
+
 each = pytest.mark.parametrize("front", [Torch, Numpy, Paddle], ids=lambda front: front.__name__)
 both = pytest.mark.parametrize("front", [Torch, Numpy], ids=lambda front: front.__name__)
 
@@ -87,6 +94,24 @@ def test_adapted_tensors_that_begin_at_zero_are_named_once(front, rule):
     names = [getattr(opt.weights[name], "name", None) or name for name in ("body.bias", "head.weight")]
     assert first.startswith(f"{', '.join(names)} {AT_ZERO}")
     assert later == [[]]
+
+
+@each
+def test_it_points_to_the_line_that_called(front):
+    assert where(front("Lamb", weights("head.weight"))) == __file__
+
+
+def test_torch_s_way_out_has_the_names_that_were_found():
+    zero = ("head.weight", "body.bias")
+    [[first]] = said(Torch("Lamb", weights(*zero), lr=0.01), 1.0)
+    assert first.endswith('by param_groups(model), others by its no_adapt=["bias", "norm", "head.weight"].')
+    [[first]] = said(Torch("Lamb", weights("body.bias"), lr=0.01), 1.0)
+    assert first.endswith("by param_groups(model); its no_adapt names others.")
+    opt = Torch("Lamb", weights(*zero), lr=0.01)
+    opt.opt = type(opt.opt)(list(opt.weights.values()), lr=0.01)  # without names
+    [[first]] = said(opt, 1.0)
+    assert first.startswith("parameter 1 of group 0, parameter 2 of group 0")
+    assert first.endswith("by param_groups(model); its no_adapt names others.")
 
 
 FREE = (
@@ -141,6 +166,7 @@ def test_steps_that_rounding_loses_are_said_once(front, rule, dtype):
     before = opt.values()
     (first,), *later = said(opt, 1.0, 1.0)
     assert f"most weights of body.weight, body.bias, head.weight {STALLS}" in first
+    assert f"{STALLS} as long as lr is at most {SMALL[dtype]:g}: a step of" in first
     assert later == [[]]
     assert np.mean(opt.values()["body.weight"] != before["body.weight"]) < 0.5  # of two steps
     assert said(front(rule, weights(), dtype, lr=1.1 * SMALL[dtype]), 1.0) == [[]]

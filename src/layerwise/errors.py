@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
+INNER = ("layerwise", "torch", "paddle")  # packages in which no caller's line is
+
 
 class LayerwiseError(Exception):
     """Base of every error raised on purpose in this library."""
@@ -54,3 +59,11 @@ class MissingPackageError(LayerwiseError, ImportError):
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """Return a message in the common form, so that every API says the same about the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called the package, however deep the warning is raised."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from layerwise.errors import warn
 from layerwise.telemetry import adapts
 
 # Of normally distributed weights in 16 bits, a step of this share of an epsilon moves three in ten: the others lie more
@@ -24,9 +24,8 @@ class First(NamedTuple):
     measured: Mapping[str, Any]
     weight_decay: float
     peak: float | None = None  # of the learning rate, as far as it is known
-    rounded_to: str | None = (
-        None  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
-    )
+    # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
+    rounded_to: str | None = None
 
     @property
     def adapted(self) -> bool:
@@ -60,18 +59,16 @@ class First(NamedTuple):
 def warn_of(firsts: Sequence[First], exempt: str, finer: str) -> None:
     """Say which tensors will hardly move, with the ways out that an API has for each reason."""
     if zero := [one.name for one in firsts if one.starts_at_zero]:
-        warnings.warn(
+        warn(
             f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
             f"{exempt}",
-            stacklevel=3,
         )
     if still := [one for one in firsts if one.stalls]:
         first = still[0]
-        warnings.warn(
-            f"most weights of {_few(one.name for one in still)} will not move: a step of {first.name} is "
-            f"{100 * first.share:.2g} % of its norm at lr={first.peak:g}, which rounding to {first.rounded_to} loses. "
-            f"{finer}",
-            stacklevel=3,
+        warn(
+            f"most weights of {_few(one.name for one in still)} will not move as long as lr is at most {first.peak:g}: "
+            f"a step of {first.name} is then {100 * first.share:.2g} % of its norm, which rounding to "
+            f"{first.rounded_to} loses. {finer}",
         )
 
 

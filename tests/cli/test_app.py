@@ -232,6 +232,17 @@ class TestFiles:
         assert (tmp_path / "precious").read_text() == "as it was"
         assert {path.name for path in tmp_path.iterdir()} == {"precious", ".layerwise-known"}
 
+    def test_a_file_is_closed_before_it_is_moved(self, tmp_path, monkeypatch):
+        """As Windows wants it; and permissions that cannot be copied lose no text."""
+        opened, moved = [], []
+        make, move = Path.open, Path.replace
+        monkeypatch.setattr(Path, "open", lambda *args, **more: opened.append(make(*args, **more)) or opened[-1])
+        monkeypatch.setattr(Path, "replace", lambda *args: moved.append(opened[-1].closed) or move(*args))
+        monkeypatch.setattr(beside.shutil, "copymode", lambda *_: (_ for _ in ()).throw(PermissionError))
+        beside.replace_text(tmp_path / "report", "text")
+        assert moved == [True]
+        assert (tmp_path / "report").read_bytes() == b"text"
+
     def test_a_link_stays_one(self, tmp_path):
         (tmp_path / "link").symlink_to(tmp_path / "report")
         files.write_text(tmp_path / "link", "text")

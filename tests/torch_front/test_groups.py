@@ -10,7 +10,7 @@ from torch import nn
 from torch_front.front import BUSY, FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
 
 from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError, UnknownOptionError
-from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
+from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
 
 LEFT_ALONE = {"momentum_dtype", "max_grad_norm"}  # storage; and what is common to all groups
 
@@ -384,6 +384,17 @@ def test_norms_are_told_by_the_names_of_their_classes():
     assert set(mixed.param_groups[1]["param_names"]) == found
 
 
+@pytest.mark.parametrize(
+    "made", [(nn.Linear, 2, 2), (nn.Conv2d, 2, 2, 1), (nn.ConvTranspose1d, 2, 2, 1), (nn.Embedding, 2, 2)], ids=str
+)
+def test_layers_with_a_matrix_are_no_norms(made):
+    base, *options = made
+    model = nn.Sequential(type("OwnNorm", (base,), {})(*options))
+    (first, *others) = param_groups(model)
+    assert ([name for name, _ in first["params"]], first.keys() & {"weight_decay", "adapt"}) == (["0.weight"], set())
+    assert all([name for name, _ in group["params"]] == ["0.bias"] for group in others)
+
+
 def test_what_may_be_a_norm_and_is_left_out_is_said_once():
     model = nn.Sequential()
     model.norm1, model.LayerNormLinear, model.body = nn.Module(), nn.Module(), nn.Linear(2, 2)
@@ -459,7 +470,15 @@ def test_bad_rules(bad):
         param_groups(Odd(), no_decay=bad)
 
 
-def test_adafactor_has_no_trust_ratio_to_turn_off():
-    groups = param_groups(Odd(), no_adapt=["bias"])
-    with pytest.raises(HyperparameterError, match="adapt"):
-        Adafactor(groups)
+@pytest.mark.parametrize("given", [{}, {"no_adapt": ["bias", "head.*"]}], ids=["default", "given"])
+@pytest.mark.parametrize("rule", [AdamW, Adafactor, SGD])
+def test_without_a_ratio_there_is_none_to_turn_off(rule, given):
+    """Also in copies of groups; what asks for a ratio is an error."""
+    copies = [g | {"lr": 1e-3} for g in param_groups(Odd(), **given)]
+    assert any("adapt" in group for group in copies)
+    own = rule(copies).param_groups
+    mixed = Mixed([g | {"rule": rule.__name__.lower()} for g in copies]).param_groups
+    assert not any("adapt" in group for group in (*own, *mixed))
+    for asked in (True, "decayed"):
+        with pytest.raises(HyperparameterError, match="`adapt` is no option"):
+            rule([g | {"adapt": asked} for g in copies])

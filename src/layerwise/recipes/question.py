@@ -71,7 +71,8 @@ class Question:
         if self.total_samples is not None and self.total_samples < FEWEST * self.batch:
             way_out = "Pass how many samples the whole run sees: epochs times the size of the data."
             allowed = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
-            raise ContradictionError(sentence("total_samples", allowed, self.total_samples, way_out))
+            few = self.total_samples if self.total_samples % 1 else int(self.total_samples)
+            raise ContradictionError(sentence("total_samples", allowed, few, way_out))
 
     def _check_reference(self) -> None:
         pair = {"reference_batch": self.reference_batch, "reference_lr": self.reference_lr}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from layerwise.errors import ContradictionError, ParameterError
+from layerwise.errors import ContradictionError, ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.torch.sharding._agreeing import Agreeing
-from layerwise.torch.step._first import EXEMPT, FINER, firsts
+from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
@@ -129,9 +128,7 @@ class Answering(Agreeing):
         }
         new = {which: stored for which, stored in found.items() if which not in self._warned}
         for (name, key), stored in new.items():
-            warnings.warn(
-                f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.", stacklevel=2
-            )
+            warn(f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
         self._warned.update(new)
 
     def _look_at_first(self, turn: Turn, dues: Sequence[Due], skip: Tensor | None) -> None:
@@ -141,7 +138,8 @@ class Answering(Agreeing):
         found = list(firsts(turn, dues, self._first, self.state))
         done = set(turn.params)
         self._first = {p: None for p in self._first if p not in done}
-        warn_of(found, EXEMPT, FINER)
+        names = {name for group in self.param_groups for name in group.get("param_names", ())}
+        warn_of(found, exempt(found, names), FINER)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the measurements of each parameter's last step by name: numbers, or with blocks an array.

@@ -55,7 +55,7 @@ CLI = Room(
                 "        own.replace(path)\n",
                 "        path.write_bytes(own.read_bytes())\n",
             ),
-            ("what was written beside stays", "            own.unlink(missing_ok=True)\n", "            pass\n"),
+            ("what was written beside stays", "        own.unlink(missing_ok=True)\n", "        pass\n"),
             ("the mode of a file is lost", "            shutil.copymode(path, own)\n", "            pass\n"),
             ("a file that is there is overwritten", 'own.open("xb")', 'own.open("wb")'),
             ("a path's control characters are shown", "c if c.isprintable() else repr(c)[1:-1] for c", "c for c"),

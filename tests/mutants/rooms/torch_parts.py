@@ -259,7 +259,7 @@ CHECKPOINTS = Room(
             ("state shared with the checkpoint", "value.detach().to(device, copy=True)", "value.detach().to(device)"),
             (
                 "warnings after the state has changed",
-                "        for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error\n            warnings.warn(warning, stacklevel=7)\n",
+                "        for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error\n            warn(warning)\n",
                 "",
             ),
             (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.errors import HyperparameterError, StateError
+from layerwise.errors import HyperparameterError, StateError, warn
 from layerwise.hyper import in_words
 from layerwise.storage.options import SCALE
 from layerwise.torch.checkpoints import _matching, _origin
@@ -41,7 +40,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
         taken.append(_checked(optimizer, loaded))
         for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error
-            warnings.warn(warning, stacklevel=7)
+            warn(warning)
         groups = [
             {"params": keys, **{key: group[key] for key in (*ALWAYS, RULE) if key in group}}
             for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)

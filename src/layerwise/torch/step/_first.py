@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,9 +13,18 @@ from layerwise.torch.step._formats import named
 from layerwise.torch.step._tensors import LOW
 from layerwise.torch.step._turn import Due, Turn
 
-EXEMPT = 'Exempt them from it, such as by param_groups(model, no_adapt=["bias", "norm", "head.*"]).'
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
+
+
+def exempt(found: Sequence[First], names: Collection[str]) -> str:
+    """Return how to exempt tensors that began at zero: biases by default, others by the names that were given."""
+    way_out = "Exempt biases and norms from it by param_groups(model)"
+    others = [one.name for one in found if one.starts_at_zero and one.name in names and "bias" not in one.name]
+    if not others:
+        return f"{way_out}; its no_adapt names others."
+    shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
+    return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
 
 
 def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states: Mapping[Any, Any]) -> Iterator[First]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import isgenerator
@@ -12,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from layerwise.checks import is_used_up
-from layerwise.errors import ParameterError
+from layerwise.errors import ParameterError, warn
 
 NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message
@@ -43,17 +42,15 @@ def check_group(group: Mapping[str, Any]) -> None:
 def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:
     """Warn if the last of these groups got nothing out of an iterator, or names that others have."""
     if isinstance(given, Iterator) and not isgenerator(given) and not groups[-1]["params"]:
-        warnings.warn(
+        warn(
             f"a parameter group is empty: the {type(given).__name__} that was its 'params' gave nothing. Pass a list "
             "if something else used it before.",
-            stacklevel=3,
         )
     own = groups[-1].get("param_names", ())
     counts = Counter(chain.from_iterable(group.get("param_names", ()) for group in groups))
     if twins := [name for name in dict.fromkeys(own) if counts[name] > 1]:
         shown = ", ".join(map(repr, twins[:SHOWN])) + ", …" * (len(twins) > SHOWN)
-        warnings.warn(
+        warn(
             f"several parameters are named {shown}. Patterns mean all of them, checkpoints tell them apart by their "
             "order. Put the model's name before the parameter's: (f'a.{name}', p) for name, p in a.named_parameters().",
-            stacklevel=3,
         )

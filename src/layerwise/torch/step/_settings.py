@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise import arguments, checks
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import check_presets, meant
 from layerwise.names import is_by_name
@@ -36,10 +35,6 @@ OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
-
-
-class Exempt(dict[str, Any]):
-    """A group whose `adapt`, if it has one, nobody asked for: a rule without a trust ratio has no such option."""
 
 
 class Groups:
@@ -76,9 +71,9 @@ class Groups:
         self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
 
     def given(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a group was given that its rule could have."""
-        leaves_out = isinstance(group, Exempt) and "adapt" not in self.known(group)
-        return {key: value for key, value in group.items() if not (leaves_out and key == "adapt")}
+        """Return what a group was given, without adapt=False where the rule has no trust ratio to turn off."""
+        says_nothing = group.get("adapt") is False and "adapt" not in self.known(group)
+        return {key: value for key, value in group.items() if not (says_nothing and key == "adapt")}
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group has a key that nothing would read."""
@@ -104,7 +99,7 @@ class Groups:
             hint = meant(str(key), known, cutoff=0.75)
             if key not in self._warned and hint.startswith("Is "):
                 self._warned.add(key)  # programs put keys of their own in groups, and in all of them
-                warnings.warn(f"a parameter group has the key {key!r}, which is no option. {hint}", stacklevel=7)
+                warn(f"a parameter group has the key {key!r}, which is no option. {hint}")
 
     def see(self, group: Mapping[str, Any]) -> None:
         """Take note of a group's keys, which are as its maker wants them."""
@@ -121,7 +116,7 @@ class Groups:
             try:
                 self.check_keys({name: x for name, x in group.items() if name == key or name in self.kinds.keys})
             except HyperparameterError as problem:
-                warnings.warn(str(problem), stacklevel=2)
+                warn(str(problem))
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""

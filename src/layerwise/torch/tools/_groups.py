@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import HyperparameterError, sentence, warn
 from layerwise.names import check_matched, matches
 from layerwise.registry import ENTRIES
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
-from layerwise.torch.step._settings import Exempt
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Matcher = str | int | type[nn.Module] | Test
@@ -26,11 +24,12 @@ SMALL = ("bias", "norm")  # what the papers' recipes exempt
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+MATRICES = (nn.Linear, nn.modules.conv._ConvNd, *EMBEDDINGS)  # with a norm beside them at most, as in a ConvNorm
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Return True if a module's class, or one that it derives from, is called a normalization."""
-    return any(NORM.search(one.__name__) for one in type(module).__mro__)
+    """Return True if a class of a module is called a normalization, and none is a layer with a matrix."""
+    return not isinstance(module, MATRICES) and any(NORM.search(one.__name__) for one in type(module).__mro__)
 
 
 KINDS: dict[str, Test] = {
@@ -77,7 +76,7 @@ def param_groups(
     model: nn.Module,
     *,
     no_decay: Iterable[Matcher] = SMALL,
-    no_adapt: Iterable[Matcher] | None = None,
+    no_adapt: Iterable[Matcher] = SMALL,
     rule: str | type | None = None,
     others: str | type | Mapping[str, Any] | None = None,
     other_params: Iterable[Matcher] = (*SMALL, "embedding"),
@@ -94,7 +93,7 @@ def param_groups(
     Args:
         model: The model. Its parameters that require no gradient are left out.
         no_decay: Matchers of the parameters without weight decay.
-        no_adapt: Matchers of the parameters without a trust ratio; None is biases and norms, where the rule has one.
+        no_adapt: Matchers of the parameters without a trust ratio, where the rule has one.
         rule: For `Mixed`: the rule of the parameters, by its name or class.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
             mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
@@ -108,7 +107,7 @@ def param_groups(
             "modules the rules speak."
         )
     first, second = _rules(rule, others, options)
-    given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
+    given = {"no_decay": no_decay, "no_adapt": no_adapt}
     given["other_params"] = () if second is None else other_params
     matchers = {argument: _listed(argument, one) for argument, one in given.items()}
     tests = [_test(argument, one) for argument, one in matchers.items()]
@@ -122,9 +121,8 @@ def param_groups(
         decays, adapts, other = (not _any_of(test, p, found) for test in tests)
         key = (not other, not decays, not adapts and other)
         groups.setdefault(key, []).append((found[0][0], p))
-    kind: Any = dict if no_adapt is not None else Exempt
     return ParamGroups(
-        kind(_group(members, second or {} if key[0] else first, *key[1:])) for key, members in sorted(groups.items())
+        _group(members, second or {} if key[0] else first, *key[1:]) for key, members in sorted(groups.items())
     )
 
 
@@ -145,10 +143,9 @@ def _warn_of_norms(places: Mapping[Tensor, Sequence[tuple[str, nn.Module]]], tes
         if len(whole_shape(p)) < 2 and "norm" in called[name] and not all(_any_of(test, p, found) for test in tests)
     ]
     if left:
-        warnings.warn(
+        warn(
             f'"norm" leaves out {", ".join(left[:5])}{", …" * (len(left) > 5)}: it goes by classes, whose names end in '
-            'Norm. Add a pattern such as "*norm*" where they are meant.',
-            stacklevel=3,
+            'Norm. Add a pattern such as "*norm*" where they are meant.'
         )
 
 
