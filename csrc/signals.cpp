@@ -89,10 +89,13 @@ void restore() {
 }
 
 // Calls the handlers of what came. After one that raises, the others have their turn as if their signal came now.
-void deliver() {
-  for (Kept& one : kept) {
-    if (!came[one.number]) continue;
+void deliver(const std::vector<Kept>& held) {
+  std::vector<Kept> due;  // taken before any is called: a handler may take a step itself, and signals come in that too
+  for (const Kept& one : held) {
+    if (came[one.number]) due.push_back(one);
     came[one.number] = false;
+  }
+  for (const Kept& one : due) {
     if (PyErr_Occurred()) {
       PyErr_SetInterruptEx(one.number);
       continue;
@@ -105,10 +108,11 @@ void deliver() {
 
 int end() {
   restore();
+  std::vector<Kept> held;
+  held.swap(kept);
   holder = 0, depth = 0;
-  deliver();
-  for (Kept& one : kept) Py_DECREF(one.handler);
-  kept.clear();
+  deliver(held);
+  for (const Kept& one : held) Py_DECREF(one.handler);
   return PyErr_Occurred() ? -1 : 0;
 }
 

@@ -115,6 +115,24 @@ class Interrupting:
         return np.ones(3)
 
 
+def test_a_handler_may_take_a_step_where_several_signals_came(handlers):
+    """In which signals are held again, while others of the first step still wait for their handlers."""
+    inner, own, called = Lamb(lr=0.1), np.ones(3), []
+
+    def steps(number, frame):
+        called.append(number)
+        inner.step("own", own, np.ones(3))
+
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT, signal.SIGWINCH)
+    for number in numbers:
+        signal.signal(number, steps)
+    opt, w = Lamb(lr=sending(*numbers)), np.ones(3)
+    for t in range(20):
+        opt.step("w", w, np.ones(3))
+        assert sorted(called) == sorted(numbers * (t + 1))
+    assert int(inner.state_dict()["own/step"]) == len(called)
+
+
 def test_what_a_handler_raises_is_no_error_of_a_gradient(handlers):
     def raises(*_):
         raise TimeoutError

@@ -15,21 +15,10 @@ from cli.program import COMMAND, PLAIN, on_a_terminal
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-# A fifth of what --quick trains: what a run of each case comes to does not depend on how long it is.
-SHORTER = """
-import layerwise.cli
-from layerwise.cli.demo import settings
-from layerwise.recipes import question
-question.FEWEST = 2  # steps, which nobody asks for otherwise
-settings.QUICK_SHARE = {data: share / 5 for data, share in settings.QUICK_SHARE.items()}
-layerwise.cli.main()
-"""
-
-
 @pytest.mark.slow
 def test_quick_in_a_pipe(tmp_path):
     arguments = ("demo", "--quick", "--out", str(tmp_path), "--threads", "2")
-    done = subprocess.run([sys.executable, "-c", SHORTER, *arguments], capture_output=True, text=True, env=PLAIN)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=PLAIN)
     assert done.returncode == 0
     assert done.stderr == ""
     assert not re.search("[\x1b\r]", done.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from time import perf_counter
@@ -35,7 +36,10 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
     opt = new_optimizer(case, model)
     outcome = Outcome(parameters=sum(p.numel() for p in model.parameters()))
     noise = NoiseScale(model) if run.measures_noise else None
-    _steps(run, model, opt, data.train, noise, outcome, watch)
+    with warnings.catch_warnings():
+        # The demo's protocol has a ratio for every tensor, also for biases, which begin at zero.
+        warnings.filterwarnings("ignore", ".* began at zero")
+        _steps(run, model, opt, data.train, noise, outcome, watch)
     outcome.weight_bytes, outcome.state_bytes = weight_bytes(model), state_bytes(opt)
     if noise is not None:
         outcome.noise = Noise(noise.value, PARTS, case.steps)

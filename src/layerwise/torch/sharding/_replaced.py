@@ -68,9 +68,9 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
     alive = gc.get_objects()
     dicts = [x.__dict__.get("_parameters", {}) for x in alive if issubclass(type(x), nn.Module)]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
-    groups = [group for x in alive if issubclass(type(x), Optimizer) for group in getattr(x, "param_groups", ())]
-    stepped = {id(p) for group in groups for p in group["params"]}
-    left = [(name, p) for name, p in held if p.grad is not None and id(p) not in stepped]
+    groups = [group for x in alive if issubclass(type(x), Optimizer) for group in x.__dict__.get("param_groups", ())]
+    stepped = {id(p) for group in groups for p in group.get("params", ())}
+    left = [(name, p) for name, p in held if p.is_leaf and p.grad is not None and id(p) not in stepped]
     known, cut = {id(p) for _, p in held}, {each for name, p in left for each in _parts(name, p)}
     keys = ((name, id(p), (name.rpartition(".")[2], p.shape)) for p, name in waiting)
     return next((name for name, number, key in keys if number not in known and key in cut), None)

@@ -51,7 +51,7 @@ class InBackward:
             self._passes[id(p)] += 1
             if self._passes[id(p)] < self._every or p.grad is None:
                 return
-            with signals_wait:
+            with optimizer._one_at_a_time, signals_wait:
                 del self._passes[id(p)]
                 optimizer._step_due(optimizer._dues_of([(number, p)]), optimizer._agreement())
                 p.grad = None
