@@ -79,7 +79,7 @@ def test_stub_names_what_the_extension_has():
 
 
 def test_no_text_points_to_files_that_are_not_installed():
-    """Whoever reads a docstring or an error need not have the repository."""
+    """A reader of a docstring or an error may not have the repository."""
     outside = re.compile(r"(?<![\w./])(docs|examples|benchmarks|tests|tools)/\w")
     for path in Path(str(files("layerwise"))).rglob("*.py"):
         texts = (node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant))

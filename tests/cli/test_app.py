@@ -219,7 +219,9 @@ class TestFiles:
             assert str(found.value).isprintable()
 
     def test_the_longest_name_can_be_written(self, tmp_path):
-        files.write_text(place.report_path(tmp_path / ("x" * 250 + ".html")), "text")
+        path = place.report_path(tmp_path / ("x" * 250 + ".html"))
+        files.write_text(path, "text")
+        assert path.read_text() == "text"
 
     def test_no_file_that_was_put_there_before_is_written_to(self, tmp_path, monkeypatch):
         """Not through links either, by whatever name: it need not be guessed."""

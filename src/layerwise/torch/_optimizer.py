@@ -237,7 +237,7 @@ class Optimizer(ByParameter, Like):
         if not dues and agreement is None:
             return
         with self._one_at_a_time, signals_wait, torch.set_grad_enabled(self._groups.differentiable):
-            # Once, because it may take collectives: whether anything is prepared anew is known to this process alone.
+            # Once, because it may take collectives: only this process knows whether its step is prepared again.
             dues, here = self._resolved(dues, self._read(dues, agreement))
             params, grads = params_of(dues), grads_of(dues)
             key = pack(f"{1 + len(params)}N", id(agreement), *map(id, params))  # bytes, which remember their hash

@@ -240,7 +240,7 @@ TORCH = Room(
                 "if False:",
             ),
             (
-                "a typing error is told at every step",
+                "a typing error gives a warning at every step",
                 "                self._warned.add(key)  #",
                 "                #",
             ),

@@ -194,7 +194,7 @@ def local_parts(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible.
 
-    For that some may have to be redistributed, which takes collectives: `agree` is told which before the first.
+    For that some may have to be redistributed, which takes collectives: `agree` gets their numbers before the first.
     """
     elsewhere = [i for i, (p, g) in enumerate(zip(params, grads, strict=True)) if _lies_elsewhere(p, g)]
     if elsewhere:
