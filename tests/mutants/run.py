@@ -46,7 +46,7 @@ class Examination:
 
     def stop(self) -> None:
         """End the tests that run. What they were about to tell is not kept."""
-        self._trial.stopped.set()
+        self._trial.stop()
 
     def _tried(self, room: Room, error: Any) -> dict[str, Any]:
         copy = self._copies.made(error)

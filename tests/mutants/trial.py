@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
-from time import monotonic, sleep
+from threading import local
 from typing import Any, NamedTuple
 
 from mutants.noting import BEGAN, FAILED, FILE
 from mutants.room import ROOT, Room
 
 FAST = ("-m", "not slow")
+ALWAYS = (
+    "-x",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "mutants.noting",
+    "-W",
+    "ignore::pytest.PytestAssertRewriteWarning",
+)
 PASSED, NOTHING = 0, 5  # of pytest's exit codes
 COLLECTION = "collection"  # in place of a test's name where none began
 
@@ -39,11 +48,16 @@ class Trial:
     def __init__(self, near_limit: float, limit: float, workers: int) -> None:
         self._near_limit, self._limit, self._workers = near_limit, limit, workers
         self._fair: dict[str, bool] = {}  # tests that pass without an error
-        self.stopped = Event()
+        self._own, self._servers = local(), list[Any]()
 
     def near(self, copy: Path, room: Room, first: Sequence[str] = ()) -> Found:
-        """Run the tests near to a room, some of their files first."""
-        return self._noticed(copy, ["-n", "0", *(() if room.slow else FAST), *first, *room.near], self._near_limit)
+        """Run the tests near to a room, some of their files first: to collect all of them takes seconds."""
+        own = ["-n", "0", *(() if room.slow else FAST)]
+        found = self._noticed(copy, [*own, *first], self._near_limit) if first else Found("", "", 0)
+        if found.test:
+            return found
+        rest = self._noticed(copy, [*own, *room.near], self._near_limit)
+        return rest._replace(seconds=round(found.seconds + rest.seconds, 1))
 
     def whole(self, copy: Path) -> Found:
         """Run what `make test` runs."""
@@ -73,34 +87,40 @@ class Trial:
             notes = Path(folder) / "notes"
             first = [str(ROOT / "tests")] if copy is None else [str(copy), str(ROOT / "tests")]
             environment = {
-                **os.environ,
                 "PYTHONPATH": os.pathsep.join(first),
                 "HYPOTHESIS_STORAGE_DIRECTORY": folder,  # what fails for one error is not tried first for the next
                 FILE: str(notes),
             }
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants.noting"]
-            silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-            running = subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment, **silent)
-            return _found(*self._waited(running, notes, limit))
+            asked = {"arguments": [*ALWAYS, *arguments], "environment": environment, "limit": limit}
+            code, seconds = self._answer(asked)
+            return _found(code, notes, seconds)
 
-    def _waited(self, running: Any, notes: Path, limit: float) -> tuple[int | None, Path, float]:
-        """Return the exit code, or None where tests took too long and were ended; the notes; and processor seconds.
+    def _answer(self, asked: dict[str, Any]) -> tuple[int | None, float]:
+        """Return the exit code, or None where tests took too long and were ended, and processor seconds."""
+        server = self._server()
+        server.stdin.write(f"{json.dumps(asked)}\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
+        if not answer:
+            raise Stopped
+        code, seconds = json.loads(answer)
+        return code, seconds
 
-        Time counts from the first note.
-        """
-        began, ended = None, False
-        while True:
-            pid, status, used = os.wait4(running.pid, os.WNOHANG)
-            if pid:
-                running.returncode = os.waitstatus_to_exitcode(status)
-                if self.stopped.is_set():
-                    raise Stopped
-                return None if ended else running.returncode, notes, used.ru_utime + used.ru_stime
-            began = monotonic() if began is None and notes.exists() else began
-            if not ended and (self.stopped.is_set() or (began is not None and monotonic() - began > limit)):
-                os.killpg(running.pid, signal.SIGKILL)
-                ended = True
-            sleep(0.1)
+    def _server(self) -> Any:
+        """Return the server of this thread."""
+        if not hasattr(self._own, "server"):
+            command = [sys.executable, "-m", "mutants.server"]
+            environment = {**os.environ, "TRITON_INTERPRET": "1"}  # which Triton reads while it is imported
+            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            running = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, start_new_session=True, **pipes)
+            self._own.server = running
+            self._servers.append(running)
+        return self._own.server
+
+    def stop(self) -> None:
+        """End the tests that run."""
+        for server in self._servers:
+            server.terminate()
 
 
 def _found(code: int | None, notes: Path, seconds: float) -> Found:
