@@ -1,12 +1,13 @@
 """Small deliberate errors, and whether the tests notice them.
 
-`rules.py` has errors in the mathematics. `make test` tries them all: each oracle must notice those it is meant to.
+`errors/rules.txt` has errors in the mathematics. `test_mutants.py` tries them all: each oracle must notice those it is
+meant to.
 
-`rooms/` has errors everywhere else, room by room: an error in words, the file, a text that is in it exactly once, and
-what stands there instead. Each breaks something that the library promises. `make mutants` makes a copy of the installed
-package for each, with the one file replaced, and runs tests with that copy found first: those near to the room, and if
-they pass, all of `make test`. For C++ it compiles the one file into an extension of the copy's own. A test that fails
-without the error as well counts for nothing; an error that keeps tests from ending is noticed.
+The other files in `errors/` have errors everywhere else, room by room (`rooms.py`). Each breaks something that the
+library promises. `make mutants` makes a copy of the installed package for each, with the one file replaced, and runs
+tests with that copy found first: those near to the room, and if they pass, all of `make test`. For C++ it compiles the
+one file into an extension of the copy's own. A test that fails without the error as well counts for nothing; an error
+that keeps tests from ending is noticed.
 
 `killed.json` keeps what came of it, and `killed.md` is its table. What is recorded is not run again until its row
 changes. `MUTANTS_ARGS` says what to run:

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from mutants.room import ROOT
+from mutants.errors import ROOT
 
 BIN = Path(sys.executable).parent
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 
-from mutants.room import ROOT, Room
+from mutants.errors import ROOT
+from mutants.rooms import Room
 
 OTHER: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mutants.room import Room
+from mutants.rooms import Room
 
 HERE = Path(__file__).parent
 RECORD, TABLE = HERE / "killed.json", HERE / "killed.md"

@@ -15,8 +15,8 @@ from typing import Any
 from mutants import record
 from mutants.copies import Copies
 from mutants.drawn import drawn
-from mutants.room import ROOT, Room
-from mutants.rooms import ROOMS
+from mutants.errors import ROOT
+from mutants.rooms import ROOMS, Room
 from mutants.trial import Trial
 
 FOLDER = ROOT / "build/mutants"

@@ -12,8 +12,9 @@ from pathlib import Path
 from threading import local
 from typing import Any, NamedTuple
 
+from mutants.errors import ROOT
 from mutants.noting import BEGAN, FAILED, FILE
-from mutants.room import ROOT, Room
+from mutants.rooms import Room
 
 FAST = ("-m", "not slow")
 ALWAYS = (

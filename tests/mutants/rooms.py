@@ -1,0 +1,89 @@
+"""The rooms of the library: files that belong together, the tests that are nearest to them, and small errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mutants.errors import Error, errors
+
+
+@dataclass(frozen=True)
+class Room:
+    name: str
+    paths: tuple[str, ...]  # below the root; a file is of the room with the longest that it begins with
+    near: tuple[str, ...]  # files and folders of tests
+    slow: bool = False  # whether those tests need packages that `make test` does not install
+
+    @cached_property
+    def errors(self) -> tuple[Error, ...]:
+        return errors(self.name)
+
+
+def _room(name: str, paths: str, near: str, slow: bool = False) -> Room:
+    found = (path if path.startswith("csrc/") else f"src/layerwise/{path.lstrip('.')}" for path in paths.split())
+    return Room(name, tuple(found), tuple(f"tests/{one}".rstrip("/") for one in near.split()), slow)
+
+
+ROOMS: tuple[Room, ...] = (
+    _room(
+        "core",
+        ".",
+        "test_hyper.py test_factoring.py test_keywords.py test_patterns.py test_keep_norm.py numpy_front test_rules.py",
+    ),
+    _room("schedules", "schedules.py", "test_schedules.py torch_front/test_schedulers.py"),
+    _room(
+        "storage",
+        "storage/",
+        "storage reference/test_reference.py numpy_front/test_storage.py torch_front/test_rounding.py "
+        "torch_front/test_split.py torch_front/test_state_dtype.py",
+    ),
+    _room(
+        "drive",
+        "drive/",
+        "test_requests.py torch_front/test_exact_sums.py sharding/test_stages.py sharding/test_mixed.py "
+        "sharding/test_reproducible.py",
+    ),
+    _room(
+        "engines",
+        "engines/ threads.py",
+        "engines test_interrupts.py test_extremes.py numpy_front/test_step.py torch_front/test_step.py "
+        "torch_front/test_between_steps.py sharding/test_stages.py sharding/test_trajectories.py",
+    ),
+    _room(
+        "native",
+        "csrc/",
+        "engines storage test_interrupts.py test_extremes.py torch_front/test_exact_sums.py "
+        "torch_front/test_between_steps.py numpy_front/test_storage.py torch_front/test_step.py "
+        "sharding/test_stages.py",
+    ),
+    _room("gpu", "engines/gpu/", "gpu"),
+    _room("numpy", "numpy/", "numpy_front test_extremes.py test_precision.py test_lifetimes.py"),
+    _room("torch", "torch/", "torch_front test_lifetimes.py test_extremes.py test_keep_norm.py test_precision.py"),
+    _room(
+        "checkpoints",
+        "torch/checkpoints/",
+        "torch_front/test_state.py torch_front/test_resuming.py torch_front/test_names.py "
+        "torch_front/test_convert.py torch_front/test_exchange.py torch_front/test_full_precision.py "
+        "torch_front sharding/test_checkpoint.py sharding/test_flat.py",
+    ),
+    _room("sharding", "torch/sharding/", "sharding"),
+    _room(
+        "tools",
+        "torch/tools/",
+        "torch_front/test_backward.py torch_front/test_groups.py torch_front/test_monitor.py "
+        "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
+        "sharding/test_noise.py sharding/test_backwards.py sharding/test_releasing.py",
+    ),
+    _room("jax", "jax/", "jax_front"),
+    _room("paddle", "paddle/", "paddle_front", slow=True),
+    _room("keras", "keras/", "keras_front", slow=True),
+    _room(
+        "converters",
+        "convert.py presets.py arguments.py",
+        "jax_front/test_convert.py test_presets.py jax_front/test_presets.py test_docs.py",
+    ),
+    _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
+    _room("trainers", "trainers/ run.py", "trainers", slow=True),
+    _room("cli", "cli/ __main__.py files.py", "cli"),
+)
