@@ -37,6 +37,7 @@ def unchanged() -> Any:
     return rebuilt({name: getsource(import_module(name)) for name in MODULES})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ORACLES)
 def test_rebuilding_alone_changes_nothing(oracle: str, unchanged: Any) -> None:
     """Every oracle accepts the rules as they are: what turns it red in `test_caught` is the error."""
