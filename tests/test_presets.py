@@ -1,3 +1,5 @@
+"""Presets: options that make an optimizer equal to another implementation, of its own class alone."""
+
 from __future__ import annotations
 
 import json
@@ -6,23 +8,24 @@ from contextlib import suppress
 
 import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
 import numpy as np
+import optax
 import pytest
+import torch
 
+import layerwise.torch
+from layerwise import jax as jax_front
 from layerwise import numpy as front
 from layerwise import preset, presets
-from layerwise.errors import PresetError
+from layerwise.errors import HyperparameterError, PresetError, UnknownOptionError
 from layerwise.registry import ENTRIES
 
 NEEDS_LR = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
+each = pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 
 
-def options_of(name):
-    return {**preset(name), **({"lr": 0.1} if name in NEEDS_LR else {})}
-
-
-@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
-def test_constructs_its_class_and_steps(one):
-    options = options_of(one.name)
+@each
+def test_a_preset_makes_its_optimizer_which_steps(one):
+    options = {**preset(one.name), **({"lr": 0.1} if one.name in NEEDS_LR else {})}
     assert ENTRIES[one.optimizer].hyper(**options).optimizer == one.optimizer
     weights = {"w": np.ones((3, 2)), "b": np.ones(2)}
     opt = getattr(front, one.optimizer)(**options)
@@ -31,56 +34,33 @@ def test_constructs_its_class_and_steps(one):
     assert all(np.isfinite(w).all() and (w != 1).any() for w in weights.values())
 
 
-@pytest.mark.parametrize("name", [one.name for one in presets()])
-def test_gives_a_fresh_copy(name):
-    preset(name)["lr"] = "changed"
-    assert preset(name).get("lr") != "changed"
-    assert preset(name) == dict(next(p.options for p in presets() if p.name == name))
+@each
+def test_a_preset_says_in_a_line_how_it_differs_and_repeats_no_default(one):
+    line = str(one)
+    assert one.differs
+    assert len(line.splitlines()) == 1
+    assert [part for part in (one.name, one.optimizer, one.differs, one.not_reproduced) if part not in line] == []
+    assert ("Not reproduced" in line) == bool(one.not_reproduced)
+    # Adafactor's defaults depend on whether there is an lr.
+    ours = ENTRIES[one.optimizer].hyper(**({"lr": 0.1} if one.name in NEEDS_LR else {}))
+    settled = ("decay_scale", "lr_cap", "relative_step")
+    assert [key for key, x in one.options.items() if getattr(ours, key) == x and key not in settled] == []
 
 
-@pytest.mark.parametrize("name", [one.name for one in presets()])
-def test_lr_is_left_to_the_caller_unless_it_is_the_recipe(name):
-    assert ("lr" in preset(name)) == (name == "transformers.Adafactor-T5")
-
-
-def test_list_is_fresh():
-    presets().clear()
-    assert len(presets()) > 20
+@each
+def test_a_preset_is_a_fresh_copy_that_leaves_lr_to_the_caller_unless_it_is_the_recipe(one):
+    preset(one.name)["lr"] = "changed"
+    assert preset(one.name) == dict(one.options)
+    assert ("lr" in preset(one.name)) == (one.name == "transformers.Adafactor-T5")
 
 
 def test_the_table_cannot_be_written_to():
+    presets().clear()
+    assert len(presets()) > 20
     one = presets()[0]
     with suppress(TypeError):
         one.options["changed"] = 1
-    try:
-        assert "changed" not in preset(one.name)
-    finally:
-        with suppress(TypeError, AttributeError):
-            one.options.pop("changed", None)
-
-
-@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
-def test_says_how_it_differs(one):
-    assert one.differs
-    line = str(one)
-    assert len(line.splitlines()) == 1
-    assert one.name in line
-    assert one.optimizer in line
-    assert one.differs in line
-    assert one.not_reproduced in line
-    assert ("Not reproduced" in line) == bool(one.not_reproduced)
-
-
-@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
-def test_defaults_of_ours_are_not_repeated(one):
-    # A repeated default would say "differs" of what does not. Adafactor's depend on whether there is an lr.
-    ours = ENTRIES[one.optimizer].hyper(**({"lr": 0.1} if one.name in NEEDS_LR else {}))
-    repeated = {
-        key
-        for key, value in one.options.items()
-        if getattr(ours, key) == value and key not in ("decay_scale", "lr_cap", "relative_step")
-    }
-    assert repeated == set()
+    assert "changed" not in preset(one.name)
 
 
 @pytest.mark.parametrize(
@@ -97,31 +77,88 @@ def test_defaults_of_ours_are_not_repeated(one):
         (["apex.FusedLAMB"], "apex.FusedLAMB"),
     ],
 )
-def test_unknown_names_get_suggestions(unknown, suggested):
+def test_an_unknown_name_is_answered_with_the_nearest(unknown, suggested):
     with pytest.raises(PresetError) as caught:
         preset(unknown)
-    assert repr(unknown) in str(caught.value)
-    assert suggested in str(caught.value)
-    assert "presets()" in str(caught.value)
+    assert [word for word in (repr(unknown), suggested, "presets()") if word not in str(caught.value)] == []
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
-def test_like_makes_the_optimizer_of_the_preset(one):
-    made = getattr(front, one.optimizer)
-    given = {"lr": 0.1, "maximize": True}
-    assert repr(made.like(one.name, **given)) == repr(made(**{**preset(one.name), **given}))
+# ---- options beside it
 
 
-def test_what_is_given_beside_a_preset_takes_its_place():
+def test_options_beside_a_preset_take_the_place_of_its_own():
+    options = preset("apex.FusedLAMB", weight_decay=0.02, lr=0.5)
+    assert options == {"weight_decay": 0.02, "max_grad_norm": 1.0, "adapt": "decayed", "lr": 0.5}
+    assert preset("apex.FusedLAMB")["weight_decay"] == 0.01
+    opt = layerwise.torch.Lamb([torch.nn.Parameter(torch.ones(2))], **options)
+    assert opt.param_groups[0]["weight_decay"] == 0.02
     opt = front.Lamb.like("timm.Lamb", 0.5, weight_decay=0.1)
     assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
+
+
+@pytest.mark.parametrize("make", [preset, jax_front.preset])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"momentum": 0.9}, "no option 'momentum'"),
+        ({"weight_deca": 0.9}, "Is `weight_decay` meant?"),
+        ({"weight_decay": -1}, "`weight_decay` must be a finite number ≥ 0"),
+        ({"eps": "small"}, "`eps` must be"),
+        ({"nonsense": 1}, "no option 'nonsense'"),
+    ],
+)
+def test_options_beside_a_preset_are_checked(make, options, words):
+    with pytest.raises(HyperparameterError) as caught:
+        make("apex.FusedLAMB", **options)
+    assert words in str(caught.value)
+
+
+def test_options_beside_a_preset_of_jax_have_the_names_of_jax():
+    options = jax_front.preset("timm.Lars", learning_rate=0.5, momentum=0.9)
+    assert (options["learning_rate"], options["momentum"], options["norm"]) == (0.5, 0.9, "split")
+    jax_front.lars(**options)
+    jax_front.adafactor(**jax_front.preset("keras.Adafactor", learning_rate=0.01, decay_rate=0.7, eps=1e-20))
+    jax_front.adafactor(**jax_front.preset("keras.Adafactor", learning_rate=optax.constant_schedule(0.01)))
+    with pytest.raises(UnknownOptionError, match="`learning_rate`"):
+        jax_front.preset("timm.Lars", lr=0.5)
+
+
+def test_options_beside_a_preset_may_be_by_name_and_are_of_the_formula_alone():
+    front.Lars(**preset("mlperf.LARS", adapt={"*.bias": False})).step("a.bias", np.ones(2), np.ones(2))
+    assert front.Lamb(**preset("keras.Lamb", l2={"a.*": 0.1})).l2 == {"a.*": 0.1}
+    with pytest.raises(UnknownOptionError, match=r"\('keras\.Lamb'\) has no option 'blocks'"):
+        preset("keras.Lamb", blocks=3)
+
+
+@pytest.mark.parametrize(("name", "lr"), [("torch.Adafactor", 0.01), ("keras.Adafactor", 1e-3)])
+def test_the_lr_of_their_adafactor_is_a_cap(name, lr):
+    for given, cap in ({}, lr), ({"lr": 0.05}, 0.05), ({"lr_cap": 0.05}, 0.05):
+        for options in (preset(name, **given), {**preset(name), **given}):
+            p = np.ones((3, 2))
+            front.Adafactor(**options).step("p", p, np.ones((3, 2)))
+            np.testing.assert_allclose(1 - p, cap, rtol=1e-6)
+
+
+# ---- its class
+
+
+@each
+def test_only_its_class_takes_a_whole_preset(one):
+    made, given = getattr(front, one.optimizer), {"lr": 0.1, "maximize": True}
+    assert repr(made.like(one.name, **given)) == repr(made(**{**preset(one.name), **given}))
+    for name in ENTRIES.keys() - {one.optimizer} if one.options else ():
+        with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
+            getattr(front, name)(**{**preset(one.name, maximize=True), **dict.fromkeys(one.options, 0.1)})
+        for own in [other.name for other in presets() if other.optimizer == name][:1]:
+            with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
+                getattr(front, name).like(own, **preset(one.name))
 
 
 @pytest.mark.parametrize(
     "merged", [dict, lambda options: {**options, "weight_decay": 0.1}, lambda options: {"maximize": True, **options}]
 )
-def test_options_of_a_preset_are_of_its_class_alone(merged):
+def test_a_preset_of_another_class_is_refused_however_it_was_merged(merged):
     """Of two optimizers' options there would be a mixture that neither of them is."""
     options = merged(preset("timm.Lamb"))
     with pytest.raises(PresetError, match=r"'timm.Lamb', which is one of Lamb, and this is Lars. Use Lamb, or"):
@@ -129,16 +166,6 @@ def test_options_of_a_preset_are_of_its_class_alone(merged):
     with pytest.raises(PresetError, match=r"'timm.Lamb' is one of Lamb, and this is Lars. Use Lamb.like\('timm.Lamb'"):
         front.Lars.like("timm.Lamb")
     assert front.Lamb(**options).adapt == "decayed"
-
-
-@pytest.mark.parametrize("one", [one for one in presets() if one.options], ids=lambda one: one.name)
-def test_no_other_class_takes_a_whole_preset(one):
-    for name in ENTRIES.keys() - {one.optimizer}:
-        with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
-            getattr(front, name)(**{**preset(one.name, maximize=True), **dict.fromkeys(one.options, 0.1)})
-        for own in [other.name for other in presets() if other.optimizer == name][:1]:
-            with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
-                getattr(front, name).like(own, **preset(one.name))
 
 
 def test_single_values_of_a_preset_are_anyones():
@@ -163,16 +190,14 @@ class AndMore(front.Lamb):
         super().__init__(lr, *more, **kw)
 
 
-@pytest.mark.parametrize("cls", [Anyhow, ByPlace, AndMore])
-def test_subclasses_get_the_preset_however_they_take_arguments(cls):
-    for opt in (
-        cls.like("timm.Lamb", 0.5, weight_decay=0.1),
-        AndMore.like("timm.Lamb", 0.5, (0.8, 0.9), weight_decay=0.1),
-    ):
-        assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
+@pytest.mark.parametrize(("cls", "more"), [(Anyhow, ()), (ByPlace, ()), (AndMore, ()), (AndMore, ((0.8, 0.9),))])
+def test_subclasses_get_the_preset_however_they_take_arguments(cls, more):
+    opt = cls.like("timm.Lamb", 0.5, *more, weight_decay=0.1)
+    assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
+    assert opt.betas == (more or ((0.9, 0.999),))[0]
 
 
-def test_what_is_saved_of_a_preset_needs_no_class_of_ours():
+def test_a_saved_preset_needs_no_class_of_ours():
     saved = pickle.loads(pickle.dumps(preset("timm.Lamb")))
     assert {type(name) for name in saved} == {str}
     assert json.dumps(preset("timm.Lamb")) == json.dumps(saved)
