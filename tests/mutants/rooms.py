@@ -29,7 +29,8 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "core",
         ".",
-        "test_options.py test_factoring.py test_misspelt.py test_patterns.py test_keep_norm.py numpy_front test_rules.py",
+        "test_options.py test_factoring.py test_misspelt.py test_patterns.py test_keep_norm.py numpy_front "
+        "test_rules.py",
     ),
     _room("schedules", "schedules.py", "test_schedules.py torch_front/test_schedulers.py"),
     _room(
