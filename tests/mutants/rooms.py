@@ -64,8 +64,8 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "checkpoints",
         "torch/checkpoints/",
-        "torch_front/test_state.py torch_front/test_resuming.py torch_front/test_names.py "
-        "torch_front/test_convert.py torch_front/test_exchange.py torch_front/test_full_precision.py "
+        "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
+        "torch_front/test_names.py torch_front/test_full_precision.py torch_front/test_state.py "
         "torch_front sharding/test_checkpoint.py sharding/test_flat.py",
     ),
     _room("sharding", "torch/sharding/", "sharding"),

@@ -1,0 +1,455 @@
+"""A checkpoint brings state and the rates that schedulers move; options stay as given, and what does not fit changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import Parameter
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+from torch_front.front import BUSY, FRONTS, bits, busy, everything, fronts, in_slices, lows, parameters, twins, walk
+
+from layerwise.errors import ContradictionError, HyperparameterError, StateError
+from layerwise.schedules import Polynomial
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, scheduler
+
+pytestmark = pytest.mark.thinned(1, 2)
+
+
+def saved(x: Any) -> Any:
+    """By way of a file, as people do."""
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def whole(front: Any) -> dict[str, Any]:
+    """Options with which every part of the state is as large as its parameter."""
+    return {"factored": False} if hasattr(front._hyper, "factored") else {}
+
+
+# ---- options and rates
+
+
+@fronts
+def test_options_stay_as_given_and_moved_rates_come_from_the_checkpoint(front):
+    params = parameters(1)
+    moved = {"lr": 0.3, "weight_decay": 0.2, **{Lamb: {"betas": (0.5, 0.9)}, Lars: {"momentum": 0.4}}.get(front, {})}
+    opt = busy(front, params.items(), maximize=True, max_grad_value=0.5, **moved)
+    walk(opt, params, [1])
+    fresh = busy(front, twins(params).items(), max_grad_value=0.25, lr=0.7)
+    before = everything(fresh, params)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="maximize"):  # a warning that is an error changes nothing
+            fresh.load_state_dict(opt.state_dict())
+    assert everything(fresh, params) == before
+    with pytest.warns(UserWarning, match="maximize.*True"):
+        fresh.load_state_dict(saved(opt.state_dict()))
+    [group] = fresh.param_groups
+    assert (group["maximize"], group["max_grad_value"]) == (False, 0.25)
+    assert {key: group[key] for key in moved} == moved
+
+
+@fronts
+def test_a_checkpoint_of_an_older_version_lacks_newer_options(front):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    walk(opt, params, [1])
+    old = saved(opt.state_dict())
+    for name in ("max_grad_value", "capturable", "maximize"):
+        del old["param_groups"][0][name]
+    fresh = busy(front, (again := twins(params)).items(), max_grad_value=0.25)
+    fresh.load_state_dict(old)
+    assert (fresh.param_groups[0]["max_grad_value"], fresh.param_groups[0]["maximize"]) == (0.25, False)
+    walk(fresh, again, [2])
+
+
+def test_a_relative_step_does_not_become_lr():
+    params = parameters(1)
+    for given, other in ((None, 0.1), (0.1, None)):
+        with pytest.raises(StateError, match="lr means something else"):
+            Adafactor(params.values(), lr=given).load_state_dict(Adafactor(params.values(), lr=other).state_dict())
+
+
+def test_keys_of_the_user_in_groups_keep_what_they_say():
+    params = [*parameters(1).values()]
+    one = Lamb([{"params": params, "team": "blue", "floor": 3}])
+    other = Lamb([{"params": params, "team": "red", "ceiling": 4}])
+    other.load_state_dict(one.state_dict())
+    found = other.param_groups[0]
+    assert [found[key] for key in ("team", "floor", "ceiling")] == ["blue", 3, 4]
+
+
+@fronts
+def test_a_run_goes_on_with_groups_that_were_added_later(front):
+    a = parameters(1)
+    late = {"maximize": True, "lr": 0.3}
+
+    def grown(opt: Any, params: Any) -> Any:
+        opt.add_param_group({**late, "params": [(name, params[name]) for name in ("vector", "stack")]})
+        return CosineAnnealingLR(opt, 9)
+
+    opt = busy(front, [("matrix", a["matrix"])])
+    walk(opt, a, [0])
+    schedule = grown(opt, a)
+    walk(opt, a, [1, 2], [schedule])
+    state = saved(opt.state_dict())
+    b = twins(a)
+    fresh = busy(front, [("matrix", b["matrix"])])
+    with pytest.raises(StateError, match="besides 'stack', 'vector'"):
+        fresh.load_state_dict(state)
+    again = grown(fresh, b)
+    fresh.load_state_dict(state)
+    again.load_state_dict(schedule.state_dict())
+    walk(opt, a, [3, 4], [schedule])
+    walk(fresh, b, [3, 4], [again])
+    assert bits(a) == bits(b)
+
+
+# ---- schedules that ended with the run that was saved
+
+
+@pytest.fixture
+def scheduled():
+    """An optimizer that has loaded a run under a schedule, from lr 0.2 to 0.05."""
+    params = parameters(1)
+    opt = Lamb(params.items(), lr=0.2)
+    walk(opt, params, range(2), [StepLR(opt, 1, gamma=0.5)])
+    fresh = Lamb(twins(params).items(), lr=0.3)
+    fresh.load_state_dict(opt.state_dict())
+    return fresh, opt.state_dict()
+
+
+def test_set_lr_is_free_where_the_schedule_was_that_of_the_saved_run(scheduled):
+    opt, _ = scheduled
+    assert (opt.get_lr(), opt.param_groups[0]["initial_lr"]) == (0.05, 0.2)
+    for again in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt)), opt):
+        again.set_lr(0.7)
+        assert again.get_lr() == 0.7
+    assert LambdaLR(opt, lambda t: 0.5**t).base_lrs == [0.7]
+    with pytest.raises(ContradictionError, match="follows a scheduler"):
+        opt.set_lr(0.1)
+
+
+def test_set_lr_is_refused_where_a_schedule_is_here(scheduled):
+    _, state = scheduled
+    opt = Lamb(parameters(1).items(), lr=0.2)
+    schedule = StepLR(opt, 1)
+    for key in ("nothing", "initial_lr"):  # of a run without a schedule, which ends nothing here
+        state["param_groups"][0].pop(key, None)
+        opt.load_state_dict(state)
+        with pytest.raises(ContradictionError, match="follows a scheduler"):
+            opt.set_lr(0.1)
+    assert schedule.base_lrs == [0.2]
+
+
+@pytest.mark.parametrize(
+    ("make", "base", "now"),
+    [
+        (lambda opt: StepLR(opt, 1, 0.5, last_epoch=1), [0.2], None),
+        (lambda opt: LambdaLR(opt, lambda t: 0.5**t, last_epoch=1), [0.2], None),
+        (lambda opt: scheduler(opt, Polynomial(peak=0.2, total=4), last_epoch=1), None, [0.1]),
+    ],
+    ids=["StepLR", "LambdaLR", "ours"],
+)
+def test_a_schedule_made_after_loading_goes_on(scheduled, make, base, now):
+    """With last_epoch it needs the initial_lr that came along."""
+    opt, _ = scheduled
+    schedule = make(opt)
+    assert base is None or schedule.base_lrs == base
+    assert now is None or schedule.get_last_lr() == now
+    with pytest.raises(ContradictionError, match="follows a scheduler"):
+        opt.set_lr(0.1)
+
+
+# ---- the form of a state
+
+
+@lows
+@fronts
+def test_state_beside_masters_keeps_the_dtype_it_was_saved_in(front, low):
+    params = parameters(1, dtype=low)
+    opt, fresh = (busy(front, ps.items(), master_weights=True) for ps in (params, twins(params)))
+    walk(opt, params, range(2))
+    for dtype in (torch.float32, torch.float64):
+        state = saved(opt.state_dict())
+        for one in state["state"].values():
+            one.update({key: x.to(dtype) for key, x in one.items() if key != "step"})
+        fresh.load_state_dict(state)
+        assert {x.dtype for one in fresh.state.values() for x in one.values()} == {dtype, torch.int64}
+
+
+@lows
+@fronts
+def test_a_master_copy_is_neither_taken_over_unasked_nor_missed(front, low):
+    """master_weights stays as it was given here, and so must what it does."""
+    params = parameters(1, dtype=low)
+    opt = busy(front, params.items(), master_weights=True)
+    walk(opt, params, range(2))
+    again, calm = twins(params), twins(params)
+    fresh, plain = busy(front, again.items()), busy(front, calm.items())
+    with pytest.warns(UserWarning, match="master_weights"):
+        fresh.load_state_dict(saved(opt.state_dict()))
+    bare = saved(opt.state_dict())
+    bare["param_groups"][0]["master_weights"] = False
+    for one in bare["state"].values():
+        del one["master"]
+    plain.load_state_dict(bare)
+    walk(fresh, again, [2, 3])
+    walk(plain, calm, [2, 3])
+    assert not any("master" in one for one in fresh.state.values())
+    assert bits(again) == bits(calm)
+    begun = busy(front, (third := twins(params)).items(), master_weights=True)
+    with pytest.warns(UserWarning, match="master_weights"):
+        begun.load_state_dict(bare | {"param_groups": [{**bare["param_groups"][0], "master_weights": False}]})
+    walk(begun, third, [2])
+    assert all(one["master"].dtype == torch.float32 for one in begun.state.values())
+
+
+@fronts
+def test_the_memory_format_of_a_parameter_is_that_of_its_state(front, monkeypatch):
+    in_slices(monkeypatch, 16)
+    p = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(1)).to(memory_format=torch.channels_last)
+    a = {"conv": Parameter(p)}
+    opt = busy(front, a.items(), **whole(front))
+    walk(opt, a, range(2))
+    fresh = busy(front, (b := twins(a)).items(), **whole(front))
+    fresh.load_state_dict(saved(opt.state_dict()))
+    walk(opt, a, [2])
+    walk(fresh, b, [2])
+    assert bits(a) == bits(b)
+    assert {x.stride() for x in fresh.state[b["conv"]].values() if x.shape == p.shape} == {p.stride()}
+
+
+@fronts
+def test_a_parameter_may_change_its_dtype_between_steps(front):
+    """model.half() and model.float() after the optimizer was made: the state stays, and serves."""
+    params = parameters(1, dtype=torch.float32)
+    opt = busy(front, params.items())
+    walk(opt, params, range(2))
+    for p in params.values():
+        p.grad, p.data = None, p.data.bfloat16()
+    walk(opt, params, [2])
+    assert {p.dtype for p in params.values()} == {torch.bfloat16}
+    assert {one["step"].item() for one in opt.state.values()} == {3}
+
+
+@fronts
+def test_two_tensors_that_were_saved_as_one_are_two(front):
+    params = parameters(1)
+    opt, fresh = busy(Lamb, params.items()), busy(Lamb, (again := twins(params)).items())
+    walk(opt, params, range(2))
+    state = opt.state_dict()
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg_sq"]
+    fresh.load_state_dict(state)
+    one = fresh.state[again["matrix"]]
+    assert len({x.data_ptr() for x in (*one.values(), *state["state"][0].values())}) == len(one) + 2
+
+
+# ---- what does not fit
+
+
+def _with(state: Any, where: Any, value: Any) -> None:
+    *path, last = where
+    for key in path:
+        state = state[key]
+    if value is KeyError:
+        del state[last]
+    else:
+        state[last] = value
+
+
+with warnings.catch_warnings():  # they say that they are prototypes, and deprecated
+    warnings.simplefilter("ignore")
+    NESTED = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)])
+    CSR = torch.eye(4, 3, dtype=torch.float64).to_sparse_csr()
+    QUANTIZED = torch.quantize_per_tensor(torch.ones(4, 3), 0.1, 0, torch.quint8)
+
+STEP, GROUP = ["state", 0, "step"], ["param_groups", 0]
+META = torch.ones(4, 3, device="meta")
+SPOILT = {
+    "no state": (["state"], KeyError),
+    "no groups": (["param_groups"], KeyError),
+    "state of nobody": (["state", 9], {"step": torch.tensor(1)}),
+    "state that is no dict": (["state", 0], 3),
+    "a tensor for a state": (["state", 0], torch.ones(4, 3)),
+    "none for a state": (["state", 0], None),
+    "a list for a state": (["state", 0], [1, 2]),
+    "groups that are no list": (["param_groups"], 3),
+    "a group without parameters": ([*GROUP, "params"], KeyError),
+    "too few parameters": ([*GROUP, "params"], [0, 1]),
+    "the same parameter twice": ([*GROUP, "params"], [0, 0, 1, 2]),
+    "parameters that are lists": ([*GROUP, "params"], [[0], [1], [2], [3]]),
+    "too many groups": (["param_groups"], [{"params": [0, 1, 2, 3]}, {"params": [4]}]),
+    "an lr without a value": ([*GROUP, "lr"], torch.tensor(0.1, device="meta")),
+    "a complex lr": ([*GROUP, "lr"], torch.tensor(1j)),
+    "a nested lr": ([*GROUP, "lr"], NESTED),
+    "a sparse lr": ([*GROUP, "lr"], torch.ones(1).to_sparse()),
+    "a negative lr": ([*GROUP, "lr"], -1.0),
+    "an lr in words": ([*GROUP, "lr"], "0.1"),
+    "a decay that is nan": ([*GROUP, "weight_decay"], float("nan")),
+    "a nested tensor beside options": ([*GROUP, "note"], NESTED),
+    **{
+        f"{step!r} steps": (STEP, step)
+        for step in (
+            *(KeyError, -1, 2.5, float("nan"), "one", None, True, 1 + 2j, 2**62, 2**63, 10**30),
+            *(torch.ones(3), torch.tensor(-1), torch.tensor(1e30), torch.tensor(2**63 - 1), torch.tensor(True)),
+            *(torch.tensor(1 + 2j), torch.tensor(2, device="meta"), NESTED, torch.ones(1).to_sparse()),
+        )
+    },
+    "an unknown name": (["state", 0, "max_exp_avg_sq"], torch.zeros(4, 3)),
+    "a missing name": (["state", 1, None], KeyError),
+    "a wrong shape": (["state", 1, None], torch.zeros(7)),
+    "no tensor": (["state", 1, None], 3.0),
+    "whole numbers": (["state", 1, None], torch.zeros(5, dtype=torch.long)),
+    "sparse": (["state", 0, None], torch.eye(4, 3, dtype=torch.float64).to_sparse()),
+    "sparse by rows": (["state", 0, None], CSR),
+    "complex": (["state", 0, None], torch.ones(4, 3, dtype=torch.complex64)),
+    "on the meta device": (["state", 0, None], META),
+    "nested": (["state", 0, None], NESTED),
+    "quantized": (["state", 0, None], QUANTIZED),
+    "eight bits": (["state", 0, None], torch.ones(4, 3).to(torch.float8_e4m3fn)),
+}
+MAIN = {
+    front: "exp_avg_sq" if "exp_avg_sq" in front._rule.State._fields else front._rule.State._fields[0]
+    for front in FRONTS
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+@fronts
+def test_a_checkpoint_that_does_not_fit_changes_nothing(front, what):
+    where, value = SPOILT[what]
+    params = parameters(1)
+    opt, fresh = busy(front, params.items()), busy(front, (again := twins(params)).items(), lr=0.7)
+    walk(opt, params, range(2))
+    walk(fresh, again, range(3))
+    state = saved(opt.state_dict())
+    _with(state, [MAIN[front] if key is None else key for key in where], value)
+    before = everything(fresh, again)
+    with pytest.raises(StateError) as found:
+        fresh.load_state_dict(state)
+    assert everything(fresh, again) == before
+    if where[0] == "state" and len(where) == 3:
+        assert list(params)[where[1]] in str(found.value)
+        assert (where[2] or MAIN[front]) in str(found.value)
+    walk(fresh, again, [5])
+
+
+# ---- state that was set by hand
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.int64(3), torch.tensor(3.0), torch.tensor([3])], ids=repr)
+@fronts
+def test_a_step_count_may_be_set_by_hand(front, step):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    walk(opt, params, [0])
+    opt.state[params["matrix"]]["step"] = copy.deepcopy(step)
+    walk(opt, params, [1])
+    assert int(opt.state[params["matrix"]]["step"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("step", x) for x in (2.5, "one", None, -1, torch.tensor(1j), torch.tensor(2.5), torch.tensor(-1))),
+        ("step", torch.tensor(2**60)),
+        *((None, x) for x in ([1.0], torch.eye(4, 3, dtype=torch.float64).to_sparse(), NESTED)),
+    ],
+    ids=repr,
+)
+@fronts
+def test_state_set_by_hand_that_does_not_fit_is_named(front, key, value):
+    params = parameters(1)
+    opt = busy(front, params.items(), **whole(front))
+    walk(opt, params, [0])
+    opt.state[params["matrix"]][key or MAIN[front]] = value
+    before = bits(params)
+    with pytest.raises(StateError, match=f"'{key or MAIN[front]}' of matrix"):
+        walk(opt, params, [1])
+    assert bits(params) == before
+
+
+# ---- groups with different rules
+
+SHAPES = {"matrix": (4, 3), "vector": (5,)}
+
+
+@fronts
+def test_checkpoints_of_one_optimizer_and_of_a_group_are_the_same(front):
+    params, again = parameters(0, SHAPES), parameters(0, SHAPES)
+    options = BUSY[front]
+    own, fresh = front(params.items(), **options), Mixed([{"params": list(again.items()), "rule": front, **options}])
+    walk(own, params, range(2))
+    for p, q in zip(params.values(), again.values(), strict=True):
+        q.data.copy_(p.data)
+    fresh.load_state_dict(own.state_dict())
+    walk(own, params, [2])
+    walk(fresh, again, [2])
+    assert bits(params) == bits(again)
+    own.load_state_dict(fresh.state_dict())
+
+
+def of_rules(params: Any, *rules: str, order: tuple[str, ...] = ("matrix", "vector"), **options: Any) -> Mixed:
+    named = zip(order, rules, strict=True)
+    return Mixed([{"params": [(name, params[name])], "rule": rule} for name, rule in named], **options)
+
+
+@pytest.mark.parametrize("copied", [lambda x: x, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_checkpoint_of_several_rules_goes_on_bit_for_bit(copied):
+    a = parameters(0, SHAPES)
+    opt = of_rules(a, "lamb", "sgd", max_grad_norm=0.5)
+    walk(opt, a, range(2))
+    fresh = of_rules(b := twins(a), "lamb", "sgd", max_grad_norm=0.5)
+    fresh.load_state_dict(copied(opt.state_dict()))
+    twin = copied(opt)
+    c = {name: p for i in range(2) for p, name in twin._named(i)}
+    for one, params in ((opt, a), (fresh, b), *(() if twin is opt else ((twin, c),))):
+        walk(one, params, range(2, 4))
+        assert bits(params) == bits(a)
+        assert [group["rule"] for group in one.state_dict()["param_groups"]] == ["Lamb", "SGD"]
+
+
+def test_a_parameter_keeps_the_rule_that_it_was_saved_with():
+    params, again = parameters(0, SHAPES), parameters(0, SHAPES)
+    opt = of_rules(params, "lamb", "sgd")
+    walk(opt, params, range(2))
+    turned = ("vector", "matrix")
+    of_rules(again, "sgd", "lamb", order=turned).load_state_dict(opt.state_dict())
+    fresh = of_rules(again, "lamb", "sgd", order=turned)
+    walk(fresh, again, [0])
+    before = everything(fresh, again)
+    with pytest.raises(StateError, match="were stepped by SGD in the checkpoint, and here they are by Lamb"):
+        fresh.load_state_dict(opt.state_dict())
+    with pytest.raises(StateError, match=r"group 0 were stepped by AdamW in the checkpoint, and here they are by Lamb"):
+        fresh.load_state_dict(AdamW([(name, again[name]) for name in turned]).state_dict())
+    assert everything(fresh, again) == before
+    adamw = Mixed([{"params": list(again.items()), "rule": "adamw"}])
+    with pytest.raises(StateError, match="was written by AdamW, and this is Lamb"):
+        Lamb(again.items()).load_state_dict(adamw.state_dict())
+
+
+def test_a_rule_changed_by_hand_finds_state_of_another():
+    params = parameters(0, SHAPES)
+    opt = Mixed([{"params": list(params.items()), "rule": "lamb"}])
+    walk(opt, params, range(2))
+    opt.param_groups[0]["rule"] = "lars"
+    with pytest.raises(HyperparameterError, match="a group with the rule Lars lacks its option 'momentum'"):
+        walk(opt, params, [2])
+    opt.param_groups[0].update({"rule": "lars", **Lars(parameters(0).items()).defaults})
+    with pytest.raises(StateError, match=r"'exp_avg' of matrix is no state of Lars.*clear_state"):
+        walk(opt, params, [2])
+    opt.clear_state()
+    walk(opt, params, [2])
+    assert set(opt.state[params["matrix"]]) == {"step", "momentum_buffer"}
