@@ -1,0 +1,292 @@
+"""What cannot be is refused before a step, by an error that names it: trees, leaves, states and options."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax_front.front import DECAY_MASK, FRONTS, NAMES, THEIRS, close, gradients, made, mainly, same, tree
+from jax_front.test_trees import MASK, STACKED
+
+from layerwise import jax as front
+from layerwise.errors import (
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    LayerwiseError,
+    ParameterError,
+    StateError,
+)
+
+pytestmark = pytest.mark.thinned(1, 2)
+
+each = pytest.mark.parametrize("name", NAMES)
+W = {"w": jnp.ones((4, 3))}
+
+
+# ---- parameters and gradients
+
+
+@each
+@pytest.mark.parametrize(
+    ("leaf", "options", "says"),
+    [
+        (jax.random.key(0), {}, "deep/w must be floating point"),
+        ("w", {}, "deep/w must be an array"),
+        (object(), {}, "deep/w must be an array"),
+        (jnp.ones(2, "float8_e4m3fn"), {}, "deep/w must be floating point of 16 to 64 bits"),
+        (jnp.ones(2, "complex64"), {"max_grad_value": 1.0}, "deep/w is complex, and max_grad_value"),
+        (jnp.ones((3, 4)), {"blocks": {"deep": {"w": 2}}}, "deep/w"),
+    ],
+    ids=["key", "text", "object", "float8", "complex", "blocks"],
+)
+def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
+    with pytest.raises(ParameterError, match=says):
+        made(name, **options).init({"deep": {"w": leaf}})
+
+
+@each
+@pytest.mark.parametrize(
+    ("g", "says"),
+    [
+        ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), its parameter \(4, 3\)"),
+        ({"w": jnp.ones((4, 3), int)}, "of w must be a floating array"),
+        ({"w": "1"}, "of w must be a floating array, but is '1'"),
+        ({"w": jnp.ones((4, 3), complex)}, "of w is complex"),
+        ({"v": jnp.ones((4, 3))}, "no tree like"),
+        (None, "no tree like"),
+    ],
+    ids=["shape", "integers", "text", "complex", "name", "none"],
+)
+def test_a_gradient_that_does_not_fit_is_named(name, g, says):
+    opt = made(name)
+    with pytest.raises(GradientError, match=says):
+        opt.update(g, opt.init(W), W)
+
+
+@each
+def test_parameters_are_needed(name):
+    opt = made(name)
+    with pytest.raises(ParameterError, match="Call update\\(updates, state, params\\)"):
+        jax.jit(opt.update)(W, opt.init(W))
+    with pytest.raises(ParameterError, match=r"^the step depends on the parameters"):
+        front.lamb(0.1).update(W, front.lamb(0.1).init(W))
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}], ids=str)
+def test_but_not_by_sgd_without_decay(options):
+    found = []
+    for make in (front.sgd, optax.sgd):
+        opt = optax.chain(optax.clip(0.5), make(0.1, **options))
+        state, update = opt.init(tree(0)), jax.jit(opt.update)
+        for g in gradients(2):
+            updates, state = update(g, state)
+            found.append(updates)
+    close(found[:2], found[2:], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "needing",
+    [
+        {"weight_decay": 0.1},
+        {"weight_decay": lambda count: 0.0 * count},
+        {"master_weights": True},
+        {"rounding": "stochastic"},
+        {"state_dtype": "int8"},
+    ],
+    ids=str,
+)
+def test_what_needs_parameters_is_named(needing):
+    opt = front.sgd(0.1, momentum=0.9, **needing)
+    with pytest.raises(ParameterError, match=f"a step with `{next(iter(needing))}`.* depends on the parameters"):
+        opt.update(W, opt.init(W))
+
+
+def test_a_traced_decay_needs_parameters():
+    with pytest.raises(ParameterError, match="`weight_decay`, unless that is known to be 0"):
+        jax.jit(lambda decay: front.sgd(0.1, weight_decay=decay).update(W, front.sgd(0.1).init(W)))(0.0)
+
+
+# ---- states
+
+
+@each
+def test_a_state_that_does_not_fit_is_refused(name):
+    opt = made(name)
+    for state, says in (
+        (opt.init({"w": jnp.ones((4, 2))}), r"of w must have"),
+        (opt.init({"v": jnp.ones((4, 3))}), "no tree like"),
+        (optax.adam(0.1).init(W), r"must be of type .*convert\.from_optax\(state, optimizer, params\)"),
+        (made(name, stats=True).init(W), "made with stats=True"),
+    ):
+        with pytest.raises(StateError, match=says):
+            opt.update(W, state, W)
+    if name in THEIRS:
+        with pytest.raises(StateError, match=r"convert\.from_optax\(state, optimizer, params\)"):
+            opt.update(W, THEIRS[name](0.1).init(W), W)
+
+
+@each
+@pytest.mark.parametrize("one", [1.0, np.ones((4, 3), int), "w"], ids=str)
+def test_a_part_of_the_state_that_is_no_such_array_is_named(name, one):
+    opt = made(name)
+    state = opt.init(W)
+    part = next(part for part in ("mu", "trace", "ema", *state._fields[1:]) if part in state._fields)
+    with pytest.raises(StateError, match=f"{part} of w must "):
+        opt.update(W, state._replace(**{part: {"w": one}}), W)
+
+
+@each
+@pytest.mark.parametrize(
+    "count", [jnp.zeros(2, int), jnp.float32(1), 1.5, True, None, -1, jnp.int32(-1), np.array(-7), "1"], ids=str
+)
+def test_a_count_that_does_not_count_is_refused(name, count):
+    opt = made(name)
+    with pytest.raises(StateError, match=r"`count` must be .* Make the state with init"):
+        opt.update(W, opt.init(W)._replace(count=count), W)
+
+
+@mainly("Lars")
+def test_a_count_may_be_any_integer_and_a_negative_one_that_is_traced_is_0(name):
+    opt = made(name)
+    update, state = jax.jit(opt.update), opt.init(W)
+    wanted = update(W, state._replace(count=jnp.int32(5)), W)
+    for count in (5, np.int64(5), np.array(5)):
+        close(opt.update(W, state._replace(count=count), W), wanted)
+    same(update(W, state._replace(count=jnp.int32(-7)), W), update(W, state, W))
+
+
+# ---- options
+
+
+@each
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {"w": True},
+        [True],
+        {**MASK, "w": 1},
+        {**MASK, "deep": {"k": "no", "zero": True}},
+        *({**MASK, "w": one} for one in (jnp.ones(2, bool), jnp.array(1), jnp.array(1.0))),
+    ],
+    ids=str,
+)
+def test_a_mask_that_is_no_tree_of_true_and_false_is_named(name, mask):
+    with pytest.raises(HyperparameterError, match=DECAY_MASK[name]):
+        made(name, **{DECAY_MASK[name]: mask}).init(tree(0))
+
+
+@each
+@pytest.mark.parametrize(
+    "blocks", [{"layers": 0, "head": None}, {"layers": "every", "head": 1}, {"layers": True, "head": 1}], ids=str
+)
+def test_blocks_that_cannot_be_are_named(name, blocks):
+    with pytest.raises(HyperparameterError, match="blocks"):
+        made(name, blocks=blocks).init(tree(0, STACKED))
+
+
+NAN = float("nan")
+OF_ALL = {
+    "learning_rate": (-1.0, "0.1"), "eps": (-1,), "adapt": ("never",), "trust_clip": ((2, 1),), "min_norm": (-1,),
+    "max_grad_norm": (-1,), "max_grad_value": ((1, 0),),
+}  # fmt: skip
+BAD = {
+    "Lamb": {
+        "learning_rate": (None,), "weight_decay": (-0.1,), "b1": (1.0, NAN), "b2": (1.5,), "eps_root": ("0",),
+        "decay": ("L2",), "trust_eps": (None,), "l2": ("0",),
+    },
+    "Lars": {
+        "weight_decay": (-1,), "momentum": (1.0,), "trust_coefficient": (0,), "nesterov": (1,), "norm": ("g",),
+        "dampening": (2,), "min_norm": ("1",), "l2": (-1,),
+    },
+    "Adafactor": {
+        "min_dim_size_to_factor": (-1, 1.5), "decay_rate": (-0.8,), "decay_offset": (-1,), "momentum": (1.0,),
+        "multiply_by_parameter_scale": (1,), "clipping_threshold": (0,), "weight_decay_rate": (-1,),
+        "eps": (0, (1, 2, 3)), "factored": ("first",), "decay_scale": ("all",), "beta2": (1.0, "0.9"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        (name, option, value)
+        for name in NAMES
+        for table in (OF_ALL, BAD.get(name, {}))
+        for option, values in table.items()
+        for value in values
+    ],
+    ids=str,
+)
+def test_an_option_out_of_its_range_is_named(name, option, value):
+    with pytest.raises(HyperparameterError, match=rf"`?.*{option}.* must be .*\. ."):
+        made(name, **{option: value})
+
+
+@each
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"stats": 1}, "stats"),
+        ({"axis_name": 3}, "axis_name"),
+        ({"axis_name": ()}, "axis_name"),
+        ({"specs": jax.sharding.PartitionSpec("x")}, "specs"),
+        ({"blocks": 2, "axis_name": "x"}, "specs"),
+    ],
+    ids=str,
+)
+def test_options_of_all_functions_are_checked(name, options, named):
+    with pytest.raises(LayerwiseError, match=named):
+        made(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "named"),
+    [
+        (front.lamb, {"adapt": False, "trust_ratio_mask": MASK}, "trust_ratio_mask"),
+        (front.adafactor, {"relative_step": True}, "learning_rate"),
+        (front.adafactor, {"warmup_init": True}, "warmup_init"),
+        (front.lars, {"nesterov": True, "dampening": 0.5}, "nesterov"),
+    ],
+    ids=["mask", "relative_step", "warmup", "nesterov"],
+)
+def test_options_that_contradict_each_other_are_named(make, options, named):
+    with pytest.raises(ContradictionError, match=named):
+        make(0.1, **options)
+
+
+def test_a_dtype_that_is_none_is_named():
+    with pytest.raises(HyperparameterError, match="dtype_momentum"):
+        front.adafactor(0.1, momentum=0.9, dtype_momentum="float9")
+
+
+@each
+def test_an_argument_that_no_function_has_is_a_type_error(name):
+    with pytest.raises(TypeError, match="lr"):
+        FRONTS[name](lr=0.1)
+
+
+@each
+@pytest.mark.parametrize("answer", [-1.0, NAN, "0.1", jnp.ones(2), 1j * jnp.ones(())], ids=str)
+def test_a_schedule_answers_for_itself(name, answer):
+    opt = made(name, learning_rate=lambda count: answer)
+    with pytest.raises(HyperparameterError, match="learning_rate"):
+        jax.jit(opt.update)(W, opt.init(W), W)
+
+
+@pytest.mark.parametrize("answer", [-1.0, 1.0, NAN, "0.1", jnp.ones(2), 1j * jnp.ones(())], ids=str)
+def test_a_function_for_beta2_answers_for_itself(answer):
+    opt = made("Adafactor", beta2=lambda count: answer)
+    with pytest.raises(HyperparameterError, match="beta2"):
+        jax.jit(opt.update)(W, opt.init(W), W)
+
+
+def test_one_of_two_bounds_may_be_traced():
+    def stepped(bounds):
+        opt = front.lamb(0.1, max_grad_value=bounds, trust_clip=(0.1, bounds[1]))
+        return opt.update({"w": jnp.arange(3.0)}, opt.init({"w": jnp.ones(3)}), {"w": jnp.ones(3)})[0]
+
+    close(jax.jit(lambda high: stepped((-0.5, high)))(0.2), stepped((-0.5, 0.2)))
+    close(jax.jit(lambda low: stepped((low, 0.2)))(-0.5), stepped((-0.5, 0.2)))
