@@ -72,7 +72,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "tools",
         "torch/tools/",
-        "torch_front/test_backward.py torch_front/test_groups.py torch_front/test_monitor.py "
+        "torch_front/test_stepping_alone.py torch_front/test_groups.py torch_front/test_monitor.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
         "sharding/test_noise.py sharding/test_backwards.py sharding/test_releasing.py",
     ),
