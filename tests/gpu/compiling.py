@@ -1,7 +1,8 @@
-"""Compiles what steps launch, for GPUs that need not be here, and prints what became of it: JSON, a line a kernel.
+"""Compiles and launches what steps launch, for GPUs that need not be here, and prints it: JSON, a line for each kernel,
+and one for each optimizer's launches.
 
 It is a program because Triton decides when it is imported whether it compiles or interprets. Jobs lie in the machine's
-memory; every launch is compiled for the target instead.
+memory. The driver of the target launches nothing and notes with what it was asked to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from cases import KERNELED
 from engines.worlds import WORLDS, Stepping, make_job, mapped
@@ -23,7 +25,8 @@ from gpu.storing import FORMS, gradient_of, now_of, stored_job
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
-from layerwise.engines.gpu import engine
+from layerwise import engines
+from layerwise.engines.gpu import engine, launch
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -45,45 +48,81 @@ BLOCKS = [
 
 
 class Elsewhere:
-    """Stands for a driver of the target."""
+    """Stands for a driver of the target, with a device on which any kernel fits."""
 
     def __init__(self, target: GPUTarget) -> None:
         self.get_current_target = lambda: target
         self.get_current_device = lambda: 0
         self.get_current_stream = lambda device=None: 0
+        self.utils = self
+        self.launched: list[Any] = []
+
+    def load_binary(self, *_: Any) -> tuple[int, ...]:
+        return 1, 2, 32, 0, 1024
+
+    def get_device_properties(self, _: int) -> dict[str, int]:
+        return {"max_shared_mem": 1 << 20}
+
+    def launcher_cls(self, src: Any, metadata: Any) -> Any:
+        return lambda *args: self.launched.append([metadata.name, *map(given, args)])
 
 
+def given(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.data_ptr()
+    return type(x).__name__ if type(x).__name__ == "LazyDict" else str(x)  # of hooks, for each launch
+
+
+LAUNCHED = ("Lamb", "Adafactor")
 IN_FORMATS = {"Lamb": FORMS, "Lars": FORMS[:2], "Adafactor": FORMS[:2]}
 STORED = [(320, 128), (300, 71), (300,)]
 
 
-def compiled(target: GPUTarget, extent: str) -> dict[Any, Any]:
-    driver.set_active(Elsewhere(target))
-    found: dict[Any, Any] = {}
-    run = jit.JITFunction.run
+def main(target: GPUTarget, extent: str) -> Iterator[dict[str, Any]]:
+    device, found, searched, run = Elsewhere(target), {}, [], jit.JITFunction.run
+    driver.set_active(device)
 
     def noted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        kernel = run(self, *args, grid=grid, warmup=extent != "few", **kwargs)
         flags = {key: str(x) for key, x in kwargs.items() if key.isupper()}
         found[kernel.hash] = (f"{self.__module__.rsplit('.')[-1]}.{self.__name__}", flags, kernel)
+        searched.append(kernel)
         return kernel
 
     jit.JITFunction.run = noted
     engine.DEVICES = ("cpu",)
     for case in KERNELED:
-        if extent != "formats":
-            plain(case, 1 if extent == "few" else None)
-        elif case.name in IN_FORMATS:
-            in_formats(case)
-    return found
+        if extent == "all":
+            plain(case)
+        elif extent == "formats":
+            in_formats(case) if case.name in IN_FORMATS else None
+        else:
+            launch.RUN = noted  # or it takes the tests for somebody who looks at all launches
+            yield from launches(case, device, searched)
+    for name, flags, kernel in found.values():
+        yield {"kernel": name, "flags": flags} | resources(kernel.asm)
 
 
-def plain(case: Any, few: int | None) -> None:
-    for options in OPTIONS[:few]:
-        for dtypes in DTYPES[:few]:
+def plain(case: Any) -> None:
+    for options in OPTIONS:
+        for dtypes in DTYPES:
             h = case.hyper(**{name: x for name, x in options.items() if name in case.options})
             jobs = [make_job(case, h, s, b, 0, dtypes) for b, s in BLOCKS]
             Stepping(engine.GpuEngine(None)).step([mapped(job, WORLDS[1].array) for job in jobs])
+
+
+def launches(case: Any, device: Elsewhere, searched: list[Any]) -> Iterator[dict[str, Any]]:
+    """Step twice without anything that may skip steps, and twice with each of two such numbers, one of them aligned."""
+    jobs = [mapped(make_job(case, case.hyper(), s, b, 0), WORLDS[1].array) for b, s in BLOCKS]
+    ready = engine.GpuEngine(None).prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+    skips = torch.zeros(32, dtype=torch.bool)
+    for skip in (None, skips[0], skips[1])[: 3 if case.name in LAUNCHED else 1]:
+        found = []
+        for _ in range(2):
+            device.launched, before = [], len(searched)
+            ready.step([j.g for j in jobs], [j.now for j in jobs], skip)
+            found.append({"given": device.launched, "searched": len(searched) - before})
+        yield {"optimizer": case.name, "steps": found}
 
 
 def in_formats(case: Any) -> None:
@@ -95,36 +134,32 @@ def in_formats(case: Any) -> None:
         engine.GpuEngine(None).prepare(jobs).step(grads, nows)
 
 
-def report(found: dict[Any, Any]) -> Iterator[dict[str, Any]]:
-    for name, flags, kernel in found.values():
-        one = {"kernel": name, "flags": flags}
-        if "ptx" in kernel.asm:
-            one["memory"] = Counter(re.findall(r"((?:ld|st)\.global[.:\w]*)", kernel.asm["ptx"]))
-            one["flushed"] = Counter(re.findall(r"\b(\w+(?:\.\w+)*\.ftz[.\w]*)", kernel.asm["ptx"]))
-            one["local"] = len(re.findall(r"(?:ld|st)\.local", kernel.asm["ptx"]))
-            one |= resources(kernel.asm["cubin"])
-        if "amdgcn" in kernel.asm:
-            one |= {name: stated(name, kernel.asm["amdgcn"]) for name in STATED}
-        yield one
-
-
 def stated(name: str, assembly: str) -> int:
     """What its metadata says."""
     [number] = re.findall(rf"^\s*\.{name}:\s*(\d+)$", assembly, re.MULTILINE)
     return int(number)
 
 
-def resources(cubin: bytes) -> dict[str, int]:
+def resources(asm: Any) -> dict[str, Any]:
+    """What a kernel moves at once, and what it puts aside for want of registers."""
+    if "amdgcn" in asm:
+        return {name: stated(name, asm["amdgcn"]) for name in STATED}
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+        file.write(asm["cubin"])
         file.flush()
         told = subprocess.run(
             [TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True, check=True
         )
     [(registers, stack)] = re.findall(r"REG:(\d+) STACK:(\d+)", told.stdout)
-    return {"registers": int(registers), "stack": int(stack)}
+    return {
+        "memory": Counter(re.findall(r"((?:ld|st)\.global[.:\w]*)", asm["ptx"])),
+        "flushed": Counter(re.findall(r"\b(\w+(?:\.\w+)*\.ftz[.\w]*)", asm["ptx"])),
+        "local": len(re.findall(r"(?:ld|st)\.local", asm["ptx"])),
+        "registers": int(registers),
+        "stack": int(stack),
+    }
 
 
 if __name__ == "__main__":
-    for line in report(compiled(TARGETS[sys.argv[1]], sys.argv[2])):
+    for line in main(TARGETS[sys.argv[1]], sys.argv[2]):
         print(json.dumps(line))

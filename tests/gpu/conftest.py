@@ -31,3 +31,19 @@ def on_gpu(monkeypatch):
     engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
     table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))
     monkeypatch.setattr(_engines, "ENGINES", table)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """The kernels launched, by name."""
+    from layerwise.engines.gpu.kernels import parts
+
+    found, kind = [], type(parts.add_up)
+    run = kind.run
+
+    def noted(self, *args, **kwargs):
+        found.append(self.__name__)
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "run", noted)
+    return found

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from engines.worlds import LAYOUTS, Stepping, World, as_torch
+from cases import KERNELED
+from engines.worlds import LAYOUTS, Stepping, World, as_torch, make_job, mapped, numbers, stored
 
+from layerwise import engines
+from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.rule import RuleEngine
@@ -49,3 +53,40 @@ GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_for
 def had(case: Any, **options: Any) -> dict[str, Any]:
     """Return those of the options that an optimizer has."""
     return {name: value for name, value in options.items() if name in case.options}
+
+
+# ---- lists of jobs, prepared once and stepped several times
+
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
+ENGINE = GpuEngine(None, SMALL)
+
+
+def jobs_of(case: Any, shapes: Any, dtypes: tuple[str, str, str] = ("float32",) * 3, **options: Any) -> list[Any]:
+    """Jobs on the device, with those of the options that the optimizer has."""
+    made = [make_job(case, case.hyper(**had(case, **options)), shape, (), i, dtypes) for i, shape in enumerate(shapes)]
+    return [mapped(job, GPU.array) for job in made]
+
+
+def copies(jobs: Any) -> list[Any]:
+    return [mapped(job, GPU.copy) for job in jobs]
+
+
+def given(job: Any, **more: Any) -> engines.Job:
+    """The job as an engine is given it."""
+    return engines.Job(job.rule, job.h, job.p, job.state, job.block_dims, **more)
+
+
+def prepared(jobs: Any, *table: Any) -> Any:
+    """The jobs, prepared by the engine or by a table of engines."""
+    return prepare(table or (ENGINE,), [given(job) for job in jobs])
+
+
+def step(ready: Any, jobs: Any, nows: Any = None, skip: Any = None, grads: Any = None) -> None:
+    ready.step(grads or [job.g for job in jobs], nows or [job.now for job in jobs], skip)
+
+
+def near(ours: Any, theirs: Any, rtol: float = 1e-5, atol: float = 1e-7) -> None:
+    """All that two lists of jobs store is the same but for roundings."""
+    for one, other in zip(ours, theirs, strict=True):
+        for x, y in zip(stored(one), stored(other), strict=True):
+            np.testing.assert_allclose(numbers(x), numbers(y), rtol=rtol, atol=atol)

@@ -7,15 +7,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from cases import KERNELED
-from engines.worlds import make_job, mapped, stored
-from gpu.world import GPU, RULE, SMALL
+from engines.worlds import mapped
+from gpu.world import RULE, SMALL, cases, jobs_of, near, prepared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layerwise import engines
 from layerwise.drive import Run, local
-from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
@@ -24,8 +21,8 @@ from layerwise.torch import Lamb
 from layerwise.torch.step import _tensors
 from layerwise.torch.step._namespace import beside
 
-cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}
+SHAPES = [(6, 5), (7,)]
 
 
 def one_device(what, *given):
@@ -48,38 +45,46 @@ class Apart(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def jobs_of(case):
-    jobs = [
-        mapped(make_job(case, case.hyper(lr=0.1), shape, (), i), GPU.array) for i, shape in enumerate([(6, 5), (7,)])
-    ]
-    return [jobs[0], mapped(jobs[1], lambda a: a.to("meta"))]
-
-
-def step(own, jobs, **more):
-    ready = prepare((own,), [engines.Job(j.rule, j.h, j.p, j.state) for j in jobs])
-    told = [torch.tensor(x, dtype=torch.float64) for x in (0.25, 0.125, 2.0)]
-    for skipped in (True, False):
-        before = jobs[0].p.clone()
-        ready.step([j.g for j in jobs], [Now(1, *told)] * 2, torch.tensor(skipped), **more)
-        assert torch.equal(before, jobs[0].p) == skipped
-    return ready
-
-
-def check(case, jobs, tolerance):
-    """The job on the first device became what the rule makes of it alone."""
-    alone = jobs_of(case)[:1]
-    step(RULE, alone)
-    for ours, theirs in zip(stored(jobs[0]), stored(alone[0]), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-
-
-@cases
-def test_by_the_rule(case):
-    jobs = jobs_of(case)
+def stepped(own, case, tolerance):
+    """Skip a step of a job on each device and take one; the first becomes what the rule makes of it alone."""
+    (first, second), told = (
+        jobs_of(case, SHAPES, lr=0.1),
+        [torch.tensor(x, dtype=torch.float64) for x in (0.25, 0.125, 2)],
+    )
+    jobs, [alone] = [first, mapped(second, lambda a: a.to("meta"))], jobs_of(case, SHAPES[:1], lr=0.1)
     with Apart() as seen:
-        step(RULE, jobs)
-    assert seen.used == {"cpu", "meta"}
-    check(case, jobs, 0.0)
+        ready = prepared(jobs, own)
+        for skipped in (True, False):
+            before = first.p.clone()
+            ready.step([job.g for job in jobs], [Now(1, *told)] * 2, torch.tensor(skipped))
+            assert torch.equal(before, first.p) == skipped
+    prepared([alone], RULE).step([alone.g], [Now(1, *told)])
+    near([first], [alone], tolerance, tolerance)
+    return seen.used
+
+
+@pytest.mark.thinned(2)
+@cases
+def test_the_rule_moves_nothing_from_one_to_the_other(case):
+    assert stepped(RULE, case, 0.0) == {"cpu", "meta"}
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.kinds("factored")
+@cases
+@pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
+def test_kernels_are_launched_where_their_tensors_are(case, monkeypatch):
+    run, launches = type(parts.add_up).run, []
+
+    def launched(self, *args, **kwargs):
+        launches.append(one_device(self.__name__, args, kwargs))
+        if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
+            run(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(parts.add_up), "run", launched)
+    monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
+    stepped(GpuEngine(None, SMALL), case, 4e-6)
+    assert min(launches.count({device}) for device in ("cpu", "meta")) > 1
 
 
 class Number(NamedTuple):
@@ -113,25 +118,6 @@ def test_what_is_brought_beside_a_number_is_one():
     assert beside(torch.tensor(2.0), 1.0) == beside(2.0, torch.tensor(1.0)) == 2.0
     assert not isinstance(beside(torch.tensor(2.0), 1.0), torch.Tensor)
     assert beside(torch.tensor(2.0), torch.tensor(1.0, device="meta")).is_meta
-
-
-@cases
-@pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
-def test_by_kernels(case, monkeypatch):
-    run, launches = type(parts.add_up).run, []
-
-    def launched(self, *args, **kwargs):
-        launches.append(one_device(self.__name__, args, kwargs))
-        if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
-            run(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(parts.add_up), "run", launched)
-    monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
-    jobs = jobs_of(case)
-    with Apart():
-        step(GpuEngine(None, SMALL), jobs)
-    assert min(launches.count({device}) for device in ("cpu", "meta")) > 2
-    check(case, jobs, 4e-6)
 
 
 def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):

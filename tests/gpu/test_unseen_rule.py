@@ -10,23 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cases import KERNELED
 from engines.test_rounds import Cut, check, in_parts, step_parts
-from engines.worlds import EPS, Job, mapped, numbers, stored
-from gpu.world import DEVICE, GPU, SMALL
+from engines.worlds import EPS, Job, mapped
+from gpu.world import DEVICE, ENGINE, GPU, cases, near, prepared, step
 from test_printing import UNSEEN, load
 
 from layerwise import engines
 from layerwise.engines import Counter, printed, programs
-from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.registry import Entry
 from layerwise.rules.asks import Now
 
 ROOT = Path(__file__).parents[2]
-ENGINE = GpuEngine(None, SMALL)
-STEPS = 3
 
 
 @pytest.fixture
@@ -60,38 +56,32 @@ def job_of(rule, h, shape, dtype="float32", seed=0):
     draw = np.random.default_rng(seed)
     p, g = (draw.normal(size=shape).astype(dtype) for _ in "pg")
     state = rule.State(*(np.zeros(shape, dtype) for _ in rule.shapes(h, shape)))
-    now = Now(1, h.lr, h.weight_decay)
-    return Job(rule=rule, h=h.fit(shape, (), EPS[dtype]), p=p, g=g, state=state, now=now)
+    return Job(rule=rule, h=h.fit(shape, (), EPS[dtype]), p=p, g=g, state=state, now=Now(1, h.lr, h.weight_decay))
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_rule_that_nobody_has_seen(unseen, signed, dtype):
+@pytest.mark.parametrize(("signed", "dtype"), [(False, "float32"), (True, "float64")])
+def test_steps_of_a_rule_that_nobody_has_seen_are_the_rules(unseen, signed, dtype):
     h = unseen.Unseen(lr=0.1, weight_decay=0.1, signed=signed, max_grad_value=2.0)
-    jobs = [job_of(unseen, h, shape, dtype, i) for i, shape in enumerate([(20, 33), (5,), ()])]
-    ours, theirs = ([mapped(job, GPU.array) for job in jobs] for _ in range(2))
-    ours = [mapped(job, GPU.copy) for job in ours]
-    ready = ENGINE.prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in ours])
-    for t in range(1, STEPS + 1):
+    theirs = [mapped(job_of(unseen, h, shape, dtype, i), GPU.array) for i, shape in enumerate([(20, 33), (5,), ()])]
+    ours = [mapped(job, GPU.copy) for job in theirs]
+    ready = prepared(ours)
+    for t in (1, 2, 3):
         now = Now(t, h.lr, h.weight_decay)
-        ready.step([job.g for job in ours], [now] * len(ours))
+        step(ready, ours, [now] * len(ours))
         GPU.rule.step([replace(job, now=now) for job in theirs])
-        for one, other in zip(ours, theirs, strict=True):
-            for x, y in zip(stored(one), stored(other), strict=True):
-                np.testing.assert_allclose(numbers(x), numbers(y), rtol=64 * EPS[dtype], atol=64 * EPS[dtype])
+        near(ours, theirs, 64 * EPS[dtype], 64 * EPS[dtype])
 
 
 def test_its_parts_make_the_whole(unseen):
-    job = job_of(unseen, unseen.Unseen(lr=0.1, weight_decay=0.1), (20, 33))
-    cut = Cut(0, (7,))
+    job, cut = job_of(unseen, unseen.Unseen(lr=0.1, weight_decay=0.1), (20, 33)), Cut(0, (7,))
     parts = in_parts(job, cut, 2)
     GPU.engine().step([alone := mapped(job, GPU.array)])
     step_parts(ENGINE, [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(alone, parts, 8 * EPS["float32"])
 
 
-@pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
-@pytest.mark.parametrize("seed", range(20))
+@cases
+@pytest.mark.parametrize("seed", range(12))
 def test_the_device_computes_the_same_coefficients(case, seed):
     """From counts and rates that only it knows, by the same text; what the host knows of them it writes itself."""
     h = case.hyper(**case.drawn(seed)).fit((4, 3), (), EPS["float32"])

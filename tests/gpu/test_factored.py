@@ -1,0 +1,182 @@
+"""Adafactor's tiles: matrices of any number, size and order of dimensions, and statistics from however many strips."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import case_of
+from engines.test_against_rule import agree
+from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.worlds import EPS, Stepping, bits, make_job, mapped, now_of, numbers, stored
+from gpu.world import GPU, SMALL, given
+
+from layerwise.engines.gpu.call import Sizes
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.kernels import parts as parts_of_kernels
+from layerwise.engines.gpu.planes import tiling_of
+
+CASE = case_of("Adafactor")
+FLOATS = ("float32",) * 3
+TINY = replace(SMALL, wide=(1, 2, 8), narrow=(1, 4, 4), single=(16, 1, 1), tiles=2, entries=16)
+BUSY = {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.1, "scale_parameter": True, "clip_threshold": 0.5}
+CLAMPED = {"eps_mode": "clamp", "eps": (1e-3, 1e-3)}
+ADDED = {"eps_mode": "add", "eps": (1e-3, 1e-3)}
+
+
+def job_of(shape, options=None, dtypes=FLOATS, blocks=(), seed=0, **more):
+    """A job at its third step, when what was there before counts."""
+    job = make_job(CASE, CASE.hyper(**(BUSY if options is None else options), **more), shape, blocks, seed, dtypes)
+    draw = np.random.default_rng(seed)
+    for array in stored(job)[1:]:
+        array[...] = draw.uniform(0.5, 2, array.shape)
+    return replace(job, now=now_of(job.h, 3))
+
+
+def there(job):
+    return mapped(job, GPU.array)
+
+
+def stepped(job, sizes=SMALL):
+    """A copy of the job after a step, and what was measured. The gradient is no copy, which might lie elsewhere."""
+    mine = replace(mapped(job, GPU.copy), g=job.g)
+    [stats] = Stepping(GpuEngine(None, sizes)).step([mine])
+    return mine, stats
+
+
+def held_to_the_rule(job, sizes=SMALL):
+    mine, theirs = stepped(job, sizes)[0], mapped(job, GPU.copy)
+    GPU.rule.step([theirs])
+    agree(mine, theirs, [numbers(a) for a in stored(job)], FLOATS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "factored", "mode", "blocks"),
+    [
+        ((20, 37), "last", ADDED, ()),  # across tiles both ways
+        ((20, 37), "last", CLAMPED, ()),
+        ((3, 70), "last", ADDED, ()),
+        ((70, 3), "last", CLAMPED, ()),
+        ((1, 40), "last", ADDED, ()),
+        ((20, 3, 3), "last", CLAMPED, ()),  # small matrices in numbers
+        ((7, 20, 1, 1), "last", ADDED, ()),
+        ((2, 9, 17), "last", CLAMPED, ()),
+        ((7, 1, 6, 1), (0, 2), ADDED, ()),
+        ((3, 4, 5, 2), ((1,), (2, 3)), CLAMPED, ()),
+        ((3, 4, 5, 2), ((0, 1), (2, 3)), ADDED, ()),
+        ((3, 20, 3, 3), "last", ADDED, (0,)),
+        ((3, 7, 20, 1, 1), "last", CLAMPED, (0,)),
+        ((3, 3, 4, 5, 2), ((1,), (2, 3)), ADDED, (0,)),
+        ((3, 5, 1), (0, 1), CLAMPED, (0,)),
+    ],
+)
+def test_a_step_of_matrices_is_the_rules(shape, factored, mode, blocks):
+    held_to_the_rule(there(job_of(shape, blocks=blocks, factored=factored, **mode)))
+
+
+@pytest.mark.parametrize(
+    ("of_gradient", "factored"), [((0, 2, 1), (1, 2)), ((2, 1, 0), (1, 2)), ((2, 1, 0), ((0, 1), (2,)))]
+)
+def test_gradients_may_lie_in_any_order_in_memory(of_gradient, factored):
+    job = there(job_of((4, 6, 10), factored=factored))
+    held_to_the_rule(replace(job, g=job.g.permute(of_gradient).contiguous().permute(tuple(np.argsort(of_gradient)))))
+
+
+def test_a_gradient_may_be_one_number():
+    job = there(job_of((10, 33)))
+    held_to_the_rule(replace(job, g=torch.full((), 0.3, device=job.p.device).expand(10, 33)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        ((40, 2), replace(TINY, tiles=1)),  # dozens of strips
+        ((2, 90), replace(TINY, tiles=1)),
+        ((20, 11), TINY),
+        ((20, 11), Sizes()),
+    ],
+    ids=["tall", "broad", "tiny", "usual"],
+)
+def test_sizes_of_tiles_change_roundings_alone(shape, sizes):
+    held_to_the_rule(there(job_of(shape)), sizes)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
+    low = there(job_of((20, 17), {}, ("float32", "float32", dtype)))
+    exact = mapped(low, lambda a: a.float())
+    mine, wanted = stepped(low)[0], stepped(exact)[0]
+    assert bits([replace(mine, state=())]) == bits([replace(wanted, state=())])
+    for rounded, whole in zip(stored(mine)[1:], stored(wanted)[1:], strict=True):
+        assert torch.equal(rounded, whole.to(rounded.dtype))
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor"])
+def test_a_gradient_at_another_address_changes_roundings_alone(name):
+    """Sixteen bytes at once, or one number after the other: not even those, but where tiles have another shape."""
+    case = case_of(name)
+    job = there(make_job(case, case.hyper(lr=0.1), (12, 24), (), 0))
+    elsewhere = torch.zeros(job.g.numel() + 1, device=job.g.device)[1:].view(12, 24).copy_(job.g)
+    assert elsewhere.data_ptr() % 16 != job.g.data_ptr() % 16
+    before, (one, other) = [numbers(a) for a in stored(job)], (stepped(job)[0], stepped(replace(job, g=elsewhere))[0])
+    agree(one, other, before, FLOATS)
+    assert case is CASE or bits([one]) == bits([other])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "at", "options", "sizes"),
+    [
+        ((6, 5, 4), 0, (2,), {"factored": (1, 2)}, SMALL),
+        ((6, 5, 4), 1, (2,), {"factored": ((0,), (1, 2))}, SMALL),
+        ((6, 5, 4), 2, (2,), {"factored": ((0, 1), (2,))}, SMALL),
+        ((6, 5, 4), 0, (2,), {}, Sizes()),  # whose sums have one strip
+        ((8, 3, 1, 1), 0, (2,), {}, Sizes()),
+        ((30,), 0, (2,), {}, Sizes()),
+        ((2, 17, 17), 1, (0, 0), {"blocks": (0,)}, SMALL),  # some hold no rows,
+        ((2, 17, 40), 2, (1, 2), {"blocks": (0,)}, SMALL),  # or one tile of them where others hold several
+        ((6, 9), 0, (1, 1), {}, SMALL),
+    ],
+)
+def test_parts_make_the_whole_and_statistics_that_ranks_hold_whole_are_the_same_on_all(shape, dim, at, options, sizes):
+    job, cut, n = job_of(shape, **options), Cut(dim, at), len(at) + 1
+    parts = in_parts(job, cut, n)
+    step_parts(GpuEngine(None, sizes), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    check(stepped(there(job), sizes)[0], parts, 8 * EPS["float32"])
+
+
+def test_what_was_measured_is_of_each_block():
+    job = there(job_of((3, 8, 5), blocks=(0,)))
+    _, stats = stepped(job)
+    for i in range(3):
+        state = type(job.state)(*(None if s is None else s[i] for s in job.state))
+        one = replace(job, h=CASE.hyper(**BUSY).fit((8, 5), (), EPS["float32"]), block_dims=())
+        _, alone = stepped(replace(one, p=job.p[i].clone(), g=job.g[i].clone(), state=state))
+        for name, value in alone.items():
+            np.testing.assert_allclose(stats[name][i], value[0], rtol=1e-6)
+
+
+def tiling(shape, dtypes=FLOATS):
+    job = there(job_of(shape, {}, dtypes))
+    return tiling_of(given(job), [job.p, job.g, job.p, job.p], Sizes())
+
+
+def test_programs_of_small_matrices_are_few(monkeypatch):
+    """A convolution has as many matrices as pairs of channels, and each program takes dozens at least."""
+    sizes, launched, kind = Sizes(), [], type(parts_of_kernels.add_up)
+    monkeypatch.setattr(kind, "run", lambda self, *a, grid, **k: launched.append(grid[0]))
+    for shape, tile in {
+        (128, 64, 3, 3): sizes.narrow, (64, 3, 7, 7): sizes.narrow, (128, 64, 1, 1): sizes.single, (1, 1): sizes.single,
+        (768, 3072): sizes.wide, (4096, 16): sizes.wide,
+    }.items():  # fmt: skip
+        assert tiling(shape).tile == tile
+        launched.clear()
+        stepped(there(job_of(shape, {})), sizes)
+        assert 0 < max(launched) <= 128 * 64 // 32, launched
+
+
+def test_sixteen_bytes_are_read_at_once_where_all_rows_begin_there():
+    assert [tiling((8, n)).vector for n in (16, 17, 18, 20)] == [4, 1, 1, 4]
+    assert [tiling((8, n), ("float32", "bfloat16", "float32")).vector for n in (20, 24)] == [1, 8]
+    assert [tiling((n, 3, 1, 1)).vector for n in (4, 5)] == [4, 1]
