@@ -4,12 +4,12 @@ import os
 import runpy
 import subprocess
 import sys
-import warnings
 from importlib.util import find_spec
 
 import pytest
 
 import layerwise
+import layerwise.run as layerwise_run
 from layerwise import trainers
 from layerwise.errors import HyperparameterError, MissingPackageError
 from layerwise.registry import ENTRIES
@@ -54,9 +54,9 @@ def test_on_request_of_the_environment(monkeypatch, asked, wanted):
     assert calls == wanted
 
 
-def ran(code, *arguments, **environment):
+def ran(code, **environment):
     return subprocess.run(
-        [sys.executable, "-W", "ignore", *code, *arguments],
+        [sys.executable, "-W", "ignore", *code],
         capture_output=True,
         text=True,
         check=False,
@@ -68,10 +68,9 @@ def ran(code, *arguments, **environment):
 def test_an_import_registers():
     if find_spec("transformers") is None:
         pytest.skip("needs transformers")
-    show = (
-        "from transformers import TrainingArguments; print(TrainingArguments('x', optim='layerwise_lamb').optim.value)"
-    )
-    done = ran(["-c", f"import layerwise; {show}"], LAYERWISE_REGISTER="transformers")
+    show = "print(TrainingArguments('x', optim='layerwise_lamb').optim.value)"
+    code = f"import layerwise; from transformers import TrainingArguments; {show}"
+    done = ran(["-c", code], LAYERWISE_REGISTER="transformers")
     assert done.stdout.strip() == "layerwise_lamb", done.stderr
 
 
@@ -93,15 +92,16 @@ def test_scripts_run_as_they_are_written(module, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", ["elsewhere", *sys.path])
     named = ["-m", name] if module else [str(script)]
     monkeypatch.setattr(sys, "argv", ["run.py", *named, "--opt", "layerwise_lamb"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the module was imported before
-        runpy.run_module("layerwise.run", run_name="__main__")
+    runpy.run_path(layerwise_run.__file__, run_name="__main__")
     assert capsys.readouterr().out.strip() == "42 ['--opt', 'layerwise_lamb']"
     assert calls == [()]
 
 
-def test_a_run_of_nothing_shows_the_usage():
-    assert "usage: python -m layerwise.run" in ran(["-m", "layerwise.run"]).stderr
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_a_run_of_nothing_shows_the_usage(monkeypatch, arguments):
+    monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
+    with pytest.raises(SystemExit, match=r"usage: python -m layerwise\.run"):
+        runpy.run_path(layerwise_run.__file__, run_name="__main__")
 
 
 def test_every_optimizer_has_a_name():

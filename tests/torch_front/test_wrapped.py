@@ -1,0 +1,389 @@
+"""What people and PyTorch put around an optimizer: closures, hooks, copies, compilers, averages, wrappers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import socket
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import case_of
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch_front.front import bits, busy, close, everything, fronts, numbers, parameters, set_grads, twins, walk
+
+from layerwise.errors import ParameterError
+from layerwise.torch import Adafactor, Lamb, Lars, param_groups
+
+OPTIONS = {
+    Lamb: {"lr": 0.05, "weight_decay": 0.01},
+    Lars: {"lr": 20.0, "weight_decay": 1e-3},
+    Adafactor: {"lr": 0.02, "beta1": 0.9, "weight_decay": 0.01},
+}
+STEPS = 6
+
+
+def made(cls=Lamb):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
+    # A rate of LARS is far too large for what has no ratio.
+    return model, cls(param_groups(model, **({"no_adapt": []} if cls is Lars else {})), **OPTIONS[cls])
+
+
+def data():
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(32, 6, generator=draw)
+    return x, (x @ torch.randn(6, 3, generator=draw)).argmax(1)
+
+
+def train(model, optimizer, steps=STEPS, run=None, context=contextlib.nullcontext, step=None, after=lambda: None):
+    x, y = data()
+    losses = []
+    for _ in range(steps):
+        with context():
+            loss = nn.functional.cross_entropy((run or model)(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        (step or optimizer.step)()
+        after()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@fronts
+def test_a_plain_loop_learns(front):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = torch.randn(32, 4)
+    opt = busy(front, model.parameters(), lr=case_of(front.__name__).learns_at)
+
+    def closure():
+        opt.zero_grad()
+        loss = (model(x) - x.prod(1, keepdim=True)).square().mean()
+        loss.backward()
+        return loss
+
+    losses = [float(opt.step(closure).detach()) for _ in range(40)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+# ---- closures and gradients
+
+
+@fronts
+def test_a_closure_runs_under_grad_and_returns_its_loss(front):
+    params, calm = parameters(1), parameters(1)
+    opt, other = busy(front, params.items()), busy(front, calm.items())
+    seen = []
+
+    def closure():
+        seen.append(torch.is_grad_enabled())
+        opt.zero_grad()
+        loss = sum((p * p * 1.5).sum() for p in params.values())
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = opt.step(closure)
+        assert not torch.is_grad_enabled()
+    assert seen == [True]
+    assert float(loss.detach()) == float(sum((p * p * 1.5).sum() for p in calm.values()).detach())
+    for p in calm.values():
+        p.grad = 3 * p.detach()
+    assert other.step() is None
+    assert bits(params) == bits(calm)
+    assert opt.step(closure=closure) is not None
+
+
+@fronts
+def test_a_closure_that_fails_changes_nothing(front):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    walk(opt, params, range(2))
+    before = everything(opt, params)
+
+    def closure():
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        opt.step(closure)
+    assert torch.is_grad_enabled()
+    assert everything(opt, params) == before
+
+
+@fronts
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_is_no_part_of_a_graph_and_leaves_the_grad_mode_alone(front, enabled):
+    params, calm = parameters(1), parameters(1)
+    opt, other = busy(front, params.items()), busy(front, calm.items())
+    loss = sum((p**3).sum() for p in params.values())
+    for p, g in zip(params.values(), torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True):
+        p.grad = g
+    for p in calm.values():
+        p.grad = 3 * p.detach() ** 2
+    with torch.set_grad_enabled(enabled):
+        opt.step()
+        assert torch.is_grad_enabled() == enabled
+    other.step()
+    close(numbers(params), numbers(calm), 1e-15)
+    assert all(p.requires_grad and p.is_leaf for p in params.values())
+    assert not any(x.requires_grad for one in opt.state.values() for x in one.values())
+
+
+@fronts
+def test_zero_grad_and_frozen_parameters(front):
+    params = parameters(1)
+    params["vector"].requires_grad_(False)
+    opt = busy(front, params.items())
+    sum(p.sum() for p in params.values()).backward()
+    opt.step()
+    opt.zero_grad()
+    assert all(p.grad is None for p in params.values())
+    before = bits(params)
+    opt.step()
+    assert bits(params) == before
+    assert params["vector"] not in opt.state
+    params["matrix"].grad = torch.ones_like(params["matrix"])
+    opt.zero_grad(set_to_none=False)
+    assert not params["matrix"].grad.any()
+
+
+# ---- hooks
+
+
+def test_hooks_of_steps_see_their_own_optimizer():
+    params, other = parameters(1), parameters(2)
+    opt, apart = Lamb(params.items()), Lamb(other.items())
+    calls = []
+    handles = [
+        opt.register_step_pre_hook(lambda o, args, kwargs: calls.append(("pre", o is opt, len(o.state)))),
+        opt.register_step_post_hook(lambda o, args, kwargs: calls.append(("post", o is opt, len(o.state)))),
+        register_optimizer_step_pre_hook(lambda o, *_: calls.append(("every", o is opt, 0))),
+    ]
+    try:
+        walk(opt, params, [1])
+        walk(apart, other, [1])
+    finally:
+        for handle in handles:
+            handle.remove()
+    walk(opt, params, [2])
+    assert calls == [("every", True, 0), ("pre", True, 0), ("post", True, 4), ("every", False, 0)]
+
+
+def test_hooks_of_checkpoints_put_them_right_and_see_what_was_loaded():
+    params, seen = parameters(1, dtype=torch.bfloat16), []
+    opt, fresh = Lamb(params.items()), Lamb(twins(params).items(), maximize=True)
+    walk(opt, params, [1])
+    wanted = bits(opt.state_dict()["state"])
+    opt.register_state_dict_pre_hook(lambda o: seen.append("saved"))
+    opt.register_state_dict_post_hook(lambda o, state_dict: {**state_dict, "note": "mine"})
+    old = copy.deepcopy(opt.state_dict())
+    assert (old.pop("note"), seen.pop()) == ("mine", "saved")
+    for one in old["state"].values():
+        one["count"] = one.pop("step")
+
+    def rename(_, state_dict):
+        renamed = {key: {"step": x["count"], **x} for key, x in state_dict["state"].items()}
+        return {**state_dict, "state": {key: {k: x[k] for k in x if k != "count"} for key, x in renamed.items()}}
+
+    fresh.register_load_state_dict_pre_hook(rename)
+    fresh.register_load_state_dict_post_hook(lambda o: seen.append(bits(o.state_dict())))
+    with pytest.warns(UserWarning, match="maximize"):
+        fresh.load_state_dict(old)
+    assert seen == [bits(fresh.state_dict())]
+    assert bits({key: dict(sorted(x.items())) for key, x in fresh.state_dict()["state"].items()}) == bits(
+        {key: dict(sorted(x.items())) for key, x in opt.state_dict()["state"].items()}
+    )
+    assert wanted == bits(opt.state_dict()["state"])
+
+
+# ---- copies
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+copied = pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+
+
+@copied
+@fronts
+@pytest.mark.needs("max_grad_norm")
+def test_copies_go_on_alike(front, copied):
+    params = parameters(1)
+    opt = busy(front, params.items(), blocks={"matrix": 2, "st*": "each"}, skip_nonfinite=True, max_grad_norm=0.5)
+    walk(opt, params, range(2))
+    again = copied(opt)
+    theirs = dict(zip(params, (p for group in again.param_groups for p in group["params"]), strict=True))
+    assert bits(again.state_dict()) == bits(opt.state_dict())
+    walk(opt, params, range(2, 4))
+    walk(again, theirs, range(2, 4))
+    assert bits(theirs) == bits(params)
+    assert bits(again.stats()) == bits(opt.stats())
+    set_grads(theirs, 1)
+    theirs["vector"].grad.fill_(float("nan"))
+    again.step()
+    assert (again.skipped, opt.skipped) == (1, 0)
+
+
+@copied
+def test_an_optimizer_copied_with_its_model_steps_the_copy(copied):
+    model, opt = made()
+    train(model, opt, 2)
+    other, again = copied((model, opt))
+    wanted, found = train(model, opt, 3), train(other, again, 3)
+    assert found == wanted
+    assert bits(other.state_dict()) == bits(model.state_dict())
+
+
+# ---- what wraps training
+
+
+def with_compiled_model(model, opt):
+    return {"run": torch.compile(model, backend="eager")}
+
+
+def with_compiled_step(model, opt):
+    """Not promised to be one graph, but to be right."""
+    return {"step": torch.compile(opt.step, backend="eager")}
+
+
+def with_averaged_weights(model, opt):
+    averaged = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.5))
+    return {"after": lambda: averaged.update_parameters(model)}
+
+
+@pytest.mark.parametrize(
+    ("cls", "way"),
+    [
+        (Lamb, with_compiled_model),
+        (Lamb, with_compiled_step),
+        (Adafactor, with_compiled_step),
+        (Lars, with_averaged_weights),
+    ],
+)
+def test_training_is_the_same(cls, way):
+    (model, opt), plain = made(cls), made(cls)
+    found, wanted = train(model, opt, 3, **way(model, opt)), train(*plain, 3)
+    assert found == pytest.approx(wanted)
+    torch.testing.assert_close(model.state_dict(), plain[0].state_dict())
+
+
+def stepping(*schedulers):
+    return {"after": lambda: [one.step() for one in schedulers]}
+
+
+def with_swalr(model, opt):
+    return stepping(swa_utils.SWALR(opt, swa_lr=opt.get_lr() / 2, anneal_epochs=3))
+
+
+def with_phases(model, opt):
+    parts = [lr_scheduler.LinearLR(opt, total_iters=3), lr_scheduler.CosineAnnealingLR(opt, STEPS)]
+    return stepping(lr_scheduler.SequentialLR(opt, parts, milestones=[3]))
+
+
+def with_autocast(model, opt):
+    return {"context": lambda: torch.autocast("cpu", dtype=torch.bfloat16)}
+
+
+@pytest.mark.parametrize(("cls", "way"), [(Lars, with_swalr), (Adafactor, with_phases), (Lamb, with_autocast)])
+def test_training_goes_on_well(cls, way):
+    model, opt = made(cls)
+    losses = train(model, opt, 12, **way(model, opt))
+    assert losses[-1] < 0.9 * losses[0]
+    assert (opt.get_lr() != OPTIONS[cls]["lr"]) is (way is not with_autocast)
+
+
+@pytest.mark.parametrize("cls", [Lamb, Lars])
+def test_one_cycle_moves_betas_or_momentum(cls):
+    model, opt = made(cls)
+    schedule = lr_scheduler.OneCycleLR(opt, max_lr=OPTIONS[cls]["lr"], total_steps=STEPS + 1)
+    seen = []
+
+    def after():
+        schedule.step()
+        group = opt.param_groups[0]
+        seen.append(group["betas"][0] if cls is Lamb else group["momentum"])
+
+    train(model, opt, after=after)
+    assert min(seen) < 0.9 < max(seen)
+
+
+# ---- processes
+
+
+@pytest.fixture
+def process_group():
+    if not dist.is_available():
+        pytest.skip("torch was built without distributed")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def zero(cls, model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.distributed.optim uses torch.jit
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=cls, **OPTIONS[cls])
+
+
+@pytest.mark.parametrize("cls", [Lamb, Adafactor])
+def test_zero_redundancy_in_one_process_changes_nothing(cls, process_group):
+    (model, _), (plain, _) = made(cls), made(cls)
+    opt, ordinary = zero(cls, model), cls(plain.parameters(), **OPTIONS[cls])
+    schedule = lr_scheduler.StepLR(opt, 100)
+    assert train(model, opt, 3, after=schedule.step) == train(plain, ordinary, 3)
+    opt.consolidate_state_dict()
+    again = copy.deepcopy(model)
+    resumed = zero(cls, again)
+    resumed.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert train(again, resumed, 3) == train(model, opt, 3)
+
+
+def one_of_two(rank, cls, port, wanted):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model, _ = made(cls)
+    opt = zero(cls, model)
+    losses, states = wanted
+    assert train(model, opt, 4) == losses
+    assert 0 < len(opt.optim.state) < len(list(model.parameters()))
+    opt.consolidate_state_dict(to=0)
+    if rank == 0:
+        torch.testing.assert_close(opt.state_dict()["state"], states, rtol=0, atol=0)
+    dist.barrier()  # rank 0 holds the store that rank 1 still talks to
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [Adafactor])
+def test_zero_redundancy_in_two_processes_changes_nothing(cls):
+    if not dist.is_available():
+        pytest.skip("torch was built without distributed")
+    plain, _ = made(cls)
+    ordinary = cls(plain.parameters(), **OPTIONS[cls])
+    wanted = train(plain, ordinary, 4), ordinary.state_dict()["state"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(one_of_two, (cls, port, wanted), nprocs=2)
+
+
+def test_parameters_that_were_sharded_by_hand_are_refused(process_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    model, opt = made()
+    train(model, opt, 1)
+    mesh, group = init_device_mesh("cpu", (1,)), opt.param_groups[0]
+    group["params"] = [nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0)])) for p in group["params"]]
+    for p in group["params"]:
+        p.grad = torch.ones_like(p)
+    before = [p.full_tensor().clone() for p in group["params"]]
+    with pytest.raises(ParameterError, match=r"0\.weight is a DTensor that was put in a group"):
+        opt.step()
+    assert all(torch.equal(p.full_tensor(), q) for p, q in zip(group["params"], before, strict=True))
