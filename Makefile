@@ -33,7 +33,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-all test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test test-all test-timm test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -42,6 +42,7 @@ help:
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
 	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
+	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make test-oldest  a step and a checkpoint with the oldest versions that are supported"
 	@echo "make test-pure    the same with the wheel that has no extension"
@@ -70,6 +71,13 @@ test: $(VENV)/.dev $(VENV)/.package
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
 test-all: $(VENV)/.parity $(VENV)/.package
 	@CI=1 $(PYTEST) $(PYTEST_ARGS)
+
+# They are in timm's source distribution and not in its wheel.
+test-timm: $(VENV)/.dev $(VENV)/.package
+	@$(PIP) install -qq 'timm>=1.0.12' && rm -rf build/timm && mkdir -p build/timm
+	@$(PIP) download -qq --no-deps --no-binary timm -d build/timm "$$($(PY) -m pip freeze | grep '^timm==')"
+	@tar -xzf build/timm/timm-*.tar.gz -C build/timm --strip-components 1
+	@LAYERWISE_TIMM_TESTS=build/timm/tests $(PY) -m pytest tests/others/test_timm.py tests/trainers/test_timm.py $(PYTEST_ARGS)
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
 test-gpu:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thinned(1, 2)
 each = pytest.mark.parametrize("name", NAMES)
 of_parts = pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")  # depends on what a rule sums
 SHAPES = {"w": (16, 24), "b": (24,), "stack": (8, 16, 8), "odd": (16, 3)}
-SPECS = {"w": P("x", "y"), "b": P(), "stack": P("x", None, "y"), "odd": P("x")}
+SPECS = {"w": P("x", "y"), "b": P(), "stack": P("x", None, "y"), "odd": P(("x", "y"))}
 MESHES = {2: (2, 1), 4: (2, 2), 8: (4, 2)}
 WHOLE = {"w": None, "b": None, "stack": "each", "odd": None}  # no blocks of what is cut through the middle
 

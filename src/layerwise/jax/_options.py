@@ -18,8 +18,8 @@ STAND_INS = {
     "lr": 1e-3, "beta1": 0.9, "beta2": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0,
 }  # fmt: skip
 
-# Numbers that decide the form of the state.
-STATIC = ("min_dim_size_to_factor",)
+# Numbers that decide the form of the state or of the program.
+STATIC = ("min_dim_size_to_factor", "iterations")
 # Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
 # `inject_hyperparams` makes the state with known arrays, and steps with traced ones, for which the state says it.
 BUFFERED = ("momentum",)
