@@ -120,6 +120,18 @@ class Run:
         """All that an error must leave as it was."""
         return self.bits(), bits(self.save()), self.skipped if self.api.has("skip") else 0
 
+    def spoiled(self, name: str, field: str, change: Any) -> Any:
+        """A checkpoint in which `change` made something else of a field's array; of None, nothing."""
+        raise NotImplementedError
+
+    def copied(self, how: Any) -> Run:
+        """A copy of the optimizer, made by `how`, with weights of its own."""
+        raise NotImplementedError
+
+    def change(self, **options: Any) -> None:
+        """Change options between two steps."""
+        raise NotImplementedError
+
     def stats(self) -> dict[str, Any]:
         return self.opt.stats()
 
@@ -182,11 +194,11 @@ class NumPyRun(Run):
         return self.opt.step_all(self._weights, given)
 
     def state(self) -> dict[str, Arrays]:
-        found: dict[str, Arrays] = {name: {} for name in self.opt.parameters}
+        found: dict[str, Arrays] = {}
         for key, value in self.opt.state_dict().items():
             name, slash, field = key.rpartition("/")
             if slash and field != "shape":
-                found[name][field] = value
+                found.setdefault(name, {})[field] = value
         return found
 
     def save(self) -> Any:
@@ -194,6 +206,19 @@ class NumPyRun(Run):
 
     def load(self, state: Any) -> None:
         self.opt.load_state_dict(state)
+
+    def spoiled(self, name: str, field: str, change: Any) -> Any:
+        saved = self.save()
+        found = change(saved.pop(f"{name}/{field}", None))
+        return saved if found is None else {**saved, f"{name}/{field}": np.array(found)}
+
+    def copied(self, how: Any) -> Run:
+        twin = copy.copy(self)
+        twin.opt, twin._weights = how(self.opt), {name: w.copy() for name, w in self._weights.items()}
+        return twin
+
+    def change(self, **options: Any) -> None:
+        self.opt.set_options(**options)
 
     def set_lr(self, lr: Any) -> None:
         self.opt.lr = lr
@@ -203,7 +228,7 @@ class NumPy(Api):
     name, run = "NumPy", NumPyRun
     offers = frozenset([
         "skip", "blocks", "names", "mixed", "schedules", "stats", "state_dtype", "own_counts", "clipping", "none",
-        "lr", "engines", "functions", "in_place",
+        "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
     ])  # fmt: skip
 
 
@@ -245,14 +270,33 @@ class TorchRun(Run):
         return self.torch.load(file, weights_only=True)
 
     def load(self, state: Any) -> None:
-        self.opt.load_state_dict(copy.deepcopy(state))
+        self.opt.load_state_dict(state)
+
+    def spoiled(self, name: str, field: str, change: Any) -> Any:
+        saved = self.save()
+        state = saved["state"][list(self._weights).index(name)]
+        old = state.pop(field, None)
+        found = change(None if old is None else numpy_of(old))
+        if found is not None:
+            state[field] = self.torch.tensor(found) if isinstance(found, np.ndarray) else found
+        return saved
+
+    def copied(self, how: Any) -> Run:
+        twin = copy.copy(self)
+        twin.opt = how(self.opt)
+        twin._weights = dict(zip(self._weights, twin.opt.parameters(), strict=True))
+        return twin
+
+    def change(self, **options: Any) -> None:
+        for group in self.opt.param_groups:
+            group.update(options)
 
 
 class Torch(Api):
     name, run = "Torch", TorchRun
     offers = frozenset([
         "skip", "blocks", "names", "groups", "mixed", "stats", "state_dtype", "own_counts", "clipping", "none", "lr",
-        "set_lr", "engines", "functions", "in_place",
+        "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
     ])  # fmt: skip
 
 
@@ -328,14 +372,23 @@ class JaxRun(Run):
         self._weights, self._state = self._step(self._weights, self._state, {**given, **unknown})
 
     def state(self) -> dict[str, Arrays]:
-        """Fields have the names that optax gives them."""
-        whole = getattr(self._state, "state", self._state)
-        kept = {field: tree for field, tree in whole._asdict().items() if field not in ("count", "stats")}
-        return {
-            name: {field: numpy_of(tree[name]) for field, tree in kept.items() if tree is not None}
-            | {"step": np.asarray(whole.count)}
-            for name in self._weights
-        }
+        """Fields have the names that the rule gives them."""
+        whole = getattr(self._state, "inner", self._state)
+        fields = zip(self.case.rule.State._fields, whole[1:-1], strict=True)
+        trees = {field: tree for field, tree in fields if tree is not None}
+        held = getattr(self._state, "weights", None)
+        return {name: self._fields_of(name, trees, held) | {"step": np.asarray(whole.count)} for name in self._weights}
+
+    def _fields_of(self, name: str, trees: dict[str, Any], held: Any) -> Arrays:
+        found: Arrays = {}
+        for field, tree in trees.items():
+            if isinstance(tree[name], tuple):  # groups of 8 bits
+                found |= {field: np.asarray(tree[name].codes), f"{field}_scale": np.asarray(tree[name].scale)}
+            elif tree[name] is not None:
+                found[field] = np.asarray(tree[name])
+        if held is not None and held[name] is not None:
+            found["master" if held[name].dtype == np.float32 else "remainder"] = np.asarray(held[name])
+        return found
 
     def save(self) -> Any:
         import jax
@@ -492,7 +545,7 @@ class KerasRun(Run):
 
 class Keras(Api):
     name, run = "Keras", KerasRun
-    offers = frozenset(["lr", "set_lr", "in_place"])
+    offers = frozenset(["lr", "set_lr", "in_place", "saves_lr"])
 
     @contextmanager
     def world(self) -> Any:

@@ -36,7 +36,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "storage",
         "storage/",
-        "storage reference/test_reference.py numpy_front/test_storage.py torch_front/test_rounding.py "
+        "storage contract/test_storage.py reference/test_reference.py torch_front/test_rounding.py "
         "torch_front/test_split.py torch_front/test_state_dtype.py",
     ),
     _room(
@@ -55,7 +55,7 @@ ROOMS: tuple[Room, ...] = (
         "native",
         "csrc/",
         "engines storage test_interrupts.py test_extremes.py torch_front/test_exact_sums.py "
-        "torch_front/test_between_steps.py numpy_front/test_storage.py torch_front/test_step.py "
+        "torch_front/test_between_steps.py contract/test_storage.py torch_front/test_step.py "
         "sharding/test_stages.py",
     ),
     _room("gpu", "engines/gpu/", "gpu"),
@@ -65,7 +65,7 @@ ROOMS: tuple[Room, ...] = (
         "checkpoints",
         "torch/checkpoints/",
         "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
-        "torch_front/test_names.py torch_front/test_full_precision.py torch_front/test_state.py "
+        "torch_front/test_names.py torch_front/test_full_precision.py contract/test_state.py "
         "torch_front sharding/test_checkpoint.py sharding/test_flat.py",
     ),
     _room("sharding", "torch/sharding/", "sharding"),

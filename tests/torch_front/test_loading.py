@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import Parameter
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
 from torch_front.front import BUSY, FRONTS, bits, busy, everything, fronts, in_slices, lows, parameters, twins, walk
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
@@ -114,6 +114,33 @@ def test_a_run_goes_on_with_groups_that_were_added_later(front):
     walk(opt, a, [3, 4], [schedule])
     walk(fresh, b, [3, 4], [again])
     assert bits(a) == bits(b)
+
+
+@pytest.mark.parametrize("form", [{}, {"capturable": True}, {"lr": torch.tensor(0.1)}], ids=str)
+@pytest.mark.parametrize("kind", [CosineAnnealingLR, OneCycleLR])
+@fronts
+def test_a_run_under_a_scheduler_goes_on_bit_for_bit(front, kind, form):
+    """Also one of several groups, whose rates are tensors or whose counts are where the parameters are."""
+    a = parameters(1, dtype=torch.float32)
+
+    def made(params: Any) -> Any:
+        groups = [{"params": [(n, p)]} for n, p in params.items()]
+        opt = busy(front, groups, **{k: x.clone() if k == "lr" else x for k, x in form.items()})
+        if kind is CosineAnnealingLR:
+            return opt, kind(opt, 12)
+        still = {"cycle_momentum": False} if front is Adafactor else {}
+        return opt, kind(opt, 0.2, 12, **still)
+
+    straight, schedule = made(a)
+    walk(straight, a, range(3), [schedule], but=["vector"])
+    state = saved({"opt": straight.state_dict(), "schedule": schedule.state_dict()})
+    fresh, again = made(b := twins(a))
+    fresh.load_state_dict(state["opt"])
+    again.load_state_dict(state["schedule"])
+    for opt, params, one in ((straight, a, schedule), (fresh, b, again)):
+        walk(opt, params, range(3, 6), [one])
+    assert bits(a) == bits(b)
+    assert bits(fresh.state_dict()) == bits(straight.state_dict())
 
 
 # ---- schedules that ended with the run that was saved

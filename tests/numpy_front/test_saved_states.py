@@ -1,0 +1,305 @@
+"""State is a dict of plain arrays, which goes through a file under any name; what cannot be right changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy_front.front import DTYPES, arrays, bits, busy, copies, everything, fronts
+
+from layerwise.errors import LayerwiseError, StateError
+from layerwise.numpy import Adafactor, Lamb, Lars
+
+pytestmark = pytest.mark.thinned(1, 3)
+WEIRD = {
+    "encoder/block.0/weight": (3, 2),
+    "a/b/../c": (2,),
+    "step": (2,),
+    "lr": (2, 2),
+    "x/step": (3,),
+    "x": (3,),
+    "größe.权重 🙂": (2, 3),
+    "with space\n": (2,),
+    "/lead": (2,),
+    "trail/": (2,),
+    "file": (2,),
+    "w.npy": (2,),
+    "C:\\w": (),
+}
+
+
+def halving(step):
+    return 0.1 / (1 + step)
+
+
+def saved(opt):
+    """The state dict after a file has been between."""
+    file = io.BytesIO()
+    np.savez(file, **opt.state_dict())
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as loaded:
+        return dict(loaded)
+
+
+def walk(opt, weights, steps, names=None):
+    for t in steps:
+        grads = arrays(100 + t, {name: w.shape for name, w in weights.items()}, next(iter(weights.values())).dtype)
+        opt.step_all(weights, {name: grads[name] for name in names or weights})
+
+
+SETTINGS = [
+    (Lamb, {}),
+    (Lamb, {"bias_correction": "lr", "max_grad_norm": 0.5, "lr": halving}),
+    (Lars, {"momentum": 0, "dampening": 0}),
+    (Lars, {"nesterov": True, "dampening": 0, "weight_decay": lambda step: 0.01 * step}),
+    (Adafactor, {"lr": None}),
+    (Adafactor, {"factored": False, "momentum_dtype": "float16"}),
+    (Adafactor, {"momentum_dtype": "bfloat16"}),
+    (Adafactor, {"momentum_dtype": "float64", "lr_in_momentum": False}),
+    (Adafactor, {"beta1": None, "decay_offset": 2, "lr": halving}),
+]
+
+
+@pytest.mark.parametrize("turn", range(len(SETTINGS)), ids=lambda i: str([*SETTINGS[i][1]]))
+def test_a_run_saved_in_a_file_after_each_step_goes_on_bit_for_bit(turn):
+    """Whatever names, schedules and dtypes it has; arrays in the file are plain ones, whose names say what they are."""
+    (front, options), dtype = SETTINGS[turn], DTYPES[turn % len(DTYPES)]
+    straight, broken = busy(front, **options), busy(front, **options)
+    a = arrays(1, WEIRD, dtype)
+    walk(straight, a, range(2), list(WEIRD)[:5])
+    walk(broken, b := arrays(1, WEIRD, dtype), range(2), list(WEIRD)[:5])
+    for t in range(2, 4):
+        walk(straight, a, [t])
+        fresh = busy(front, **options)
+        fresh.load_state_dict(saved(broken))
+        broken = fresh
+        walk(broken, b, [t])
+        assert bits(a) == bits(b)
+        assert bits(straight.state_dict()) == bits(broken.state_dict())
+    assert broken.parameters == WEIRD
+    state = straight.state_dict()
+    assert all(type(key) is str and type(x) is np.ndarray and not x.dtype.hasobject for key, x in state.items())
+
+
+def test_formats_of_few_bytes_go_through_an_open_file(tmp_path):
+    """A file does not know bfloat16, and gives two bytes for it."""
+    options = {"master_weights": "split24", "rounding": "stochastic"}
+    options |= {"state_dtype": {"exp_avg": "bfloat16", "exp_avg_sq": "int8"}, "seed": 3}
+    opt, again = Lamb(**options), Lamb(**{**options, "seed": 99})
+    weights = arrays(0, {"w": (64, 80), "b": (7,)}, np.dtype(ml_dtypes.bfloat16))
+    walk(opt, weights, range(2))
+    np.savez(tmp_path / "state.npz", **opt.state_dict())
+    with np.load(tmp_path / "state.npz") as state:
+        again.load_state_dict(state)
+    assert again.seed == 3
+    walk(opt, ours := copies(weights), [2])
+    walk(again, weights, [2])
+    assert bits(ours) == bits(weights)
+    assert bits(opt.state_dict()) == bits(again.state_dict())
+
+
+@fronts
+def test_a_run_goes_on_after_the_furthest_name_was_cleared(front):
+    straight, fresh = busy(front, lr=halving), busy(front, lr=halving)
+    a = arrays(1)
+    walk(straight, a, range(3), ["matrix"])
+    walk(straight, a, [3])
+    straight.clear_state("matrix")
+    fresh.load_state_dict(saved(straight))
+    b = copies(a)
+    assert fresh.lr == straight.lr
+    walk(straight, a, [4])
+    walk(fresh, b, [4])
+    assert bits(a) == bits(b)
+
+
+@fronts
+def test_saved_arrays_are_copies_both_ways_and_may_be_read_only(front):
+    opt, weights = busy(front), arrays(4)
+    walk(opt, weights, range(2))
+    state = opt.state_dict()
+    before = bits(state)
+    for array in state.values():
+        array.flags.writeable = False
+    fresh = busy(front)
+    fresh.load_state_dict(state)
+    walk(fresh, copies(weights), [2])
+    fresh.load_state_dict(state)
+    for array in state.values():
+        array.flags.writeable = True
+        if array.dtype.kind == "f":
+            array[...] = 77
+    assert bits(opt.state_dict()) == bits(fresh.state_dict()) == before
+
+
+# ---- lr
+
+
+@fronts
+def test_lr_and_weight_decay_are_restored_unless_a_schedule_is_given(front):
+    opt, fresh, follows = front(lr=0.5), front(lr=0.25), front(lr=lambda step: 0.125)
+    opt.lr, opt.weight_decay = 0.75, 0.5
+    fresh.load_state_dict(opt.state_dict())
+    assert (fresh.lr, fresh.weight_decay) == (0.75, 0.5)
+    follows.load_state_dict(opt.state_dict())
+    assert (follows.lr, follows.weight_decay) == (0.125, 0.5)
+    opt.load_state_dict(follows.state_dict())
+    assert opt.lr == 0.75
+
+
+@pytest.mark.parametrize(("given", "then"), [(None, 0.1), (0.1, None)])
+@pytest.mark.parametrize("left_open", [False, True])  # as states that do not say what lr is
+def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then, left_open):
+    opt, fresh = Adafactor(lr=then), Adafactor(lr=given)
+    walk(opt, arrays(5), range(2))
+    state = opt.state_dict()
+    if left_open:
+        del state["relative_step"]
+        state["lr"] = np.array(np.nan if then is None else then)
+    before = fresh.lr
+    with pytest.raises(StateError, match="lr means something else"):
+        fresh.load_state_dict(state)
+    assert (fresh.lr, fresh.parameters) == (before, {})
+
+
+@pytest.mark.parametrize("role", ["factor", "cap"])
+def test_the_lr_of_a_relative_step_is_restored_if_the_state_says_it(role):
+    opt, fresh = Adafactor(relative_step=role), Adafactor(lr=0.25, relative_step=role)
+    opt.lr = 0.5
+    walk(opt, arrays(5), range(2))
+    state = {key: value for key, value in opt.state_dict().items() if key != "relative_step"}
+    fresh.load_state_dict({**state, "lr": np.array(np.nan)})
+    assert (fresh.lr, fresh.parameters) == (0.25, opt.parameters)
+    fresh.load_state_dict(opt.state_dict())
+    assert fresh.lr == 0.5
+
+
+# ---- what cannot be right
+
+
+def change(key, value):
+    return lambda state: state.__setitem__(key, np.array(value))
+
+
+def drop(key):
+    return lambda state: state.pop(key)
+
+
+def buffer(make):
+    def spoil(state):
+        key = next(key for key in sorted(state) if key.startswith("w/") and key.split("/")[1] not in ("step", "shape"))
+        state[key] = make(state[key])
+
+    return spoil
+
+
+SPOILT = {
+    "an unknown header": (change("beta", 1), "unknown keys ['beta']"),
+    "a stray name": (change("v/step", 3), "'v"),
+    "a key that is no text": (lambda state: state.update({1: np.ones(1)}), "1"),
+    **{f"no {key}": (drop(key), key) for key in ("optimizer", "format", "skipped", "w/step", "w/shape")},
+    **{f"shape {x}": (change("w/shape", x), "w/") for x in ([3, 2], 2, [[2, 3]], [-2, 3], [2.0, 3.0])},
+    **{f"step {x}": (change("w/step", x), "w/step") for x in (1.0, [1, 2])},
+    "a step too far": (change("w/step", 1 << 62), "'w/step' must be an integer ≥ 0 and < 2^53"),
+    "another optimizer": (change("optimizer", "Adam"), "Adam"),
+    "a newer format": (change("format", 2), "format"),
+    **{f"format {x}": (change("format", x), "format") for x in ("one", 1.5)},
+    **{f"skipped {x}": (change("skipped", x), "skipped") for x in ("none", -1, [1, 2])},
+    **{f"lr {x}": (change("lr", x), "lr") for x in ("fast", [0.1, 0.2], float("nan"), -1.0)},
+    **{f"seed {x}": (change("seed", x), "seed") for x in (-1, 1.5)},
+    "text in a buffer": (buffer(lambda a: a.astype(str)), "'w/"),
+    "objects in a buffer": (buffer(lambda a: a.astype(object)), "object"),
+}
+
+
+@fronts
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_state_that_cannot_be_right_is_refused_and_changes_nothing(front, what):
+    spoil, words = SPOILT[what]
+    opt, weights = busy(front), {"w": np.ones((2, 3)), "other": np.ones(2)}
+    walk(opt, weights, range(2))
+    state = opt.state_dict()
+    walk(opt, weights, [2])
+    opt.lr = 0.3
+    before = everything(opt, weights)
+    spoil(state)
+    with pytest.raises(StateError) as caught:
+        opt.load_state_dict(state)
+    assert words in str(caught.value)
+    assert everything(opt, weights) == before
+
+
+@pytest.mark.parametrize("state", [None, 3, [], "state", {}], ids=repr)
+def test_what_is_no_state_at_all_is_refused(state):
+    with pytest.raises(StateError):
+        Lamb().load_state_dict(state)
+
+
+@pytest.mark.parametrize(("before", "after"), [({}, {"momentum": 0, "dampening": 0}), ({"momentum": 0}, {})])
+def test_a_momentum_that_the_options_do_not_keep_is_refused(before, after):
+    opt, other = busy(Lars, **{"dampening": 0, **before}), busy(Lars, **after)
+    opt.step("w", np.ones((2, 3)), np.ones((2, 3)))
+    with pytest.raises(StateError, match=r"'w' does not fit these options.*[Oo]ptions it was saved with"):
+        other.load_state_dict(opt.state_dict())
+    assert other.num_parameters == 0
+
+
+@fronts
+def test_weights_that_do_not_fit_a_loaded_state_are_refused_and_state_keeps_its_dtype(front):
+    opt, fresh = busy(front), busy(front)
+    w = np.ones((2, 3), np.float32)
+    opt.step("w", w, w * 0.5)
+    fresh.load_state_dict(opt.state_dict())
+    with pytest.raises(LayerwiseError, match=r"'w' had the shape \(2, 3\) and now have \(3, 2\)"):
+        fresh.step("w", w.T.copy(), w.T.copy())
+    fresh.step("w", w, w * 0.5)
+    kept = {x.dtype for key, x in fresh.state_dict().items() if key.startswith("w/") and x.dtype.kind == "f"}
+    assert kept == {np.dtype(np.float32)}
+
+
+# ---- copies
+
+
+def by_name(name):
+    return 0.5 if name == "vector" else None
+
+
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.dumps(opt))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@fronts
+def test_copies_have_settings_of_their_own(front, how):
+    """Schedules, settings by name, stats and lr; neither steps along with the other."""
+    named = {"lr_scale": by_name, "decay": {"scalar": False}, "blocks": {"stack": "each"}}
+    opt = busy(front, lr=halving, **named, skip_nonfinite=True)
+    walk(opt, a := arrays(7), range(2))
+    twin = COPIES[how](opt)
+    assert (type(twin), bool(repr(twin))) == (front, True)
+    assert everything(twin, a) == everything(opt, a)
+    assert repr(twin.stats()) == repr(opt.stats())
+    b, before = copies(a), everything(opt, {})
+    walk(twin, b, [2])
+    twin.step("vector", b["vector"], b["vector"] * np.nan)
+    twin.clear_state("scalar")
+    twin.lr = lambda step: 0.7
+    assert everything(opt, {}) == before
+    assert opt.lr != twin.lr
+    walk(opt, a, [2])
+    assert bits(a) == bits(b)
+
+
+def test_options_of_storage_are_attributes():
+    opt = Lamb(seed=5)
+    assert (opt.master_weights, opt.rounding, opt.state_dtype, opt.seed) == (False, None, None, 5)
+    opt.set_options(state_dtype={"exp_avg": "int8"}, rounding="nearest")
+    assert "state_dtype={'exp_avg': 'int8'}" in repr(opt)
+    weights = arrays(0, {"w": (64, 80)})
+    for _ in range(2):  # also after state was forgotten
+        walk(opt, weights, [0])
+        assert opt.state_dict()["w/exp_avg"].dtype == np.int8
+        opt.clear_state()
