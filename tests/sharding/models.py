@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from cases import CASES
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.functional import cross_entropy
 
 import layerwise.torch
@@ -123,39 +123,65 @@ def whole(x: Any) -> Any:
     return (x.full_tensor() if isinstance(x, DTensor) else x).to("cpu", torch.float64, copy=True).numpy()
 
 
-def weights(params: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {name: whole(p) for name, p in params.items()}
+def local(x: Any) -> Any:
+    """What this rank has of it."""
+    x = x.detach() if isinstance(x, Tensor) else x
+    return x.to_local() if isinstance(x, DTensor) else x
 
 
-def states(opt: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Every part of the state by the parameter's name and its own."""
-    return {f"{name} {key}": whole(x) for name, p in params.items() for key, x in opt.state.get(p, {}).items()}
+def numbers(x: Any) -> Any:
+    """The same in float64."""
+    return local(x).to(torch.float64).numpy() if isinstance(x, Tensor) else np.asarray(x, np.float64)
 
 
-def stats(opt: Any) -> dict[str, Any]:
+def off(x: Any, wanted: Any, tolerance: float) -> bool:
+    """Whether a rank's part is not that of the whole array, to the tolerance of its largest number; 0: bit for bit."""
+    size = np.max(np.abs(wanted), initial=0)
+    if isinstance(x, DTensor):
+        wanted = local(distribute_tensor(torch.tensor(wanted), x.device_mesh, x.placements, src_data_rank=None)).numpy()
+    wanted, found = wanted.reshape(-1), numbers(x).reshape(-1)
+    if not tolerance:
+        return bool(wanted.tobytes() != found.tobytes())
+    return len(wanted) != len(found) or not np.allclose(found, wanted, 0, tolerance * size)
+
+
+def place_of(x: Any) -> str:
+    """Which part of a tensor this rank has: replicas have the same."""
+    if not isinstance(x, DTensor):
+        return ""
+    here = x.device_mesh.get_coordinate()
+    return str(
+        [(placement, at) for placement, at in zip(x.placements, here, strict=True) if not placement.is_replicate()]
+    )
+
+
+def measured(opt: Any) -> dict[str, Any]:
     found = opt.stats() if hasattr(opt, "stats") else {}
     return {f"{name} {key}": np.asarray(x) for name, one in found.items() for key, x in one.items()}
 
 
-def everything(opt: torch.optim.Optimizer, params: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """All that must not depend on how the parameters lie."""
-    return {"weights": weights(params), "state": states(opt, params), "stats": stats(opt)}
+def state_of(opt: Any, params: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Every part of the state by the parameter's name and its own."""
+    return {f"{name} {key}": x for name, p in params.items() for key, x in opt.state.get(p, {}).items()}
+
+
+def copies(opt: Any, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What this rank has of weights and state now."""
+    return {name: local(x).clone() for name, x in {**params, **state_of(opt, params)}.items() if isinstance(x, Tensor)}
+
+
+def unchanged(opt: Any, params: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> bool:
+    """Bit for bit: what lies between the stretches of a flat buffer is nan."""
+    after = copies(opt, params)
+    return before.keys() == after.keys() and all(
+        torch.equal(x.flatten().view(torch.uint8), after[name].flatten().view(torch.uint8))
+        for name, x in before.items()
+    )
 
 
 def close(ours: Mapping[str, Any], theirs: Mapping[str, Any], tolerance: float, hint: object = "") -> None:
-    """Equal to `tolerance` of the largest number in each array, part by part; measurements as far as both know them."""
+    """Equal to `tolerance` of the largest number in each array; measurements of blocks elsewhere are nan."""
     assert ours.keys() == theirs.keys()
-    for part, wanted in theirs.items():
-        assert ours[part].keys() == wanted.keys(), part
-        for name, one in wanted.items():
-            found = ours[part][name]
-            if part == "stats":  # of blocks that are elsewhere a rank knows nothing
-                unknown = np.isnan(found) | np.isnan(one)
-                found, one = np.where(unknown, 0, found), np.where(unknown, 0, one)
-            size = np.max(np.abs(one), initial=0)
-            np.testing.assert_allclose(found, one, 0, tolerance * size, err_msg=f"{part} {name} {hint}")
-
-
-def same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Equal bit for bit."""
-    close(ours, theirs, 0.0)
+    for name, wanted in theirs.items():
+        size = np.max(np.abs(wanted), initial=0)
+        np.testing.assert_allclose(ours[name], wanted, 0, tolerance * size, err_msg=f"{name} {hint}")

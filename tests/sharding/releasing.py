@@ -1,4 +1,4 @@
-"""Training of models of fully_shard with steps in the backward pass."""
+"""Ways to train models of fully_shard, with steps in the backward pass or after it."""
 
 from __future__ import annotations
 
@@ -9,70 +9,71 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from sharding.layouts import mesh_of
-from sharding.models import Small, everything, named
-from sharding.runs import batches, optimizer_of
-from sharding.wrappings import WRAPPINGS, fsdp2, tensor_parallel
+from sharding.models import Small
+from sharding.wrappings import WRAPPINGS, batches, fsdp2, tensor_parallel
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from layerwise.torch import step_in_backward
-
-STEPS = 4
+STEPS = 3
 Model = Any
 
 
-class Twice(Small):
-    """The same with its blocks used twice."""
+class Other(Small):
+    """The same with its blocks used in another way."""
+
+    def through(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens)
-        for block in (*self.blocks, *self.blocks):
-            x = block(x)
-        logits: Tensor = self.head(self.norm(x))
+        logits: Tensor = self.head(self.norm(self.through(self.embed(tokens))))
         return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
 
 
-class Checkpointed(Small):
-    """The same with what is in its blocks computed once more in the backward pass."""
+class Twice(Other):
+    def through(self, x: Tensor) -> Tensor:
+        for block in (*self.blocks, *self.blocks):
+            x = block(x)
+        return x
+
+
+class Checkpointed(Other):
+    """What is in its blocks is computed once more in the backward pass."""
 
     nested = False
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens)
+    def through(self, x: Tensor) -> Tensor:
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=self.nested)
-        logits: Tensor = self.head(self.norm(x))
-        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+        return x
 
 
 class Nested(Checkpointed):
-    """The same in a backward pass of its own for each block."""
+    """In a backward pass of its own for each block."""
 
     nested = True
 
 
-class Branching(Small):
-    """The same with only one of the blocks used, which may be another one on another rank."""
+class Branching(Other):
+    """Only one of the blocks is used, which may be another one on another rank."""
 
     which = 0
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.blocks[self.which](self.embed(tokens))
-        logits: Tensor = self.head(self.norm(x))
-        return cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
+    def through(self, x: Tensor) -> Tensor:
+        found: Tensor = self.blocks[self.which](x)
+        return found
 
 
 class Wide(Small):
-    """The same with matrices that are large enough for state in 8 bits."""
+    """Matrices are large enough for state in 8 bits."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(dtype, 64)
 
 
 class Apart(Small):
-    """The same with entrance and exit that are no longer one tensor, in modules of their own."""
+    """Entrance and exit are no longer one tensor, in modules of their own."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__(dtype)
@@ -91,34 +92,31 @@ def together(model: Model) -> Model:
 
 
 def in_part(model: Model) -> Model:
-    """With a parameter that fully_shard ignores, and a frozen one."""
+    """With parameters that fully_shard ignores, and a frozen one."""
     model.blocks[0].up.weight.requires_grad_(False)
-    own = {model.norm.weight, model.norm.bias}
     mesh = mesh_of(dist.get_world_size())
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh, ignored_params=own)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, ignored_params={model.norm.weight, model.norm.bias})
+    return model
 
 
 def parallel_in_part(model: Model) -> Model:
     """With a tensor-parallel parameter whose gradient FSDP2 leaves alone; here it is the same on all."""
     mesh = mesh_of(2, 2)
     tensor_parallel(model, mesh["inner"])
-    own = {model.blocks[0].up.weight}
     for module in (*model.blocks, model):
-        fully_shard(module, mesh=mesh["outer"], ignored_params=own)
+        fully_shard(module, mesh=mesh["outer"], ignored_params={model.blocks[0].up.weight})
     return model
 
 
 def each(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """A step for every batch."""
     for batch in batches(STEPS):
         model(batch).backward()
         yield
 
 
 def mean_of_replicas(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """The same, and what no module of FSDP2 has is averaged by hand."""
+    """What no module of FSDP2 has is averaged by hand."""
     for _ in each(model, opt, release):
         for p in (model.norm.weight, model.norm.bias):
             dist.all_reduce(p.grad)
@@ -126,31 +124,22 @@ def mean_of_replicas(model: Model, opt: Any, release: bool) -> Iterator[None]:
         yield
 
 
-def without_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """Every second pass adds to gradients that have not been reduced."""
-    for batch in batches(STEPS):
-        for last in (False, True):
-            model.set_requires_gradient_sync(last)
-            model.set_is_last_backward(last)
-            model(batch if last else batch.flip(1)).backward()
-        yield
+def accumulated(before: Callable[[Model, bool], None]) -> Callable[[Model, Any, bool], Iterator[None]]:
+    """Every second pass adds to the gradients of the first."""
+
+    def passes(model: Model, opt: Any, release: bool) -> Iterator[None]:
+        for batch in batches(STEPS):
+            for last in (False, True):
+                before(model, last)
+                model(batch if last else batch.flip(1)).backward()
+            yield
+
+    return passes
 
 
-def without_all_reduce(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """Every second pass adds to gradients that have been reduced within each replica alone."""
-    for batch in batches(STEPS):
-        for last in (False, True):
-            model.set_requires_all_reduce(last)
-            model(batch if last else batch.flip(1)).backward()
-        yield
-
-
-def with_sync(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """Every second pass adds to gradients that have been reduced."""
-    for batch in batches(STEPS):
-        model(batch.flip(1)).backward()
-        model(batch).backward()
-        yield
+def without_sync(model: Model, last: bool) -> None:
+    model.set_requires_gradient_sync(last)
+    model.set_is_last_backward(last)
 
 
 def two_losses(model: Model, opt: Any, release: bool) -> Iterator[None]:
@@ -180,7 +169,7 @@ def unused(model: Model, opt: Any, release: bool) -> Iterator[None]:
 
 
 def without_steps(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """Passes that are steps by themselves."""
+    """Passes are steps by themselves."""
     for batch in batches(STEPS):
         model(batch).backward()
         if not release:
@@ -234,9 +223,13 @@ PROGRAMS = {
         for name, (world, wrap) in WRAPPINGS.items()
         if "FSDP2" in name or name == "HSDP"
     },
-    "without sync": Program(passes=without_sync),
-    "without all-reduce": Program(4, wrap=lambda model: fsdp2(model, mesh_of(2, 2)), passes=without_all_reduce),
-    "with sync": Program(passes=with_sync, every=2, modules=3),
+    "without sync": Program(passes=accumulated(without_sync)),
+    "without all-reduce": Program(
+        4,
+        wrap=lambda model: fsdp2(model, mesh_of(2, 2)),
+        passes=accumulated(lambda m, last: m.set_requires_all_reduce(last)),
+    ),
+    "with sync": Program(passes=accumulated(lambda model, last: None), every=2, modules=3),
     "used twice": Program(model=Twice),
     "two losses": Program(passes=two_losses),
     "graph kept": Program(passes=graph_kept, every=2, modules=3),
@@ -254,42 +247,3 @@ PROGRAMS = {
     "unused": Program(model=Branching, passes=unused),
     "evaluated": Program(passes=evaluated, unsharded=True),
 }
-
-
-def trained(front: Any, program: str, options: dict[str, Any], dtype: torch.dtype, release: bool) -> Any:
-    """What a rank has in the end, whether gradients were left by a pass, and of how many modules there were some."""
-    how = PROGRAMS[program]
-    model = how.wrap(how.model(dtype))
-    opt = optimizer_of(front, model, options)
-    most = _watched(model)
-    if how.unsharded:
-        with torch.no_grad():
-            model(batches(1)[0])
-    handle = step_in_backward(opt, every=how.every) if release else None
-    left = []
-    for _ in how.passes(model, opt, release):
-        left.append(sorted(name for name, p in named(model).items() if p.grad is not None))
-        opt.step()
-        opt.zero_grad()
-    if handle:
-        handle.remove()
-    return everything(opt, named(model)), left, max(most, default=0)
-
-
-def _watched(model: Model) -> list[int]:
-    """The numbers of modules of which gradients are there, whenever one more has arrived."""
-    modules = [model.blocks[0], model.blocks[1], model]
-    found: list[int] = []
-    held: dict[int, int] = {}
-    for i, module in enumerate(modules):
-        for p in module.parameters():
-            held.setdefault(id(p), i)
-    params = list(model.parameters())
-
-    def look(_: Tensor) -> None:
-        found.append(len({held[id(p)] for p in params if p.grad is not None}))
-
-    for p in params:
-        if p.requires_grad:
-            p.register_post_accumulate_grad_hook(look)
-    return found

@@ -2,113 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import accumulate
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
-from cases import CASES
-from sharding.counting import Collectives
-from sharding.models import FRONT_OF, TOLERANCE, Irregular, close, named
+from cases import CASES, KERNELED
+from sharding.cells import CLIP, Found, Lying, Row, agree, alone, in_buckets_of, world_of
+from sharding.counting import Collectives, Seen
+from sharding.layouts import mesh_of
+from sharding.models import FRONT_OF, Blend, Irregular, local
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from layerwise.torch import Lamb, Lars
-from sharding import counting, runs
+from layerwise.torch import Lamb, Lars, Mixed, monitor
+from layerwise.torch.tools._records import rows_of
 
 ROUNDS = {FRONT_OF[case.name]: case.exchanges() for case in CASES}
 # Those that ranks meet in where tensors are cut along their first dimension.
-ACROSS = {FRONT_OF[case.name]: max(1, case.rounds_across((3, 2))) for case in CASES}
+ACROSS, ACROSS_VECTORS, ACROSS_STACKS = (
+    {FRONT_OF[case.name]: max(1, case.rounds_across(shape)) for case in CASES} for shape in ((3, 2), (3,), (2, 3, 4))
+)
 ASKS = {FRONT_OF[case.name]: case.rounds > 0 for case in CASES}
-ACROSS_VECTORS = {FRONT_OF[case.name]: max(1, case.rounds_across((3,))) for case in CASES}
-ACROSS_STACKS = {FRONT_OF[case.name]: max(1, case.rounds_across((2, 3, 4))) for case in CASES}
+BUCKETS, OF_VECTORS, OF_STACKS = 5, 1, 1  # of 40 elements, a third of the model's; of these, those of nothing else
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}
 NUMBERS = sum(p.numel() for p in Irregular(0, torch.float32).parameters())
+BY_RULE = {"fused": False}
 
 
-def steady(ranks, front, layout, **options):
+def _per_step(front: Any, layout: str, options: Any = None, partial_sums: bool = False) -> list[Seen]:
+    """The collectives of each of some steps."""
+    lying, found = Lying(layout, torch.float32), []
+    opt = lying.optimizer(front, options)
+    for i in range(3):
+        lying.give(i)
+        if partial_sums:
+            lying.in_partial_sums()
+        with Collectives() as collectives:
+            opt.step()
+        found.append(collectives.seen)
+    return found
+
+
+def steady(ranks: Any, front: Any, layout: str, **options: Any) -> Seen:
     """The collectives of a step that is like the one before it, the same on every rank."""
-    found = ranks.run(runs.layout_of(layout)[0], counting.per_step, front, layout, options)
+    found = ranks.run(world_of(layout), _per_step, front, layout, options)
     for steps in found:
         assert [len(one) for one in steps[1:]] == [len(found[0][1])] * (len(steps) - 1), found
     assert {name for steps in found for one in steps[1:] for name, _ in one} <= ALL_REDUCE, found
     return found[0][1]
 
 
+def _known_ones() -> list[str]:
+    """The names of one collective each of what a step could call."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    x = torch.ones(2)
+    sharded = distribute_tensor(torch.ones(2), mesh_of(2), [Shard(0)], src_data_rank=None)
+    with Collectives() as collectives:
+        dist.all_reduce(x)
+        dist.broadcast(x, 0)
+        dist.all_gather_object([None] * dist.get_world_size(), 1)
+        assert all_reduce(x, "sum", dist.group.WORLD).sum() > 0
+        sharded.full_tensor()
+    return [name for name, _ in collectives.seen]
+
+
 def test_collectives_are_seen(ranks):
     """Whichever way they are called: what sees none proves nothing."""
     wanted = ["allreduce_", "broadcast_", "allgather_", "allgather_", "all_reduce", "all_gather_into_tensor"]
-    assert ranks.run(2, counting.known_ones)[0] == wanted
-
-
-@pytest.mark.parametrize("layout", ["fsdp on 2", "fsdp on 4", "nested", "hybrid", "part of the model"])
-@fronts
-@pytest.mark.thinned(1)
-def test_one_for_each_round(ranks, front, layout):
-    assert len(steady(ranks, front, layout)) == ACROSS[front]
-
-
-@fronts
-@pytest.mark.thinned(1)
-def test_one_more_over_replicas_that_are_no_group_with_the_others(ranks, front):
-    assert len(steady(ranks, front, "hybrid in part")) == ACROSS[front] + 1
-
-
-def test_optimizers_that_take_turns_leave_each_other_room(ranks):
-    """The larger one would otherwise send two messages in every step, as in its first."""
-    for steps in ranks.run(2, counting.in_turn, Lamb, "fsdp on 2"):
-        assert [len(one) for one in steps[2:]] == [ROUNDS[Lamb]] * (len(steps) - 2)
-
-
-@fronts
-@pytest.mark.thinned(1)
-def test_one_more_before_gradients_are_redistributed(ranks, front):
-    seen = ranks.run(2, counting.per_step, front, "fsdp on 2", {}, True)[0][-1]
-    assert sum(name in ALL_REDUCE for name, _ in seen) == ACROSS[front] + 1
-
-
-@fronts
-@pytest.mark.thinned(1)
-def test_by_the_rule_too(ranks, front):
-    assert len(steady(ranks, front, "fsdp on 3", fused=False)) == ACROSS[front]
-
-
-@fronts
-@pytest.mark.thinned(1)
-def test_the_rule_takes_what_it_can_hold(ranks, front):
-    """One more for every bucket; they have no say in what comes out."""
-    found, outcomes = zip(*ranks.run(3, counting.in_buckets, front, "fsdp on 3", 80), strict=True)
-    fewer = counting.OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front])
-    fewer += counting.OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
-    assert len(found[0]) == (counting.BUCKETS_OF_40 * ACROSS[front] - fewer if ASKS[front] else 1)  # they meet once
-    close(outcomes[0], runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
-
-
-@pytest.mark.parametrize("front", [front for front, asks in ASKS.items() if asks])
-@pytest.mark.thinned(1)
-def test_sums_leave_while_others_are_on_their_way(ranks, front):
-    """The first message arrives before anything else leaves; then buckets wait together that fit, and no others."""
-    for size, several in ((80, True), (1, False)):
-        for seen in ranks.run(2, counting.on_their_way, front, "fsdp on 2", size):
-            assert [what for what, _ in seen].count("sent") * 2 == len(seen) > 4
-            assert seen[:3] == [("sent", 0), ("arrived", 0), ("sent", 0 if several else seen[2][1])]
-            waiting = accumulate(1 if what == "sent" else -1 for what, _ in seen)
-            assert (max(waiting) > 1) == several
-            assert seen[-1][1] > 0, "buckets are written as they are finished"
-
-
-@fronts
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("fused", [False, None], ids=["rule", "any"])
-def test_one_bucket_writes_nothing_before_the_last_sum_has_arrived(ranks, front, fused):
-    for seen in ranks.run(2, counting.on_their_way, front, "fsdp on 2", 1 << 27, fused):
-        assert {n for _, n in seen} == {0}
+    assert ranks.run(2, _known_ones)[0] == wanted
 
 
 @fronts
 @pytest.mark.kinds("rows and columns")
 @pytest.mark.thinned(1)
-def test_one_for_each_dimension_of_the_mesh(ranks, front):
-    assert len(steady(ranks, front, "two-dimensional")) == 2 * ROUNDS[front]
+@pytest.mark.parametrize(
+    ("layout", "number", "options"),
+    [
+        *((layout, lambda n, across: across, {}) for layout in ("fsdp on 2", "nested", "part of the model", "hybrid")),
+        ("fsdp on 3", lambda n, across: across, BY_RULE),
+        ("hybrid in part", lambda n, across: across + 1, {}),  # over replicas that are no group with the others
+        ("two-dimensional", lambda n, across: 2 * n, {}),
+        ("one flat buffer", lambda n, across: n, {}),
+    ],
+    ids=["fsdp", "nested", "in part", "hybrid", "by the rule", "hybrid in part", "two-dimensional", "flat"],
+)
+def test_one_all_reduce_for_each_round_and_each_dimension_that_cuts(
+    ranks, front, layout: str, number: Callable[[int, int], int], options
+):
+    assert len(steady(ranks, front, layout, **options)) == number(ROUNDS[front], ACROSS[front])
 
 
 @fronts
@@ -122,7 +109,14 @@ def test_meshes_share_what_they_have_in_common(ranks, front):
 @pytest.mark.needs("max_grad_norm")
 @pytest.mark.thinned(1)
 def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
-    assert ACROSS[front] <= len(steady(ranks, front, "fsdp on 3", max_grad_norm=0.5)) <= ACROSS[front] + 1
+    assert ACROSS[front] <= len(steady(ranks, front, "fsdp on 3", **CLIP)) <= ACROSS[front] + 1
+
+
+@fronts
+@pytest.mark.thinned(1)
+def test_one_more_before_gradients_are_redistributed(ranks, front):
+    seen = ranks.run(2, _per_step, front, "fsdp on 2", {}, True)[0][-1]
+    assert sum(name in ALL_REDUCE for name, _ in seen) == ACROSS[front] + 1
 
 
 @pytest.mark.parametrize("front", [Lamb, Lars])
@@ -132,17 +126,167 @@ def test_tensors_do_not_travel(ranks, front):
 
 @fronts
 @pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1)
 def test_whole_tensors_send_nothing(ranks, front):
-    assert steady(ranks, front, "plain", max_grad_norm=0.5) == []
+    assert steady(ranks, front, "plain", **CLIP) == []
+    assert not dist.is_initialized()
+    assert _per_step(front, None, CLIP) == [[]] * 3
+
+
+def _in_turn() -> list[int]:
+    """The number of collectives of steps of two optimizers that take turns, of many parameters and of few."""
+    lying, found = Lying("fsdp on 2", torch.float32), []
+    opts = [Lamb(list(lying.params.items())[:n], lr=0.1) for n in (None, 2)]
+    for i in range(3):
+        lying.give(i)
+        for opt in opts:
+            with Collectives() as collectives:
+                opt.step()
+            found.append(len(collectives.seen))
+    return found
+
+
+def test_optimizers_that_take_turns_leave_each_other_room(ranks):
+    """The larger one would otherwise send two messages in every step, as in its first."""
+    assert [found[2:] for found in ranks.run(2, _in_turn)] == [[1] * 4] * 2
+
+
+def _separately() -> int:
+    """The collectives of a step of an optimizer for each of several rules."""
+    lying = Lying("fsdp on 2", torch.float32)
+    opts = [Mixed([group]) for group in Blend.groups(lying.params.items())]
+    for i in range(3):
+        lying.give(i)
+        with Collectives() as collectives:
+            for opt in opts:
+                opt.step()
+    return len(collectives.seen)
+
+
+def test_several_rules_in_one_optimizer_share_the_rounds_of_the_longest(ranks):
+    rounds = max(case.exchanges() for case in KERNELED)
+    assert len(steady(ranks, Blend, "fsdp on 2")) == rounds
+    assert rounds <= len(steady(ranks, Blend, "fsdp on 2", **CLIP)) <= rounds + 1
+    assert ranks.run(2, _separately) == [sum(case.exchanges() for case in KERNELED)] * 2
+
+
+# ---- buckets, by which the rule bounds what it holds
+
+
+def _in_buckets(front: Any, size: int, wanted: Any) -> tuple[int, Found]:
+    lying = Lying("fsdp on 3")
+    opt = lying.optimizer(front, BY_RULE)
+    with in_buckets_of(size):
+        for i in range(4):
+            lying.give(i)
+            with Collectives() as collectives:
+                opt.step()
+    return len(collectives.seen), lying.found(opt, wanted)
 
 
 @fronts
-@pytest.mark.needs("max_grad_norm")
-def test_nothing_is_sent_where_there_is_nobody(front):
-    assert not dist.is_initialized()
-    model, grads = Irregular(0, torch.float32), Irregular(1, torch.float32)
-    opt = runs.made(front, named(model), {"max_grad_norm": 0.5})
-    runs.give(named(model), named(grads))
-    with Collectives() as collectives:
-        opt.step()
-    assert collectives.seen == []
+@pytest.mark.thinned(1)
+def test_each_bucket_has_rounds_of_its_own_and_no_say_in_what_comes_out(ranks, front):
+    wanted = alone(front, Row(None))
+    numbers, found = zip(*ranks.run(3, _in_buckets, front, 80, wanted), strict=True)
+    fewer = OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front]) + OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
+    assert numbers[0] == (BUCKETS * ACROSS[front] - fewer if ASKS[front] else 1)  # they meet once
+    agree(found, wanted)
+
+
+def _on_their_way(front: Any, size: int, fused: bool | None) -> list[tuple[str, int]]:
+    """When the sums of a step leave ("sent") and are waited for ("arrived"), and how many weights had changed then."""
+    lying, seen = Lying("fsdp on 2"), []
+    opt, all_reduce = lying.optimizer(front, {"fused": fused}), dist.all_reduce
+
+    class Work:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.note("sent")
+            self.work = all_reduce(*args, **kwargs)
+
+        def wait(self, *args: Any) -> None:
+            self.work.wait(*args)
+            self.note("arrived")
+
+        def note(self, what: str) -> None:
+            seen.append((what, sum(not torch.equal(local(cut[name]), x) for name, x in before.items())))
+
+    with in_buckets_of(size):
+        for i in range(3):
+            lying.give(i)
+            if i < 2:
+                opt.step()
+        cut = {name: p for name, p in lying.params.items() if isinstance(p, DTensor)}
+        before = {name: local(p).clone() for name, p in cut.items()}
+        with patch.object(dist, "all_reduce", Work):
+            opt.step()
+    return seen
+
+
+@pytest.mark.parametrize("front", [front for front, asks in ASKS.items() if asks])
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize(("size", "several"), [(80, True), (1, False)])
+def test_sums_leave_while_others_are_on_their_way(ranks, front, size, several):
+    """The first message arrives before anything else leaves; then buckets wait together that fit, and no others."""
+    for seen in ranks.run(2, _on_their_way, front, size, False):
+        assert [what for what, _ in seen].count("sent") * 2 == len(seen) > 4
+        assert seen[:3] == [("sent", 0), ("arrived", 0), ("sent", 0 if several else seen[2][1])]
+        waiting = accumulate(1 if what == "sent" else -1 for what, _ in seen)
+        assert (max(waiting) > 1) == several
+        assert seen[-1][1] > 0, "buckets are written as they are finished"
+
+
+@fronts
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("fused", [False, None], ids=["rule", "any"])
+def test_one_bucket_writes_nothing_before_the_last_sum_has_arrived(ranks, front, fused):
+    for seen in ranks.run(2, _on_their_way, front, 1 << 27, fused):
+        assert {n for _, n in seen} == {0}
+
+
+# ---- a monitor writes down what its rank knows
+
+
+def _recorded(front: Any, layout: Any, folder: Any, watched: int) -> tuple[list[Seen], dict[Any, list[float]]]:
+    """The collectives of each step, and the table of a rank, if it is one of the first so many."""
+    rank = dist.get_rank() if layout else 0
+    lying, found, path = Lying(layout), [], folder / f"{layout}{rank}.csv"
+    opt = lying.optimizer(front)
+    with monitor(opt, path) if rank < watched else nullcontext():
+        for i in range(4):
+            lying.give(i)
+            with Collectives() as collectives:
+                opt.step()
+            found.append(collectives.seen)
+    rows = (
+        {tuple(row.pop(key) for key in ("step", "name", "block")): row for row in rows_of(path)}
+        if path.exists()
+        else {}
+    )
+    return found, {key: [float(x) for x in row.values() if x] for key, row in rows.items()}
+
+
+@fronts
+@pytest.mark.thinned(1)
+@pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
+def test_monitors_of_all_ranks_know_together_what_one_process_knows(ranks, front, layout, tmp_path):
+    found = [rows for _, rows in ranks.run(world_of(layout), _recorded, front, layout, tmp_path, 4)]
+    _, wanted = _recorded(front, None, tmp_path, 1)
+    assert {key for rows in found for key in rows} == wanted.keys()
+    for rows in found:
+        assert {key for key in wanted if not key[2]} <= rows.keys()
+        for key, numbers in rows.items():
+            assert numbers == pytest.approx(wanted[key], rel=1e-9), key
+    assert any(rows.keys() < wanted.keys() for rows in found)
+
+
+def test_a_monitor_of_one_rank_sends_nothing(ranks, tmp_path):
+    """No collective is needed, or the others would be missed."""
+    (sent, rows), (others, none) = ranks.run(2, _recorded, Lamb, "fsdp on 2", tmp_path, 1)
+    plain, _ = ranks.run(2, _recorded, Lamb, "fsdp on 2", tmp_path / "none", 0)[0]
+    assert rows
+    assert not none
+    assert sent == others
+    # The first message of all is as long as any that these processes have sent before.
+    assert list(map(len, sent)) == list(map(len, plain))
+    assert sent[1:] == plain[1:]

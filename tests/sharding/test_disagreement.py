@@ -1,224 +1,406 @@
-"""Ranks that disagree find it out together: all of them raise, or all skip, and none waits for ever."""
+"""Ranks that disagree about a step find it out together: all raise and nothing has changed, and none waits for ever."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from cases import CASES
-from sharding.models import FRONT_OF, FRONTS, KERNELED, TOLERANCE, close, same
+from sharding.cells import CLIP, MAY_SKIP, NAME, ODD, Found, Lying, Row, agree, alone, in_buckets_of, with_nan, world_of
+from sharding.counting import NAMESPACES
+from sharding.models import FRONT_OF, FRONTS, copies, local, measured, unchanged
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from layerwise.engines.compiled import _native
+from layerwise.errors import LayerwiseError
 from layerwise.torch import Lamb
-from sharding import disagreements, runs
+from layerwise.torch.sharding import _agreement
 
 fronts = pytest.mark.parametrize("front", FRONTS)
 ASKING = [FRONT_OF[case.name] for case in CASES if case.rounds]  # of those, some send more than one message
 TOGETHER = "SynchronizationError"
-OWN = {
-    "plain state": "StateError",
-    "broken state": "StateError",
-    "forbidden lr": "HyperparameterError",
-    "missing option": "KeyError",
-    "failing hook": "ZeroDivisionError",
-}  # what the odd rank has to say of itself; the others say it was that rank
 OVER_REPLICAS = ["hybrid", "hybrid in part"]  # the replicas of ranks that hold parts agree as those do
-# One of each kind: what skips, what a rank finds by itself, sums that others do not send, and other settings.
-KINDS = {"found_inf", "broken state", "no gradient", "lr"}
-GRADIENTS = {"no gradient", "no gradients", "arrived"}  # changes of these, which the message names
-SOON = 30.0  # seconds
+
+
+def is_odd() -> bool:
+    return dist.get_rank() == ODD
+
+
+# ---- what can be otherwise on one rank
+
+
+def _no_gradients(opt: Any, params: dict[str, Any]) -> None:
+    for p in params.values():
+        p.grad = None
+
+
+def _option(name: str, value: Any) -> Callable[..., None]:
+    return lambda opt, params: opt.param_groups[0].update({name: value})
+
+
+def _attribute(name: str, value: Any) -> Callable[..., None]:
+    return lambda opt, params: setattr(opt, name, value)
+
+
+def _count(opt: Any, params: dict[str, Any]) -> None:
+    opt.state[params[NAME]]["step"] += 1
+
+
+def _state(opt: Any, params: dict[str, Any], plain: bool) -> None:
+    """All of a state where there should be a part of it, or something else."""
+    state = opt.state[params[NAME]]
+    key = next(key for key in state if key != "step")
+    state[key] = torch.zeros(state[key].shape if plain else (3, 2, 1), dtype=state[key].dtype)
+
+
+def _arrived(opt: Any, params: dict[str, Any]) -> None:
+    """A gradient that lies like its parameter already."""
+    p = params[NAME]
+    p.grad = DTensor.from_local(
+        torch.zeros_like(local(p)), p.device_mesh, p.placements, shape=p.shape, stride=p.stride()
+    )
+
+
+def _failing_hook(opt: Any, params: dict[str, Any]) -> None:
+    opt.hook = opt.register_step_pre_hook(lambda *_: 1 / 0)
+
+
+class Change(NamedTuple):
+    act: Callable[[Any, dict[str, Any]], None]
+    said: str  # to all other ranks
+    own: str = TOGETHER  # the error of the odd rank
+
+
+CHANGES = {
+    "skip_nonfinite": Change(_attribute("_skip_nonfinite", True), "skip_nonfinite is"),
+    "found_inf": Change(_attribute("found_inf", torch.tensor(0.0)), "found_inf of a GradScaler is"),
+    "grad_scale": Change(_attribute("grad_scale", torch.tensor(4.0)), "grad_scale is"),
+    "failing hook": Change(_failing_hook, "(ZeroDivisionError: ", "ZeroDivisionError"),
+    "no gradient": Change(lambda opt, params: setattr(params[NAME], "grad", None), f"the gradient of '{NAME}' is"),
+    "no gradients": Change(_no_gradients, "the gradient of"),
+    "lr": Change(_option("lr", 0.5), "lr"),
+    "weight decay": Change(_option("weight_decay", 0.5), "weight_decay"),
+    "an option": Change(_option("max_grad_value", 0.5), "max_grad_value"),
+    "step count": Change(_count, "step"),
+    "broken state": Change(partial(_state, plain=False), "(StateError: ", "StateError"),
+    "plain state": Change(partial(_state, plain=True), "(StateError: ", "StateError"),
+    "forbidden lr": Change(_option("lr", -1.0), "(HyperparameterError: ", "HyperparameterError"),
+    "missing option": Change(lambda opt, params: opt.param_groups[0].pop("maximize"), "(KeyError: ", "KeyError"),
+}
+REDISTRIBUTED = {**CHANGES, "arrived": Change(_arrived, "the gradient of")}  # where gradients are
+
+
+@contextmanager
+def changed(change: Change, opt: Any, params: dict[str, Any]) -> Iterator[None]:
+    """While this is so on this rank."""
+    grads, group = {name: p.grad for name, p in params.items()}, dict(opt.param_groups[0])
+    state = {key: x.clone() for key, x in opt.state[params[NAME]].items()}
+    change.act(opt, params)
+    yield
+    opt._skip_nonfinite = False
+    for name in ("found_inf", "grad_scale"):
+        opt.__dict__.pop(name, None)
+    if hook := opt.__dict__.pop("hook", None):
+        hook.remove()
+    opt.param_groups[0].update(group)
+    opt.state[params[NAME]] = state
+    for name, p in params.items():
+        p.grad = grads[name]
+
+
+def tried(opt: Any, params: dict[str, Any]) -> tuple[str, bool]:
+    """The error of a step, and whether it left weights and state as they were."""
+    before = copies(opt, params)
+    try:
+        opt.step()
+    except (LayerwiseError, KeyError, ZeroDivisionError) as problem:
+        return f"{type(problem).__name__}: {problem}", unchanged(opt, params, before)
+    return "", unchanged(opt, params, before)
+
+
+# ---- disagreement in a step
+
+
+def _through(front: Any, layout: str, partial_sums: bool, wanted: Any) -> tuple[dict[str, tuple[str, bool]], Found]:
+    """What comes of every change after the second step; a step that all agree on follows each."""
+    lying = Lying(layout)
+    opt, said = lying.optimizer(front), {}
+    changes = list(REDISTRIBUTED.items() if partial_sums else CHANGES.items())
+    for i in range(2 + len(changes)):
+        lying.give(i % 4)
+        if partial_sums:
+            lying.in_partial_sums()
+        if i >= 2:
+            name, change = changes[i - 2]
+            with changed(change, opt, lying.params) if is_odd() else nullcontext():
+                said[name] = tried(opt, lying.params)
+        opt.step()
+    return said, lying.found(opt, wanted)
 
 
 @pytest.mark.parametrize(
-    ("front", "layout", "change"),
+    ("front", "layout", "partial_sums"),
     [
-        *((front, "fsdp on 2", change) for front in FRONTS for change in disagreements.CHANGES),
+        *((front, "fsdp on 2", False) for front in FRONTS),
         # How a report travels does not depend on what else is in it.
-        *(
-            pytest.param(Lamb, layout, change, marks=() if change in KINDS else pytest.mark.slow)
-            for layout in (*OVER_REPLICAS, "two-dimensional")
-            for change in disagreements.CHANGES
-        ),
+        *((Lamb, layout, False) for layout in (*OVER_REPLICAS, "two-dimensional")),
+        (Lamb, "tensor parallel on 2", True),
     ],
 )
-@pytest.mark.thinned(1, 2)
-def test_all_raise_and_nothing_has_changed(ranks, front, layout, change):
-    world = runs.layout_of(layout)[0]
-    found = ranks.run(world, disagreements.disagreeing, front, layout, change, timeout=SOON)
-    wanted = [TOGETHER] * world
-    wanted[disagreements.ODD] = OWN.get(change, TOGETHER)
-    assert [error for error, *_ in found] == wanted
-    assert all(untouched for _, _, untouched, _ in found)
-    agreed = runs.stepped(front, None, torch.float64, {})
-    for *_, outcome in found:
-        close(outcome, agreed, TOLERANCE[torch.float64])
+@pytest.mark.thinned(2, 4)
+def test_all_raise_and_nothing_has_changed_and_the_next_step_is_as_if_it_had_not_been(
+    ranks, front, layout, partial_sums
+):
+    changes, world = REDISTRIBUTED if partial_sums else CHANGES, world_of(layout)
+    wanted = alone(front, Row(None, steps=2 + len(changes)))._replace(tolerance=1e-9)
+    found = ranks.run(world, _through, front, layout, partial_sums, wanted)
+    for name, change in changes.items():
+        for rank, (said, _) in enumerate(found):
+            error, untouched = said[name]
+            assert error.partition(":")[0] == (change.own if rank == ODD else TOGETHER), (name, error)
+            assert untouched, name
+        told, own = found[0][0][name][0], found[ODD][0][name][0]
+        if change.own != TOGETHER:
+            assert f"rank {ODD} cannot take the step" in told or "cannot take it" in told, (name, told)
+        if world == 2:  # beyond one group, ranks hear that there is something, and not what
+            assert change.said in told, (name, told)
+            assert change.own == TOGETHER or own.rstrip(".") in told, (name, told)
+            assert "nothing was stepped" in told
+    agree([one for _, one in found], wanted)
 
 
-@pytest.mark.parametrize("change", disagreements.REDISTRIBUTED)
-def test_all_raise_where_gradients_would_have_to_be_redistributed(ranks, change):
-    """Which takes collectives that a rank with another step does not join."""
-    layout, world = "tensor parallel on 2", 2
-    found = ranks.run(world, disagreements.disagreeing, Lamb, layout, change, runs.in_partial_sums, timeout=SOON)
-    assert [error for error, *_ in found] == [TOGETHER, OWN.get(change, TOGETHER)]
-    assert all(untouched for _, _, untouched, _ in found)
-    assert change not in GRADIENTS or "the gradient of" in found[0][1]
-    for *_, outcome in found:
-        close(outcome, runs.stepped(Lamb, None, torch.float64, {}), TOLERANCE[torch.float64])
-
-
-@fronts
-@pytest.mark.thinned(1, 2)
-def test_a_first_step_that_is_not_taken_leaves_nothing(ranks, front):
-    found = ranks.run(2, disagreements.at_first, front, "fsdp on 2", timeout=SOON)
-    assert [(error, kept) for error, kept, _ in found] == [(TOGETHER, 0)] * 2
-    agreed = runs.stepped(front, None, torch.float64, {})
-    for *_, outcome in found:
-        close(outcome, agreed, TOLERANCE[torch.float64])
-
-
-def test_the_message_says_what_and_where(ranks):
-    found = ranks.run(2, disagreements.disagreeing, Lamb, "fsdp on 2", "no gradient", timeout=SOON)
-    assert all(disagreements.NAME in message for _, message, *_ in found)
-
-
-@pytest.mark.parametrize("change", OWN)
-def test_the_others_are_told_what_one_rank_has_found_wrong(ranks, change):
-    (_, told, *_), (_, own, *_) = ranks.run(2, disagreements.disagreeing, Lamb, "fsdp on 2", change, timeout=SOON)
-    assert f"rank {disagreements.ODD} cannot take the step" in told
-    assert own.rstrip(".") in told
-
-
-def test_the_message_names_the_scale_of_the_gradients(ranks):
-    found = ranks.run(2, disagreements.scaled, Lamb, "fsdp on 2", timeout=SOON)
-    assert all("grad_scale is 2.0 on one and 4.0 on the other" in message for message in found)
-
-
-def test_a_rank_with_another_version(ranks):
-    found = ranks.run(2, disagreements.with_another_version, Lamb, "fsdp on 2", timeout=SOON)
-    assert all("the version of layerwise is" in message and "0.0.1" in message for message in found)
-
-
-@pytest.mark.parametrize("layout", ["fsdp on 2", "two-dimensional"])
-def test_a_rank_without_a_model_group(ranks, layout):
-    """The others do not wait for it, neither those that share parts with it nor those that hear of it from them."""
-    found = ranks.run(runs.layout_of(layout)[0], disagreements.without_a_model_group, Lamb, layout, timeout=SOON)
-    assert all(message.startswith(TOGETHER) and untouched for message, untouched in found)
-    assert "model_group is there on one and missing on the other" in found[disagreements.ODD][0]
-
-
-@pytest.mark.skipif(_native is None, reason="there is one engine alone")
-@pytest.mark.parametrize("front", KERNELED)
-@pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1, 2)
-def test_ranks_that_are_stepped_by_different_engines(ranks, front):
-    found = ranks.run(2, disagreements.by_different_engines, front, "fsdp on 2", timeout=SOON)
-    assert all("what steps it is the compiled engine on one and the rule" in message for message in found)
+def _at_first(front: Any, layout: str, wanted: Any) -> tuple[str, int, Found]:
+    lying = Lying(layout)
+    opt = lying.optimizer(front)
+    lying.give(0)
+    group = opt.param_groups[0]
+    lr, group["lr"] = group["lr"], group["lr"] + dist.get_rank()
+    (error, untouched), group["lr"] = tried(opt, lying.params), lr
+    kept = len(opt.state) + (not untouched)
+    for i in range(4):
+        lying.give(i)
+        opt.step()
+    return error, kept, lying.found(opt, wanted)
 
 
 @fronts
 @pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("spread", [disagreements.as_given, runs.in_partial_sums])
-def test_one_rank_may_load_a_checkpoint_alone(ranks, front, spread):
-    """What it loads is what it had; it only has to lay it out anew."""
-    found = ranks.run(2, disagreements.reloading, front, "fsdp on 2", spread, timeout=SOON)
-    for outcome in found:
-        close(outcome, runs.stepped(front, None, torch.float64, {}), TOLERANCE[torch.float64])
+def test_a_first_step_that_is_not_taken_leaves_no_state(ranks, front):
+    wanted = alone(front, Row(None))
+    errors, kept, found = zip(*ranks.run(2, _at_first, front, "fsdp on 2", wanted), strict=True)
+    assert all(one.startswith(TOGETHER) for one in errors)
+    assert kept == (0, 0)
+    agree(found, wanted)
 
 
-@pytest.mark.parametrize("layout", ["fsdp on 2", "several meshes", *OVER_REPLICAS])
-@fronts
-@pytest.mark.thinned(1, 2)
-def test_an_optimizer_that_one_rank_makes_again(ranks, front, layout):
-    """It has no state, and has sent nothing yet, while the others send sums."""
-    found = ranks.run(
-        runs.layout_of(layout)[0], partial(disagreements.made_again, loaded=False), front, layout, timeout=SOON
-    )
-    agreed = runs.stepped(front, None, torch.float64, {})
-    for error, untouched, outcome in found:
-        assert (error, untouched) == (TOGETHER, True)
-        close(outcome, agreed, TOLERANCE[torch.float64])
-
-
-@fronts
-@pytest.mark.thinned(1, 2)
-def test_it_goes_on_with_the_others_once_it_has_its_state(ranks, front):
-    # Of three: where a single one is left, what it has sent meanwhile is its own again.
-    found = ranks.run(3, partial(disagreements.made_again, loaded=True), front, "fsdp on 3", timeout=SOON)
-    agreed = runs.stepped(front, None, torch.float64, {})
-    for error, _, outcome in found:
-        assert error == "NoneType"
-        close(outcome, agreed, TOLERANCE[torch.float64])
-
-
-def test_a_closure_that_fails_on_one_rank(ranks):
-    found = ranks.outcomes(2, partial(disagreements.with_closures, sending=False), Lamb, "fsdp on 2", timeout=SOON)
-    assert [one.error for one in found] == [TOGETHER, "ArithmeticError"]
-
-
-def test_a_closure_that_fails_where_the_others_are_within_theirs(ranks):
-    """They wait for a collective of its, not of ours; so the rank that fails says so at once, and alone."""
-    found = ranks.outcomes(2, partial(disagreements.with_closures, sending=True), Lamb, "fsdp on 2", timeout=8.0)
-    assert [one.error for one in found] == ["RuntimeError", "ArithmeticError"]
-
-
-@pytest.fixture(scope="module")
-def without_the_spoiled_step(ranks):
-    """What comes of the steps that are not skipped, found once for each optimizer and layout."""
-    return cache(
-        lambda front, layout: ranks.run(runs.layout_of(layout)[0], disagreements.skipping, front, layout, None)
-    )
+def _otherwise(layout: str, which: str) -> tuple[str, bool]:
+    """The error of a first step by an optimizer that was made otherwise on one rank, and whether it changed nothing."""
+    lying, odd = Lying(layout), is_odd()
+    options = {"engine": {**CLIP, "fused": False if odd else None}, "model_group": {"model_group": dist.group.WORLD}}
+    version = patch.object(_agreement, "__version__", "0.0.1")
+    with version if odd and which == "version" else nullcontext():
+        opt = lying.optimizer(Lamb, options.get(which))
+        lying.give(0)
+        if which == "model_group":
+            opt.step()
+            opt.model_group = None if odd else opt.model_group
+        return tried(opt, lying.params)
 
 
 @pytest.mark.parametrize(
-    ("front", "layout", "spoil"),
+    ("layout", "which", "said"),
     [
-        # Which ranks have to agree depends on the layout alone, whatever the optimizer and what spoils the gradients.
+        ("fsdp on 2", "version", "the version of layerwise is"),
         pytest.param(
-            front,
-            layout,
-            spoil,
-            marks=()
-            if (front is Lamb and spoil is disagreements.with_nan) or layout == "fsdp on 2"
-            else pytest.mark.slow,
-        )
-        for front in FRONTS
-        for layout in ("fsdp on 2", "two-dimensional", "several meshes", *OVER_REPLICAS)
-        for spoil in (disagreements.with_nan, disagreements.with_inf_found)
+            "fsdp on 2",
+            "engine",
+            "what steps it is the compiled engine on one and the rule",
+            marks=pytest.mark.skipif(_native is None, reason="there is one engine alone"),
+        ),
+        *((one, "model_group", "model_group is there on one and missing") for one in ("fsdp on 2", "two-dimensional")),
     ],
 )
+def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, said):
+    """Nobody waits for the odd one, neither those that share parts with it nor those that hear of it from them."""
+    found = ranks.run(world_of(layout), _otherwise, layout, which)
+    assert all(error.startswith(TOGETHER) and untouched for error, untouched in found)
+    assert said in found[ODD][0]
+
+
+def _made_again(front: Any, layout: str, loaded: bool, wanted: Any) -> tuple[str, bool, Found]:
+    """One rank makes its optimizer again; with what the old one had, it goes on, and else with the old one."""
+    lying = Lying(layout)
+    opt = old = lying.optimizer(front)
+    error, untouched = "", True
+    for i in range(4):
+        lying.give(i)
+        if i == 2:
+            if is_odd():
+                opt = lying.optimizer(front)
+            if is_odd() and loaded:
+                opt.load_state_dict(old.state_dict())
+            if not loaded:
+                before = copies(old, lying.params)
+                error, _ = tried(opt, lying.params)
+                opt, untouched = old, unchanged(old, lying.params, before)
+        opt.step()
+    return error, untouched, lying.found(opt, wanted)
+
+
+@fronts
 @pytest.mark.thinned(1, 2)
-def test_all_skip(ranks, without_the_spoiled_step, front, layout, spoil):
-    world = runs.layout_of(layout)[0]
-    found = ranks.run(world, disagreements.skipping, front, layout, spoil, timeout=SOON)
-    assert [skipped for skipped, _ in found] == [1] * world
-    never = without_the_spoiled_step(front, layout)
-    for (_, outcome), (skipped, wanted) in zip(found, never, strict=True):
-        assert skipped == 0
-        same(outcome, wanted)
+@pytest.mark.parametrize(
+    ("layout", "loaded"),
+    # Of three: where a single one is left, what it has sent meanwhile is its own again.
+    [*((layout, False) for layout in ("fsdp on 2", "several meshes", *OVER_REPLICAS)), ("fsdp on 3", True)],
+)
+def test_an_optimizer_that_one_rank_makes_again_goes_on_once_it_has_its_state(ranks, front, layout, loaded):
+    """It has no state, and has sent nothing yet, while the others send sums."""
+    wanted = alone(front, Row(None))
+    errors, untouched, found = zip(
+        *ranks.run(world_of(layout), _made_again, front, layout, loaded, wanted), strict=True
+    )
+    assert {one.partition(":")[0] for one in errors} == ({""} if loaded else {TOGETHER})
+    assert all(untouched)
+    agree(found, wanted)
+
+
+def _another_rule(layout: str) -> str:
+    from sharding.models import Blend
+
+    lying = Lying(layout)
+    opt = lying.optimizer(Blend)
+    lying.give(0)
+    if is_odd():
+        group = next(group for group in opt.param_groups if group["rule"] == "Lamb")
+        group.update(opt._groups.filled({"rule": "AdamW", "lr": group["lr"], "weight_decay": group["weight_decay"]}))
+    return tried(opt, lying.params)[0]
+
+
+def test_ranks_that_step_a_group_by_other_rules_are_told_which(ranks):
+    for said in ranks.run(2, _another_rule, "fsdp on 2"):
+        assert said.startswith(TOGETHER)
+        assert all(word in said for word in ("the rule of", "Lamb", "AdamW"))
+
+
+def _exact_on_one(fused: bool | None, model_group: bool) -> str:
+    """One rank alone wants the same bits everywhere."""
+    lying = Lying(None if model_group else "fsdp on 2")
+    more: dict[str, Any] = {"model_group": dist.group.WORLD} if model_group else {}
+    more |= {"fused": fused} if is_odd() else {"reproducible": True}
+    opt = lying.optimizer(Lamb, {**CLIP, **more})
+    lying.give(0)
+    return tried(opt, lying.params)[0]
+
+
+@pytest.mark.parametrize(("fused", "model_group"), [(None, False), (False, False), (False, True)])
+def test_ranks_that_add_up_otherwise_are_told(ranks, fused, model_group):
+    assert [one.partition(":")[0] for one in ranks.run(2, _exact_on_one, fused, model_group)] == [TOGETHER] * 2
+
+
+# ---- closures
+
+
+def _with_closures(sending: bool) -> None:
+    """The closure of the third step fails on one rank; those that send something have done so before."""
+    lying = Lying("fsdp on 2")
+    opt = lying.optimizer(Lamb)
+
+    def loss(fails: bool = False) -> float:
+        if fails:
+            raise ArithmeticError
+        if sending:
+            dist.all_reduce(torch.ones(3))
+        return 1.0
+
+    for i in range(3):
+        lying.give(i)
+        opt.step(partial(loss, i == 2 and is_odd()))
+
+
+@pytest.mark.parametrize(("sending", "told", "seconds"), [(False, TOGETHER, 60.0), (True, "RuntimeError", 8.0)])
+def test_a_closure_that_fails_on_one_rank_is_an_error_of_all(ranks, sending, told, seconds):
+    """Where the others wait for a collective of its closure, it says so at once and alone: they wait for no other."""
+    found = ranks.outcomes(2, _with_closures, sending, timeout=seconds)
+    assert [one.error for one in found] == [told, "ArithmeticError"]
+
+
+# ---- skipped steps
+
+
+def _measured_last(front: Any) -> tuple[Any, Any, Any]:
+    """The measurements of a step, after one that is skipped, and after one that leaves out a parameter."""
+    lying = Lying("fsdp on 2")
+    opt, found = lying.optimizer(front, MAY_SKIP), []
+    for i in (0, 2, 3):
+        lying.give(i, (NAME,) if i == 3 else ())
+        with_nan(lying, opt, i)
+        opt.step()
+        found.append(measured(opt))
+    return found[0], found[1], {key: x for key, x in found[2].items() if key.startswith(f"{NAME} ")}
 
 
 @fronts
 @pytest.mark.thinned(1, 2)
 def test_a_skipped_step_leaves_the_measurements_of_the_last_one(ranks, front):
-    for taken, skipped, of_absent in ranks.run(2, disagreements.measured_last, front, "fsdp on 2", timeout=SOON):
+    for taken, skipped, of_absent in ranks.run(2, _measured_last, front):
         np.testing.assert_equal(skipped, taken)
         np.testing.assert_equal(of_absent, {key: taken[key] for key in of_absent})
         assert of_absent
 
 
+# ---- death
+
+
+class Dying(TorchDispatchMode):
+    """Ends the process when it is about to send something for the first time, or a later one."""
+
+    def __init__(self, message: int) -> None:
+        super().__init__()
+        self.left = message
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= func.namespace in NAMESPACES
+        if not self.left:
+            os._exit(7)
+        return func(*args, **(kwargs or {}))
+
+
+def _dying(front: Any, layout: str, options: Any = None, elements: int = 1 << 27, message: int = 1) -> None:
+    lying = Lying(layout)
+    opt = lying.optimizer(front, options)
+    with in_buckets_of(elements):
+        for i in range(4):
+            lying.give(i)
+            with Dying(message) if i == 2 and is_odd() else nullcontext():
+                opt.step()
+
+
 IN_BUCKETS = {"fused": False}, 80, 3  # of which two wait, so that others wait for one of them
 
 
-@pytest.mark.parametrize(
-    "given", [({},), pytest.param(IN_BUCKETS, marks=pytest.mark.slow)], ids=["at first", "in buckets"]
-)
 @pytest.mark.parametrize("front", ASKING)
 @pytest.mark.thinned(1, 2)
-def test_a_rank_that_dies_in_a_step(ranks, front, given):
-    found = ranks.outcomes(3, disagreements.dying, front, "fsdp on 3", *given, timeout=SOON)
-    assert found[disagreements.ODD].error == "died"
-    assert "exit code 7" in found[disagreements.ODD].traceback
-    assert all(one.error for one in found)
-    assert not any(one.error == "died" for i, one in enumerate(found) if i != disagreements.ODD)
+@pytest.mark.parametrize(
+    ("layout", "given"),
+    [
+        ("fsdp on 3", ()),
+        pytest.param("a flat buffer each", (), marks=pytest.mark.slow),
+        pytest.param("fsdp on 3", IN_BUCKETS, marks=pytest.mark.slow),
+    ],
+    ids=["at first", "flat", "in buckets"],
+)
+def test_where_a_rank_dies_in_a_step_the_others_have_an_error(ranks, front, layout, given):
+    found = ranks.outcomes(3, _dying, front, layout, *given)
+    assert found[ODD].error == "died"
+    assert "exit code 7" in found[ODD].traceback
+    assert all(one.error not in ("", "died") for i, one in enumerate(found) if i != ODD)

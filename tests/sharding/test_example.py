@@ -5,45 +5,76 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib.util import module_from_spec, spec_from_file_location
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sharding.ranks import ENVIRONMENT
 
-from sharding import example
-
+PATH = Path(__file__).parents[2] / "examples" / "train_fsdp.py"
 STEPS = 4
+
+
+def module() -> Any:
+    spec = spec_from_file_location("train_fsdp", PATH)
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def _said(*given: str) -> str:
+    """What it prints, wherever it does, where a process group is already there."""
+    example, out = module(), StringIO()
+    parser = example.Parser()
+    with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):  # which would end the rank
+        example.work(parser, example.arguments(parser, given))
+    return out.getvalue()
+
+
+def losses(said: str) -> dict[int, float]:
+    """By step."""
+    lines = [line.split() for line in said.splitlines() if line.startswith("step ")]
+    return {int(step): float(loss) for _, step, _, loss in lines}
+
+
+def arguments(steps: int, *more: Any) -> Sequence[str]:
+    return ["--steps", str(steps), "--batch", "12", *map(str, more)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["lamb", "adafactor"])
-def test_resumed_is_uninterrupted(ranks, optimizer, tmp_path):
+def test_a_run_that_is_resumed_is_the_uninterrupted_one(ranks, optimizer, tmp_path):
     chosen = "--optimizer", optimizer
-    whole = ranks.run(2, example.said, *example.arguments(STEPS, *chosen))
-    first = ranks.run(2, example.said, *example.arguments(STEPS // 2, *chosen, "--save", tmp_path / "there"))
-    again = example.arguments(STEPS, *chosen, "--resume", tmp_path / "there")
-    second = ranks.run(2, example.said, *again)
+    whole = ranks.run(2, _said, *arguments(STEPS, *chosen))
+    first = ranks.run(2, _said, *arguments(STEPS // 2, *chosen, "--save", tmp_path / "there"))
+    again = arguments(STEPS, *chosen, "--resume", tmp_path / "there")
+    second = ranks.run(2, _said, *again)
     assert whole[1] == first[1] == second[1] == ""
-    wanted = example.losses(whole[0])
+    wanted = losses(whole[0])
     assert len(wanted) == STEPS
-    assert example.losses(first[0]) | example.losses(second[0]) == wanted
+    assert losses(first[0]) | losses(second[0]) == wanted
     assert whole[0].splitlines()[-1].startswith("it says: seven plus five is ")
     assert second[0].splitlines()[-1] == whole[0].splitlines()[-1]
-    on_more = example.losses(ranks.run(4, example.said, *again)[0])
+    on_more = losses(ranks.run(4, _said, *again)[0])
     assert on_more == pytest.approx({step: wanted[step] for step in on_more}, abs=1e-5)
 
 
 @pytest.mark.slow
-def test_the_command():
-    """As its first lines say, and as it is without torchrun."""
+def test_the_command_runs_as_its_first_lines_say():
+    """And as it is without torchrun."""
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
     found = []
     for started_by in (torchrun, ()):
-        command = [sys.executable, *started_by, str(example.PATH), *example.arguments(2)]
+        command = [sys.executable, *started_by, str(PATH), *arguments(2)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
         assert done.returncode == 0, done.stderr
         assert "Warning" not in done.stderr
-        found.append(example.losses(done.stdout))
+        found.append(losses(done.stdout))
     assert list(found[0]) == [1, 2]
     assert found[1] == pytest.approx(found[0], abs=1e-5)
 
@@ -58,16 +89,16 @@ def test_the_command():
         (["--save", __file__], "is not a folder"),
     ],
 )
-def test_wrong_arguments(given, sentence, capsys):
+def test_wrong_arguments_are_named(given, sentence, capsys):
     with pytest.raises(SystemExit) as problem:
-        example.module().main(given)
+        module().main(given)
     assert problem.value.code == 2
     assert sentence in capsys.readouterr().err
 
 
-def test_a_checkpoint_of_another_run(ranks, tmp_path):
-    ranks.run(1, example.said, *example.arguments(1, "--save", tmp_path))
-    other = example.arguments(2, "--resume", tmp_path, "--optimizer", "lars")
-    assert f"the checkpoint in {tmp_path} is of lamb" in ranks.run(1, example.said, *other)[0]
-    no_more = example.arguments(1, "--resume", tmp_path)
-    assert "--steps must be more than the 1 of the checkpoint" in ranks.run(1, example.said, *no_more)[0]
+def test_a_checkpoint_of_another_run_is_refused(ranks, tmp_path):
+    ranks.run(1, _said, *arguments(1, "--save", tmp_path))
+    other = arguments(2, "--resume", tmp_path, "--optimizer", "lars")
+    assert f"the checkpoint in {tmp_path} is of lamb" in ranks.run(1, _said, *other)[0]
+    no_more = arguments(1, "--resume", tmp_path)
+    assert "--steps must be more than the 1 of the checkpoint" in ranks.run(1, _said, *no_more)[0]

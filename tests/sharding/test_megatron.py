@@ -3,37 +3,144 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import os
 import re
 import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
-from sharding.models import FRONTS, TOLERANCE, close, same
+import torch.distributed as dist
+from sharding.cells import DOUBLE, TOLERANCE, agree, gradients
+from sharding.layouts import mesh_of
+from sharding.models import BUSY, FRONTS, Irregular, Small, close, named, whole
+from sharding.partitions import STEPS, alone, found, groups_of, replayed, weights_of
+from sharding.wrappings import batches
+from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError
 from layerwise.torch import Adafactor, Lamb, flat
-from sharding import megatron, zero
 
 installed = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="Megatron is not installed")
+START, END, BUCKET = 64, 128, 200  # multiples at which parameters begin and buckets end; elements of a bucket
+HALF = "model_float16_groups", "shard_fp32_from_float16_groups"
+FULL = "model_fp32_groups", "shard_fp32_groups"
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+def padded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def buckets_of(params: Mapping[str, Tensor], world: int) -> Iterator[tuple[int, int, dict[Tensor, tuple[int, int]]]]:
+    """Where buckets begin and end in a buffer, and parameters in them, from the last to the first."""
+    places: dict[Tensor, tuple[int, int]] = {}
+    begin = at = 0
+    multiple = math.lcm(END, world)
+    for i, p in enumerate(reversed(params.values()), 1):
+        at = padded(at, START)
+        places[p] = at, at + p.numel()
+        at += p.numel()
+        if at - begin >= BUCKET or i == len(params):
+            yield begin, padded(at, multiple), places
+            begin = at = padded(at, multiple)
+            places = {}
+
+
+def ranges_of(group: Any, begin: int, end: int, places: Mapping[Tensor, tuple[int, int]]) -> dict[Tensor, Any]:
+    """What a rank has of a bucket, which is cut into equal parts wherever parameters lie."""
+    part = (end - begin) // dist.get_world_size(group)
+    low = begin + dist.get_rank(group) * part
+    found = {p: (max(start, low) - start, min(stop, low + part) - start) for p, (start, stop) in places.items()}
+    return {p: {"param": SimpleNamespace(start=a, end=b)} for p, (a, b) in found.items() if a < b}
+
+
+def distributed(params: Mapping[str, Tensor], model: nn.Module, group: Any = None) -> Any:
+    """What a rank's DistributedOptimizer shows of these parameters, some of which are in bfloat16."""
+    group = group or dist.group.WORLD
+    buckets = list(buckets_of(params, dist.get_world_size(group)))
+    lists = groups_of(params)
+    shown: dict[str, Any] = {name: [[] for _ in lists] for name in (*HALF, *FULL)}
+    maps = [{"param_map": ranges_of(group, *bucket)} for bucket in buckets]
+    half = set(list(params.values())[::2])  # whose shards are copies; others are views
+    for p, each in ((p, each) for one in maps for p, each in one["param_map"].items()):
+        number = next(i for i, names in enumerate(lists) if any(params[name] is p for name in names))
+        a, b = each["param"].start, each["param"].end
+        models, shards = HALF if p in half else FULL
+        shown[models][number].append(p)
+        shown[shards][number].append(p.detach().view(-1)[a:b].clone() if p in half else p.view(-1)[a:b])
+    groups = [{"params": [params[name] for name in names], "wd_mult": 1.0 - i} for i, names in enumerate(lists)]
+    index = {p: (*at, i) for i, (_, _, places) in enumerate(buckets) for p, at in places.items()}
+    return SimpleNamespace(
+        **shown,
+        optimizer=torch.optim.AdamW(groups),
+        buffers=[SimpleNamespace(param_index_map=index)],
+        gbuf_ranges=[{(torch.float64, torch.float64): maps}],
+        model_param_group_index_map={},
+        model_chunks=[model],
+        data_parallel_group=group,
+    )
+
+
+def stepping(front: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Our optimizer in the place of Megatron's, and its segments."""
+    segments = flat.from_megatron(optimizer)
+    groups = segments.param_groups()
+    for group in groups[1:]:
+        group["weight_decay"] = 0.0
+    optimizer.optimizer = front(groups, **BUSY[front])
+    return optimizer.optimizer, segments
+
+
+def given_gradients(optimizer: Any, grads: Mapping[Tensor, Tensor]) -> None:
+    """Give shards their gradients, as Megatron does: empty ones get none."""
+    [maps] = optimizer.gbuf_ranges[0].values()
+    ranges = {p: each["param"] for bucket in maps for p, each in bucket["param_map"].items()}
+    for models, shards in (HALF, FULL):
+        for params, own in zip(getattr(optimizer, models), getattr(optimizer, shards), strict=True):
+            for p, shard in zip(params, own, strict=True):
+                shard.grad = grads[p].detach().flatten()[ranges[p].start : ranges[p].end].clone()
+
+
+def _by_rules(front: Any, instances: bool, wanted: Any) -> tuple[Any, bool]:
+    """What a rank has after some steps, with a checkpoint before the last; whether the map has each in its place.
+
+    Of several instances of the optimizer each has all shards.
+    """
+    model: Any = Irregular(0, DOUBLE)
+    params = named(model)
+    group = None
+    if instances:
+        mesh = mesh_of(2, 2)
+        group, model.inter_dist_opt_group = mesh["inner"].get_group(), mesh["outer"].get_group()
+    optimizer = distributed(params, model, group)
+    inner, segments = stepping(front, optimizer)
+    for i, grads in enumerate(gradients(None)[:STEPS]):
+        if i == STEPS - 1:
+            saved = flat.full_state_dict(inner)
+            inner, segments = stepping(front, optimizer)
+            flat.load_full_state_dict(inner, saved)
+        given_gradients(optimizer, {params[name]: g for name, g in grads.items()})
+        inner.step()
+    groups = inner.param_groups
+    places = {groups[i]["param_names"][at]: p for p, (i, at) in optimizer.model_param_group_index_map.items()}
+    return found(inner, segments, wanted), all(places[name] is p for name, p in params.items())
+
+
 @pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.thinned(1, 3)
-def test_shards_by_its_rules(ranks, front, world):
+@pytest.mark.parametrize(("world", "instances"), [(2, False), (3, False), (4, False), (4, True)])
+def test_shards_are_stepped_as_one_process_steps_the_parameters(ranks, front, world, instances):
     """Buckets with padding, cut into equal parts: ranks lack parameters, and groups differ in length."""
-    found = ranks.run(world, megatron.by_rules, front)
-    for one, in_place in found:
-        close(one, zero.alone(front), TOLERANCE[torch.float64])
-        same(one, found[0][0])
-        assert in_place
-
-
-def test_several_instances(ranks):
-    """Two pairs of ranks, each of which has all shards."""
-    for one, _ in ranks.run(4, megatron.by_rules, Lamb, True):
-        close(one, zero.alone(Lamb), TOLERANCE[torch.float64])
+    wanted = alone(front)
+    each, in_place = zip(*ranks.run(world, _by_rules, front, instances, wanted), strict=True)
+    agree(each, wanted)
+    assert all(in_place)
 
 
 class Two:
@@ -41,6 +148,22 @@ class Two:
 
     def size(self) -> int:
         return 2
+
+
+def _refused(changes: Mapping[str, Any], parallel: bool = False) -> str:
+    """The error of an optimizer that differs in these attributes, and of tensor-parallel parameters."""
+    model = Irregular(0, DOUBLE)
+    optimizer = distributed(named(model), model)
+    if "without" in changes and dist.get_rank() == 1:
+        optimizer.shard_fp32_groups = [[None] * len(group) for group in optimizer.shard_fp32_groups]
+    vars(optimizer).update(changes)
+    for p in model.parameters() if parallel else ():
+        p.tensor_model_parallel = True
+    try:
+        flat.from_megatron(optimizer)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
 
 
 @pytest.mark.parametrize(
@@ -52,18 +175,18 @@ class Two:
         ({"tp_group": Two()}, False, "^$"),
     ],
 )
-def test_what_it_does_not_say(ranks, changes, parallel, told):
-    for found in ranks.run(2, megatron.refused, changes, parallel):
-        assert re.search(told, found), found
+def test_what_shards_do_not_say_is_refused(ranks, changes, parallel, told):
+    for said in ranks.run(2, _refused, changes, parallel):
+        assert re.search(told, said), said
 
 
 @pytest.mark.parametrize("given", [None, torch.nn.Linear(1, 1), Lamb([torch.nn.Parameter(torch.ones(2))])])
-def test_something_else(given):
+def test_what_is_no_distributed_optimizer_is_refused(given):
     with pytest.raises(HyperparameterError, match=r"a DistributedOptimizer of megatron\.core"):
         flat.from_megatron(given)
 
 
-def test_shards_that_nobody_described(monkeypatch):
+def test_shards_that_nobody_described_are_refused(monkeypatch):
     """They are plain tensors, which would be stepped as if they were whole."""
     shard = torch.ones(4)
     shard.grad = torch.ones(4)
@@ -74,12 +197,72 @@ def test_shards_that_nobody_described(monkeypatch):
     assert torch.equal(shard, before)
 
 
+# ---- its own
+
+
+@contextmanager
+def on_this_machine() -> Iterator[None]:
+    """Have Megatron, which asks for a GPU by name, take the CPU for one."""
+    kind, tensor = Tensor.type, torch.tensor
+
+    def type_(self: Tensor, *args: Any, **options: Any) -> Any:
+        found = kind(self, *args, **options)
+        return found.replace("torch.", "torch.cuda.") if isinstance(found, str) else found
+
+    def made(*args: Any, device: Any = None, **options: Any) -> Tensor:
+        return tensor(*args, device=None if device == "cuda" else device, **options)
+
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stack.enter_context(patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")))
+        stack.enter_context(patch.object(Tensor, "type", type_))
+        stack.enter_context(patch.object(torch, "tensor", made))
+        yield
+
+
+def _trained(front: Any, dtype: torch.dtype) -> Any:
+    """The weights of shards in the end, and the gradients that they had, with Megatron's own optimizer."""
+    with on_this_machine():
+        optimizer, model = megatron_of(Small(dtype), dtype)
+        buffers = stepping(front, optimizer)[1].parameters()
+        grads = []
+        for batch in batches(STEPS):
+            model.zero_grad_buffer()
+            optimizer.zero_grad()
+            model(batch).backward()
+            model.finish_grad_sync()
+            optimizer.prepare_grads()
+            grads.append(weights_of(buffers, [p if p.grad is None else p.grad for p in buffers]))
+            optimizer.step_with_ready_grads()
+        weights = weights_of(buffers, buffers)
+        # The model that Megatron has gathered is these weights.
+        for name, p in named(model).items():
+            assert (whole(p) == whole(torch.tensor(weights[name]).to(dtype))).all(), name
+        return weights, grads
+
+
+def megatron_of(model: nn.Module, dtype: torch.dtype) -> tuple[Any, Any]:
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    from megatron.core import parallel_state
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer import TransformerConfig
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
+    config = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1)
+    buckets = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True, bucket_size=300)
+    wrapped = DistributedDataParallel(config, buckets, model)
+    half = dtype is torch.bfloat16
+    options = OptimizerConfig(optimizer="adam", lr=0.1, use_distributed_optimizer=True, bf16=half, clip_grad=0.0)
+    return get_megatron_optimizer(options, [wrapped], use_gloo_process_groups=False).chained_optimizers[0], wrapped
+
+
 @installed
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("front", [Lamb, Adafactor])
-def test_its_own(ranks, front, dtype):
-    found = ranks.run(3, megatron.trained, front, dtype)
-    weights, grads = found[0]
-    close(weights, zero.replayed(front, grads, dtype), TOLERANCE[torch.float32])
-    for other, _ in found[1:]:
-        same(other, weights)
+def test_its_own_optimizer_is_stepped_as_one_process_would(ranks, front, dtype):
+    (weights, grads), *others = ranks.run(3, _trained, front, dtype)
+    close(weights, replayed(front, grads, dtype), TOLERANCE[torch.float32])
+    for other, _ in others:
+        close(other, weights, 0.0)

@@ -1,118 +1,282 @@
-"""Agreement that stays on the device, so that no host waits: the same steps, and errors that come a step later."""
+"""Agreement that stays on the device, so that no host waits: the same steps, and errors that come a step later.
+
+The machine's memory stands for a device here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
-from sharding.models import TOLERANCE, close, same
+import torch.distributed as dist
+from sharding.cells import MAY_SKIP, ODD, Found, Lying, Row, agree, alone, kernels, with_nan, world_of
+from sharding.layouts import mesh_of
+from sharding.models import copies, unchanged
 from sharding.test_collectives import ACROSS, ROUNDS
-from sharding.test_trajectories import alone, shared_stats
+from sharding.test_disagreement import CHANGES, changed
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
 
+from layerwise.errors import LayerwiseError
 from layerwise.torch import Lamb
-from sharding import on_device, runs
+from layerwise.torch.sharding import _on_device
+from layerwise.torch.sharding._agreement import Agreement, Outcome
+from layerwise.torch.step import _plan, _tensors
 
-NONE = "NoneType"
-SOON = 20.0  # seconds until ranks that wait for one another have to have noticed
 TOGETHER = "SynchronizationError"
-HYBRID = ["hybrid", "hybrid in part"]
 SINGLE = [front for front, rounds in ROUNDS.items() if rounds <= 1]
 SEVERAL = [front for front, rounds in ACROSS.items() if rounds > 1]
+OPTIONS = {"capturable": True, "fused": False}
 fronts = pytest.mark.parametrize("front", SINGLE)
+recording = patch.object(_on_device, "captures", lambda device: True)  # as if a graph recorded what is done
 
 
-@pytest.mark.parametrize(
-    "layout", ["fsdp on 3", "two-dimensional", *(pytest.param(one, marks=pytest.mark.slow) for one in HYBRID)]
-)
+@contextmanager
+def agreeing() -> Iterator[list[Tensor]]:
+    """Let agreements stay on the "device" meanwhile, and note their outcomes: whether ranks disagreed."""
+    noted: list[Tensor] = []
+    note = _on_device.Verdicts.note
+
+    def noting(self: Any, disagreed: Tensor) -> None:
+        noted.append(disagreed)
+        note(self, disagreed)
+
+    with patch.object(_on_device, "HOST", ()), patch.object(_on_device.Verdicts, "note", noting):
+        yield noted
+
+
+# ---- the same steps
+
+
+def _stepped(front: Any, layout: str, how: str, steps: int, wanted: Any) -> tuple[list[bool], Found]:
+    """The outcomes of some steps, and what a rank has then; if recorded, all but the first two are."""
+    from layerwise.engines.gpu.proof import Proof
+
+    lying, by_kernels = Lying(layout), how == "by kernels"
+    opt = lying.optimizer(front, {"capturable": True} if by_kernels else OPTIONS)
+    if by_kernels:
+        from gpu.world import RULE
+    with agreeing() as noted, kernels(Proof(RULE)) if by_kernels else nullcontext():
+        for i in range(steps):
+            lying.give(i)
+            with recording if how == "recorded" and i > 1 else nullcontext():
+                opt.step()
+    return [bool(one) for one in noted], lying.found(opt, wanted)
+
+
+def check(ranks: Any, front: Any, layout: str, how: str, agreed: int, steps: int = 4) -> None:
+    wanted = alone(front, Row(None, steps=steps))
+    noted, found = zip(*ranks.run(world_of(layout), _stepped, front, layout, how, steps, wanted), strict=True)
+    assert [*noted] == [[False] * agreed] * len(noted)
+    agree(found, wanted)
+
+
 @fronts
 @pytest.mark.thinned(1)
-def test_the_same_steps(ranks, front, layout):
-    noted, found = zip(*ranks.run(runs.layout_of(layout)[0], on_device.stepped, front, layout, {}), strict=True)
-    assert set(map(tuple, noted)) == {(False,) * (runs.STEPS - 1)}, "the first step is new, and waited for"
-    close(shared_stats(found)[0], alone(front, torch.float64), TOLERANCE[torch.float64], layout)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "fsdp on 3",
+        "two-dimensional",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("hybrid", "hybrid in part")),
+    ],
+)
+def test_a_step_of_one_message_is_agreed_on_by_the_device(ranks, front, layout):
+    """All but the first, which is new, and waited for."""
+    check(ranks, front, layout, "", 3)
 
 
-@pytest.mark.parametrize("layout", ["fsdp on 3", pytest.param("two-dimensional", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("front", SEVERAL)
 @pytest.mark.thinned(1)
-def test_a_step_of_several_rounds_waits_once_unless_it_is_recorded(ranks, front, layout):
+@pytest.mark.parametrize(("how", "agreed"), [("", 0), ("recorded", 2)])
+def test_a_step_of_several_waits_unless_it_is_recorded(ranks, front, how, agreed):
     """A rank that cannot take it would be missing in the second."""
-    world, wanted = runs.layout_of(layout)[0], alone(front, torch.float64)
-    for recorded in (False, True):
-        noted, found = zip(*ranks.run(world, on_device.stepped, front, layout, {}, recorded), strict=True)
-        assert set(map(tuple, noted)) == {(False,) * (runs.STEPS - 2 if recorded else 0)}
-        close(shared_stats(found)[0], wanted, TOLERANCE[torch.float64], layout)
+    check(ranks, front, "fsdp on 3", how, agreed)
+
+
+@pytest.mark.skipif(find_spec("triton") is None or torch.cuda.is_available(), reason="kernels in an interpreter")
+def test_kernels_that_prove_themselves_agree_on_the_device(ranks):
+    check(ranks, Lamb, "fsdp on 2", "by kernels", 1, steps=2)
+
+
+def _recorded_at_once() -> None:
+    lying = Lying("fsdp on 2")
+    lying.give(0)
+    with agreeing(), recording:
+        lying.optimizer(Lamb, OPTIONS).step()
 
 
 def test_a_first_step_is_not_recorded(ranks):
-    found = ranks.outcomes(2, on_device.recorded_at_once, Lamb, "fsdp on 2", timeout=SOON)
+    found = ranks.outcomes(2, _recorded_at_once)
     assert [one.error for one in found] == ["EngineError"] * 2
     assert all("before one like it has been taken" in one.traceback for one in found)
 
 
-@pytest.mark.skipif(find_spec("triton") is None or torch.cuda.is_available(), reason="kernels in an interpreter")
-def test_by_kernels(ranks):
-    noted, found = zip(*ranks.run(2, on_device.stepped_by_kernels, Lamb, "fsdp on 2"), strict=True)
-    steps = on_device.gpu_engine.STEPS
-    assert set(map(tuple, noted)) == {(False,) * (steps - 1)}
-    close(shared_stats(found)[0], alone(Lamb, torch.float64, steps=steps), TOLERANCE[torch.float64])
+# ---- disagreement
+
+
+def tried(opt: Any, lying: Lying) -> tuple[str, bool]:
+    """The error of a step, and whether it changed anything."""
+    before, error = copies(opt, lying.params), ""
+    try:
+        opt.step()
+    except (LayerwiseError, ZeroDivisionError) as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    return error, not unchanged(opt, lying.params, before)
+
+
+def _begun(front: Any, layout: str, options: Mapping[str, Any] | None = None) -> tuple[Lying, Any]:
+    """After two steps, and with the gradients of the third."""
+    lying = Lying(layout)
+    opt = lying.optimizer(front, {**OPTIONS, **(options or {})})
+    for i in range(2):
+        lying.give(i)
+        opt.step()
+    lying.give(2)
+    return lying, opt
+
+
+def _disagreeing(front: Any, layout: str, change: str, wanted: Any) -> tuple[list[tuple[str, bool]], Found]:
+    """What comes of a step about which ranks disagree, and of the two after it."""
+    with agreeing():
+        lying, opt = _begun(front, layout)
+        group = dict(opt.param_groups[0])
+        if dist.get_rank() == ODD:
+            CHANGES[change].act(opt, lying.params)
+        said = [tried(opt, lying)]
+        opt.param_groups[0].update(group)
+        lying.give(3)
+        said += [tried(opt, lying) for _ in range(2)]
+        return said, lying.found(opt, wanted)
 
 
 AT_ONCE = {"no gradient": TOGETHER, "forbidden lr": "HyperparameterError"}  # of the rank that is otherwise
 
 
+@fronts
+@pytest.mark.thinned(1)
 @pytest.mark.parametrize(
     ("change", "layout"),
     [
-        pytest.param(change, layout, marks=() if (change == "lr") == (world == 4) else pytest.mark.slow)
+        pytest.param(change, layout, marks=() if (change == "lr") == (layout != "fsdp on 3") else pytest.mark.slow)
+        for layout in ("fsdp on 3", "two-dimensional")
         for change in ("lr", *AT_ONCE)
-        for layout, world in (("fsdp on 3", 3), ("two-dimensional", 4))
     ],
 )
-@fronts
-@pytest.mark.thinned(1)
 def test_a_disagreement_changes_nothing_and_is_an_error_of_the_next_step(ranks, front, change, layout):
     """Of all ranks, so that the one after it is taken; a rank that does not agree on the device says at once."""
-    found = ranks.run(runs.layout_of(layout)[0], on_device.disagreeing, front, layout, change, timeout=SOON)
-    for rank, (errors, skipped, _) in enumerate(found):
-        first = AT_ONCE.get(change, NONE) if rank == on_device.ODD else NONE
-        assert [(name, changed) for name, _, changed in errors] == [(first, False), (TOGETHER, False), (NONE, True)]
-        assert (first == TOGETHER) == ("capturable=True" in errors[0][1])
-        assert "an earlier step" in errors[1][1]
-        assert skipped == (first == NONE)
-    wanted = on_device.without_the_third(front)
-    for outcome in shared_stats([outcome for *_, outcome in found]):
-        close(outcome, wanted, TOLERANCE[torch.float64], (layout, change))
+    wanted = alone(front, Row(None, "nan on one rank"))  # which leaves out the third step too
+    found = ranks.run(world_of(layout), _disagreeing, front, layout, change, wanted)
+    for rank, (said, outcome) in enumerate(found):
+        first = AT_ONCE.get(change, "") if rank == ODD else ""
+        (now, moved), (later, also), last = said
+        assert (now.partition(":")[0], moved, also, last) == (first, False, False, ("", True))
+        assert later.startswith(TOGETHER)
+        assert "an earlier step" in later
+        assert (first == TOGETHER) == ("capturable=True" in now)
+        assert outcome.skipped == (not first)
+    agree([one._replace(skipped=0) for _, one in found], wanted)
 
 
-def test_an_optimizer_that_one_rank_makes_again(ranks):
-    """The rest send no second message for what is new to it."""
-    for rank, errors in enumerate(ranks.run(3, on_device.made_again, Lamb, "fsdp on 3", timeout=SOON)):
-        first = TOGETHER if rank == on_device.ODD else NONE
-        # Its list of sums is new to it until all have agreed on it, for which none may wait on the device.
-        assert [(name, changed) for name, _, changed in errors][:2] == [(first, False), (TOGETHER, False)], errors
+def _made_again() -> list[tuple[str, bool]]:
+    """What comes of steps for the first of which one rank has made its optimizer again, with the state it had."""
+    with agreeing():
+        lying, old = _begun(Lamb, "fsdp on 3")
+        opt = old
+        if dist.get_rank() == ODD:
+            opt = lying.optimizer(Lamb, OPTIONS)
+            opt.load_state_dict(old.state_dict())
+        return [tried(opt, lying) for _ in range(2)]
 
 
-@pytest.mark.parametrize("front", [Lamb])
-def test_measurements_say_so_too(ranks, front):
-    assert ranks.run(2, on_device.read, front, "fsdp on 2", timeout=SOON) == [[TOGETHER, TOGETHER, ""]] * 2
+def test_an_optimizer_that_one_rank_makes_again_is_a_disagreement(ranks):
+    """Its list of sums is new to it until all have agreed on it, for which none may wait on the device."""
+    for rank, said in enumerate(ranks.run(3, _made_again)):
+        names = [(error.partition(":")[0], moved) for error, moved in said]
+        assert names == [(TOGETHER if rank == ODD else "", False), (TOGETHER, False)]
+
+
+def _read() -> list[str]:
+    """The errors of `stats`, of the step after it, and of `stats` again, after a step about which ranks disagreed."""
+    with agreeing():
+        lying, opt = _begun(Lamb, "fsdp on 2")
+        with changed(CHANGES["lr"], opt, lying.params) if dist.get_rank() == ODD else nullcontext():
+            opt.step()
+        lying.give(3)
+        found = []
+        for act in (opt.stats, opt.step, opt.stats):
+            try:
+                act()
+                found.append("")
+            except LayerwiseError as problem:
+                found.append(type(problem).__name__)
+        return found
+
+
+def test_measurements_say_that_a_step_was_disputed(ranks):
+    assert ranks.run(2, _read) == [[TOGETHER, TOGETHER, ""]] * 2
+
+
+def _skipping(front: Any, wanted: Any) -> Found:
+    with agreeing() as noted:
+        lying, opt = _begun(front, "fsdp on 3", MAY_SKIP)
+        with_nan(lying, opt, 2)
+        opt.step()
+        lying.give(3)
+        opt.step()
+        assert not any(noted)
+        return lying.found(opt, wanted)
 
 
 @fronts
 @pytest.mark.thinned(1)
-def test_all_skip(ranks, front):
-    found, wanted = (
-        ranks.run(3, on_device.skipping, front, "fsdp on 3", spoiled, timeout=SOON) for spoiled in (True, False)
-    )
-    for (skipped, outcome), (none, never) in zip(found, wanted, strict=True):
-        assert (skipped, none) == (1, 0)
-        same(outcome, never)
+def test_all_skip_what_one_cannot_step(ranks, front):
+    wanted = alone(front, Row(None, "nan on one rank"))
+    agree(ranks.run(3, _skipping, front, wanted), wanted, skipped=1)
 
 
-@pytest.mark.parametrize("options", [{}, {"skip_nonfinite": True}], ids=["plain", "skip_nonfinite"])
+# ---- no host waits
+
+
+class Gone:
+    """A sum on its way over a device that holds no numbers: none can be waited for."""
+
+    def wait(self) -> None:
+        """The stream would wait, and no host."""
+
+
+def _on_nothing(front: Any, options: Mapping[str, Any]) -> int:
+    """How many steps the device agreed on whose parameters are on the meta device: what reads a number raises there."""
+
+    def agreed(self: Any, *_: Any) -> Any:
+        yield
+        return Outcome(False, new=True)  # so that the first step makes room
+
+    mesh = mesh_of(2)
+    with patch.object(mesh, "_device_type", "meta"):
+        whole = {"matrix": (8, 12), "vector": (9,), "stack": (3, 8, 4)}
+        params = {
+            name: nn.Parameter(DTensor.from_local(torch.ones(4, *shape[1:], device="meta"), mesh, [Shard(0)]))
+            for name, shape in whole.items()
+        }
+        for p in params.values():
+            p.grad = torch.ones_like(p)
+        lets = patch.object(_tensors, "check_parameter"), patch.object(_plan, "check_parameter")
+        sums = patch.object(Agreement, "_exchange", agreed), patch.object(dist, "all_reduce", lambda *_, **__: Gone())
+        with agreeing() as noted, lets[0], lets[1], sums[0], sums[1], patch.object(_on_device, "HOST", ("cpu",)):
+            opt = front(list(params.items()), capturable=True, lr=torch.ones((), device="meta"), **options)
+            for _ in range(3):
+                opt.step()
+    return len(noted)
+
+
 @fronts
 @pytest.mark.thinned(1)
+@pytest.mark.parametrize("options", [{}, MAY_SKIP], ids=["plain", "skip_nonfinite"])
 def test_no_host_waits(ranks, front, options):
-    """On the meta device there is nothing to wait for, and whatever reads a number raises."""
-    assert ranks.run(2, on_device.on_nothing, front, options) == [2, 2]
+    assert ranks.run(2, _on_nothing, front, options) == [2, 2]

@@ -2,42 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
+import torch
+import torch.distributed as dist
+from sharding.layouts import mesh_of
+from sharding.models import Small, local, named
+from sharding.wrappings import batches, fsdp1, fsdp2, fully_shard, tensor_parallel
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-from sharding import replaced
+from layerwise.errors import LayerwiseError
+from layerwise.torch import Lamb
 
 
-@pytest.mark.parametrize("wrapper", replaced.WRAPPERS)
-def test_it_says_so(ranks, wrapper):
-    for said, moved in ranks.run(replaced.WRAPPERS[wrapper][0], replaced.made_before, wrapper, True):
+def in_part(model: Any) -> Any:
+    """The blocks alone; the rest goes on as it was."""
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh_of(dist.get_world_size()))
+    return model
+
+
+WRAPPERS: dict[str, tuple[int, Callable[[Any], Any]]] = {
+    "FSDP2 on one process": (1, fsdp2),
+    "FSDP2": (2, fsdp2),
+    "FSDP2, in part": (2, in_part),
+    "TP": (2, tensor_parallel),
+    # As it is by default, which takes the parameters away.
+    "FSDP1": (2, partial(FullyShardedDataParallel, device_id=torch.device("cpu"))),
+    "FSDP1, original parameters": (2, partial(fsdp1, described=False)),
+    "FSDP2 around TP": (4, lambda model: fsdp2(model, mesh_of(2, 2)["outer"])),
+}
+
+
+def tried(opt: Any) -> str:
+    try:
+        opt.step()
+    except LayerwiseError as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+def _made_before(wrapper: str, with_names: bool) -> tuple[str, bool]:
+    """What a step says, and whether it moved what it has."""
+    model = Small(torch.float32)
+    if wrapper == "FSDP2 around TP":
+        tensor_parallel(model, mesh_of(2, 2)["inner"])
+    opt = Lamb(model.named_parameters() if with_names else model.parameters(), lr=0.1)
+    params = opt.param_groups[0]["params"]
+    before = [local(p).clone() for p in params]
+    wrapped = WRAPPERS[wrapper][1](model)
+    wrapped(batches(1)[0]).backward()
+    said = tried(opt)
+    kept = wrapper.startswith("FSDP1") or all(map(torch.equal, map(local, params), before))  # FSDP1 frees them
+    return said, not kept
+
+
+@pytest.mark.parametrize(("wrapper", "with_names"), [*((one, True) for one in WRAPPERS), ("FSDP2", False)])
+def test_a_model_that_was_sharded_after_its_optimizer_was_made_is_not_stepped(ranks, wrapper, with_names):
+    for said, moved in ranks.run(WRAPPERS[wrapper][0], _made_before, wrapper, with_names):
         assert not moved
         assert said.startswith("ParameterError")
         assert "fully_shard" in said
+        assert wrapper not in ("FSDP2", "FSDP2 on one process") or "no longer a parameter of its model" in said
 
 
-def test_without_names(ranks):
-    for said, moved in ranks.run(2, replaced.made_before, "FSDP2", False):
-        assert not moved
-        assert "no longer a parameter of its model" in said
-
-
-def test_on_one_process(ranks):
-    said, moved = ranks.run(1, replaced.made_before, "FSDP2", True)[0]
-    assert not moved
-    assert "no longer a parameter of its model" in said
-
-
-@pytest.mark.parametrize("trained", [False, True])
-def test_another_model_with_a_parameter_of_that_name_and_shape(ranks, trained):
-    assert ranks.run(2, replaced.beside_another_model, trained) == [True, True]
+def _by_hand(steps: int) -> tuple[str, bool]:
+    """What is said where somebody puts the new parameters in the groups, and whether steps are then those of others."""
+    ends: list[Any] = []
+    for by_hand in (True, False):
+        model = Small(torch.float64)
+        opt = Lamb(model.named_parameters(), lr=0.1) if by_hand else None
+        for one in batches(steps):
+            model(one).backward()
+            opt = opt or Lamb(model.named_parameters(), lr=0.1)
+            opt.step()
+            opt.zero_grad()
+        fsdp2(model)
+        opt = opt or Lamb(model.named_parameters(), lr=0.1)
+        for group in opt.param_groups:
+            group["params"] = [dict(model.named_parameters())[name] for name in group["param_names"]]
+        for one in batches(3):
+            model(one).backward()
+            if said := tried(opt):
+                return said, False
+            opt.zero_grad()
+        ends.append([local(p).clone() for p in named(model).values()])
+    return "", all(map(torch.equal, *ends))
 
 
 def test_new_parameters_put_in_the_groups_are_stepped(ranks):
     """As Accelerate does it, before the first step."""
-    assert ranks.run(2, replaced.changed_by_hand, 0) == [("", True)] * 2
+    assert ranks.run(2, _by_hand, 0) == [("", True)] * 2
 
 
-def test_new_parameters_that_leave_their_state_behind(ranks):
-    for said, _ in ranks.run(2, replaced.changed_by_hand, 1):
+def test_new_parameters_that_leave_their_state_behind_are_not(ranks):
+    for said, _ in ranks.run(2, _by_hand, 1):
         assert said.startswith("ParameterError")
         assert "state stayed" in said
+
+
+def _beside_another_model(trained: bool) -> bool:
+    """Whether a parameter of no module is left where it is, though another model has a part of its name and shape."""
+    other = fully_shard(nn.Linear(4, 4), mesh=mesh_of(dist.get_world_size()))
+    if trained:
+        theirs = Lamb(other.named_parameters(), lr=0.1)
+        other(torch.ones(2, 4)).sum().backward()
+    loose, moving = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(3))
+    opt = Lamb([("weight", loose), ("shift", moving)], lr=0.1)
+    moving.grad = torch.ones(3)
+    opt.step()
+    if trained:
+        theirs.step()
+    return bool((loose == 1).all() and (moving != 1).all())
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_another_model_with_a_part_of_that_name_and_shape_is_none_of_it(ranks, trained):
+    assert ranks.run(2, _beside_another_model, trained) == [True, True]

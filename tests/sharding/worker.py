@@ -27,7 +27,7 @@ import torch.distributed.tensor.parallel
 from sharding.ranks import Group
 
 import layerwise.torch
-from sharding import layouts, runs
+from sharding import cells, layouts
 
 joined: Group | None = None
 
@@ -57,7 +57,7 @@ def join(rank: int, group: Group) -> None:
 def leave() -> None:
     global joined
     joined = None
-    runs.gradients.cache_clear()
+    cells.gradients.cache_clear()
     layouts.mesh_of.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from sharding.layouts import mesh_of
-from sharding.models import named, whole
+from sharding.models import BUSY, named, whole
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
@@ -111,6 +111,28 @@ def gathered(model: nn.Module, of: Callable[[Any], Any]) -> dict[str, Any]:
             each = {name: of(p)} if known is None else whole_of(known, of(p))
             found.update({one: whole(x) for one, x in each.items()})
     return found
+
+
+def batches(steps: int) -> list[torch.Tensor]:
+    return [torch.randint(13, (4, 6), generator=torch.Generator().manual_seed(i)) for i in range(steps)]
+
+
+def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool = False) -> Any:
+    """With `zero`, each rank steps some of the parameters and sends them to all."""
+    params, more = list(named(model).items()), {**BUSY[front], **options}
+    if not zero:
+        return front(params, **more)
+    if not front.__module__.startswith("torch."):
+        more["model_group"] = torch.distributed.group.WORLD
+    tensors = [p for _, p in params]
+    return zero_redundancy()(front.groups(tensors) if hasattr(front, "groups") else tensors, front, **more)
+
+
+def zero_redundancy() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # its neighbours use torch.jit
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
 
 
 # The number of ranks and how they wrap a model, by name.

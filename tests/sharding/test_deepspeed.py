@@ -1,48 +1,32 @@
-"""DeepSpeed's ZeRO: partitions laid out by its rules, and its own engine where it is installed."""
+"""DeepSpeed's ZeRO of stages 1, 2 and 3 steps its partitions as one process steps the parameters."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import prod
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
-from sharding.models import BUSY, Irregular, Small, named, whole
-from torch import Tensor, nn
+from sharding.cells import DOUBLE, TOLERANCE, agree, gradients
+from sharding.models import FRONTS, Irregular, Small, close, named, whole
+from sharding.partitions import STEPS, alone, found, groups_of, optimizer_of, replayed, weights_of
+from sharding.wrappings import batches
+from torch import Tensor
 
-from layerwise.torch import flat
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._gathering import whole_of
-from sharding import runs
+from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise.torch import Lamb, flat
 
-STEPS = 3
+fronts = pytest.mark.parametrize("front", FRONTS)
+installed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 SUB_GROUPS = 2  # of each group, in stage 3
 AT_FIRST: dict[str, Any] = {}  # what DeepSpeed knew of process groups before its first use
-
-
-def groups_of(params: Mapping[str, Any]) -> list[list[str]]:
-    """Matrices and the others, which DeepSpeed flattens apart."""
-    return [[n for n, p in params.items() if p.ndim > 1], [n for n, p in params.items() if p.ndim <= 1]]
-
-
-def optimizer_of(front: Any, params: Mapping[str, Any]) -> Any:
-    matrices, others = groups_of(params)
-    extra = {"weight_decay": 0.0}
-    groups = [{"params": [params[n] for n in matrices]}, {"params": [params[n] for n in others], **extra}]
-    return front(groups, **BUSY[front])
-
-
-def weights_of(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for p, x in zip(buffers, values, strict=True):
-        found |= {name: whole(one) for name, one in whole_of(flat_of(p), x.detach()).items()}
-    return found
-
 
 # ---- partitions by the rules of its source
 
@@ -109,18 +93,18 @@ def _in_parts(params: Mapping[str, Any], names: Sequence[str], world: int, rank:
     return at, found
 
 
-def by_rules(front: Any, stage: int) -> dict[str, Any]:
-    """The weights after some steps, which DeepSpeed takes group by group and partition by partition."""
-    params = named(Irregular(0, torch.float64))
+def _by_rules(front: Any, stage: int, wanted: Any) -> Any:
+    """DeepSpeed steps group by group and partition by partition."""
+    params = named(Irregular(0, DOUBLE))
     zero, contents = partitions(params, stage)
     inner = zero.optimizer = optimizer_of(front, params)
     flats = zero.fp32_partitioned_groups_flat if stage == 3 else zero.single_partition_of_fp32_groups
-    _fill(flats, contents, {name: p.detach() for name, p in params.items()})
+    _fill(flats, contents, params)
     for i, group in enumerate(inner.param_groups):
         group["params"] = [] if stage == 3 else [flats[i]]
-    flat.from_deepspeed(zero)
+    segments = flat.from_deepspeed(zero)
     groups = inner.param_groups
-    for grads in runs.gradients(None, torch.float64)[:STEPS]:
+    for grads in gradients(None)[:STEPS]:
         given = [torch.zeros_like(p) for p in flats]
         _fill(given, contents, grads)
         for i, (p, g) in enumerate(zip(flats, given, strict=True)):
@@ -134,7 +118,7 @@ def by_rules(front: Any, stage: int) -> dict[str, Any]:
                 inner.step()
                 inner.param_groups = groups
             p.grad = None
-    return {"weights": weights_of(flats, flats), "state": states_of(inner), "stats": {}}
+    return found(inner, segments, wanted)
 
 
 def _fill(buffers: Sequence[Tensor], contents: Any, values: Mapping[str, Tensor]) -> None:
@@ -144,44 +128,64 @@ def _fill(buffers: Sequence[Tensor], contents: Any, values: Mapping[str, Tensor]
                 buffer[at : at + end - start] = values[name].detach().reshape(-1)[start:end]
 
 
-def states_of(inner: Any) -> dict[str, Any]:
-    saved = flat.full_state_dict(inner)
-    names = [name for group in saved["param_groups"] for name in group["param_names"]]
-    return {f"{names[i]} {key}": whole(x) for i, one in saved["state"].items() for key, x in one.items()}
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize(("stage", "world"), [(1, 2), (3, 2), (2, 3), (3, 4)])
+def test_partitions_are_stepped_as_one_process_steps_the_parameters(ranks, front, stage, world):
+    """As its source lays them out, in the order in which it steps them."""
+    wanted = alone(front)
+    agree(ranks.run(world, _by_rules, front, stage, wanted), wanted)
 
 
-def alone(front: Any) -> dict[str, Any]:
-    """The same of one process with the parameters whole."""
-    params = named(Irregular(0, torch.float64))
-    opt = optimizer_of(front, params)
-    for grads in runs.gradients(None, torch.float64)[:STEPS]:
-        runs.give(params, grads)
-        opt.step()
-    states = {f"{name} {key}": whole(x) for name, p in params.items() for key, x in opt.state[p].items()}
-    return {"weights": {name: whole(p) for name, p in params.items()}, "state": states, "stats": {}}
-
-
-def undescribed(front: Any) -> None:
+def _undescribed() -> None:
     """A step of partitions that nobody described, where DeepSpeed is there."""
-    import sys
-
-    params = named(Irregular(0, torch.float64))
+    params = named(Irregular(0, DOUBLE))
     zero, _ = partitions(params, 1)
-    inner = optimizer_of(front, params)
+    inner = optimizer_of(Lamb, params)
+    there = "deepspeed" in sys.modules
     sys.modules.setdefault("deepspeed", SimpleNamespace())  # type: ignore[arg-type]
     try:
         for group, p in zip(inner.param_groups, zero.single_partition_of_fp32_groups, strict=True):
             group["params"], p.grad = [p], torch.ones_like(p)
         inner.step()
     finally:
-        if isinstance(sys.modules["deepspeed"], SimpleNamespace):
+        if not there:
             del sys.modules["deepspeed"]
+
+
+def test_partitions_that_nobody_described_are_refused(ranks):
+    for one in ranks.outcomes(2, _undescribed):
+        assert one.error == "ParameterError"
+        assert "flat.from_deepspeed(engine)" in one.traceback
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({"max_grad_norm": 1.0}, "gradient_clipping"), ({"skip_nonfinite": True}, "scales the loss")]
+)
+def test_what_looks_at_all_gradients_is_refused(options, told):
+    """DeepSpeed steps one group after the other, so no step sees them all."""
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    inner = Lamb([{"params": [p]} for p in params], **options)
+    shown: dict[str, Any] = {"single_partition_of_fp32_groups": params, "bit16_groups": [[], []]}
+    with pytest.raises(ContradictionError, match=told):
+        flat.from_deepspeed(SimpleNamespace(**shown, real_dp_process_group=[None, None], optimizer=inner))
+
+
+@pytest.mark.parametrize("given", [None, Lamb([torch.nn.Parameter(torch.ones(2))]), torch.nn.Linear(1, 1)])
+def test_what_is_no_engine_is_refused(given):
+    with pytest.raises(HyperparameterError, match="an engine of DeepSpeed with ZeRO"):
+        flat.from_deepspeed(given)
 
 
 # ---- its own engine
 
 
-def trained(front: Any, stage: int, folder: str) -> tuple[dict[str, Any], list[dict[str, Any]], bool]:
+def bits(inner: Any) -> dict[str, bytes]:
+    saved = flat.full_state_dict(inner)["state"]
+    return {f"{i} {key}": whole(x).tobytes() for i, one in saved.items() for key, x in one.items()}
+
+
+def _trained(front: Any, stage: int, folder: str) -> Any:
     """The weights that an engine has in the end, its gradients, and whether its checkpoint brought all of the state."""
     os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK=str(dist.get_rank()))
     with warnings.catch_warnings():
@@ -204,19 +208,18 @@ def trained(front: Any, stage: int, folder: str) -> tuple[dict[str, Any], list[d
         segments = flat.from_deepspeed(engine)
         grads: list[dict[str, Any]] = []
         buffers, step = segments.parameters(), inner.step
-        for batch in runs.batches(STEPS):
+        for batch in batches(STEPS):
             grads.append({})
             inner.step = partial(_spied, inner, step, grads[-1])
             engine.backward(engine(batch))
             engine.step()
         inner.step = step
-        weights, before = weights_of(buffers, buffers), states_of(inner)
+        weights, before = weights_of(buffers, buffers), bits(inner)
         engine.save_checkpoint(folder, tag="saved")
         flat.load_full_state_dict(inner, {**flat.full_state_dict(inner), "state": {}})
         engine.load_checkpoint(folder, tag="saved")
-        after = states_of(inner)
-    same = before.keys() == after.keys() and all((before[key] == after[key]).all() for key in before)
-    return {"weights": weights}, grads, same
+        after = bits(inner)
+    return weights, grads, before == after
 
 
 def _begin_again(deepspeed: Any) -> None:
@@ -235,14 +238,15 @@ def _spied(inner: Any, step: Any, seen: dict[str, Any]) -> None:
     step()
 
 
-def replayed(front: Any, grads: Sequence[Mapping[str, Any]], start: torch.dtype = torch.float32) -> dict[str, Any]:
-    """The weights in float32 that begin as the model does in a dtype, and have these gradients."""
-    model = Small(start).float()
-    params: dict[str, nn.Parameter] = dict(model.named_parameters())
-    opt = optimizer_of(front, params)
-    for one in grads:
-        for name, p in params.items():
-            p.grad = torch.tensor(one[name]).to(p.dtype)
-        opt.step()
-    assert sum(prod(p.shape) for p in params.values())
-    return {"weights": {name: whole(p) for name, p in params.items()}}
+@installed
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_its_own_engine_steps_and_saves(ranks, front, stage, tmp_path):
+    # Always three, because DeepSpeed numbers parameters for as long as a process runs, and compares the numbers.
+    (weights, grads, kept), *others = ranks.run(3, _trained, front, stage, str(tmp_path))
+    close(weights, replayed(front, grads), TOLERANCE[torch.float32])
+    assert kept
+    for other, _, also_kept in others:
+        assert also_kept
+        close(other, weights, 0.0)

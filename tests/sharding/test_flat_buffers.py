@@ -1,0 +1,249 @@
+"""Flat buffers hold what was described: descriptions must fit together, and nobody else may take them for tensors.
+
+That their steps are those of one process is in the table of layouts.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import warnings
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from sharding.cells import DOUBLE
+from sharding.models import Irregular, Small, named, numbers, state_of
+from sharding.test_few_bytes import Model
+from sharding.wrappings import batches, fsdp1
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from layerwise.errors import ParameterError, StateError
+from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat, param_groups
+from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._stretches import boxes
+from sharding import flats
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_stretch_is_made_of_few_boxes(seed):
+    draw = random.Random(seed)
+    shape = tuple(draw.randint(1, 5) for _ in range(draw.randint(1, 4)))
+    everything = torch.arange(prod(shape))
+    start = draw.randint(0, prod(shape))
+    stretch = everything[start : draw.randint(start, prod(shape))]
+    found = list(boxes(shape, start, start + len(stretch)))
+    for box in found:
+        place = tuple(slice(at, at + n) for at, n in zip(box.origin, box.size, strict=True))
+        assert torch.equal(box.view(stretch), everything.view(shape)[place])
+    assert torch.equal(torch.cat([everything[:0], *(box.view(stretch).flatten() for box in found)]), stretch)
+    assert len(found) < 2 * len(shape)
+
+
+# ---- descriptions
+
+SHAPE = (4, 6)
+MISTAKES: dict[str, tuple[Any, str]] = {  # the first stretch of rank 1, in place of elements 10 to 24, and the error
+    "an overlap": ([("a", SHAPE, 8, 24)], "ranks 0 and 1 both hold its elements 8 to 10"),
+    "a gap": ([("a", SHAPE, 12, 24)], "no rank holds its elements 10 to 12"),
+    "another shape": ([("a", (6, 4), 10, 24)], "different shapes"),
+    "another order": ([("b", (3,), 0, 0), ("a", SHAPE, 10, 24)], "in other orders"),
+    "beyond the tensor": ([("a", SHAPE, 10, 25)], "has 24"),
+    "beyond the buffer": ([("a", SHAPE, 10, 24, 9)], "lie on others, or beyond its 20"),
+    "no shape": ([("a", 3)], "must be five things"),
+    "another buffer": ([("a", SHAPE, 10, 24)], "1 on rank 0, 2 on rank 1"),
+}
+
+
+def _mistaken(which: str) -> tuple[str, bool]:
+    """The error of a rank where rank 1 describes something else, and whether anything was described then."""
+    odd, buffer = dist.get_rank() == 1, nn.Parameter(torch.ones(20))
+    given: Any = MISTAKES[which][0] if odd else [("a", SHAPE, 0, 10), ("b", (3,), 0, 3)]
+    buffers = {buffer: given if len(given) > 1 else [*given, ("c", (2,), 0, 2)]}
+    if odd and which == "another buffer":
+        buffers[nn.Parameter(torch.ones(2))] = [Stretch("d", (2,), 0, 2)]
+    try:
+        Segments(buffers)
+    except Exception as problem:
+        return f"{type(problem).__name__}: {problem}", flat_of(buffer) is not None
+    return "", True
+
+
+@pytest.mark.parametrize("which", MISTAKES)
+def test_descriptions_that_do_not_fit_together_are_refused_by_all(ranks, which):
+    for said, described in ranks.run(2, _mistaken, which):
+        assert said.startswith(("SynchronizationError", "ParameterError"))
+        assert MISTAKES[which][1] in said
+        assert not described
+
+
+def test_a_buffer_that_is_described_again_holds_something_else():
+    buffer = nn.Parameter(torch.ones(16))
+    opt = Lamb(Segments({buffer: [Stretch("a", (8,), 0, 8), Stretch("b", (8,), 0, 8)]}).named_parameters(), lr=0.1)
+    buffer.grad = torch.ones(16)
+    opt.step()
+    assert opt.stats().keys() == {"a", "b"}
+    Segments({buffer: [Stretch("w", (4, 4), 0, 16)]})
+    opt.step()
+    assert opt.stats().keys() == {"w"}
+
+
+def test_a_buffer_keeps_the_length_that_was_described():
+    buffer = nn.Parameter(torch.ones(4))
+    opt = Lamb(Segments({buffer: [Stretch("w", (2, 2), 0, 4)]}).named_parameters())
+    buffer.data = buffer.grad = torch.ones(2, 2)
+    with pytest.raises(ParameterError, match="a flat buffer of 4 elements"):
+        opt.step()
+
+
+def _with_nothing() -> int:
+    """The steps of a parameter of which the last rank holds nothing, and has no gradient."""
+    rank = dist.get_rank()
+    buffer = nn.Parameter(torch.ones(0 if rank else 4))
+    opt = Lamb(Segments({buffer: [Stretch("w", (2, 2), 0, 0 if rank else 4)]}).named_parameters(), lr=0.1)
+    for _ in range(2):
+        buffer.grad = None if rank else torch.ones(4)
+        opt.step()
+    return int(opt.state[buffer]["step"])
+
+
+def test_a_rank_that_holds_nothing_takes_part(ranks):
+    assert ranks.run(2, _with_nothing) == [2, 2]
+
+
+def test_exemptions_follow_the_whole_tensor():
+    """A matrix is one in groups by dimensions, although its stretch is none."""
+    model = nn.Linear(3, 2)
+    model.weight.data, model.bias.data = model.weight.data.flatten(), model.bias.data.clone()
+    Segments({model.weight: [("weight", (2, 3), 0, 6)], model.bias: [("bias", (2,), 0, 2)]})
+    groups = param_groups(model, no_decay=[1])
+    assert [[name for name, _ in group["params"]] for group in groups] == [["weight"], ["bias"]]
+    assert "2×3" in str(groups)
+
+
+# ---- states
+
+
+def whole_buffer() -> tuple[Segments, nn.Parameter]:
+    model = named(Irregular(0, DOUBLE))
+    buffer = nn.Parameter(torch.cat([p.detach().flatten() for p in model.values()]))
+    return Segments({buffer: [(name, tuple(p.shape), 0, p.numel()) for name, p in model.items()]}), buffer
+
+
+def test_a_whole_state_has_groups_and_names_of_one_process():
+    """So that load_state_dict of any optimizer takes it."""
+    opt = Lamb(list(named(Irregular(0, DOUBLE)).items()))
+    found = flat.full_state_dict(Lamb(whole_buffer()[0].named_parameters()))
+    assert found["param_groups"] == opt.state_dict()["param_groups"]
+
+
+def test_whole_states_do_not_fit_by_load_state_dict():
+    segments, buffer = whole_buffer()
+    opt = Lamb(segments.named_parameters())
+    buffer.grad = torch.ones_like(buffer)
+    opt.step()
+    state = opt.state_dict()
+    state["state"][0] = {**state["state"][0], "exp_avg": torch.ones(11, 6)}
+    with pytest.raises(StateError, match="load_full_state_dict"):
+        opt.load_state_dict(state)
+
+
+def _asked_by_pytorch(front: Any, orig: bool) -> tuple[list[str], bool]:
+    """What is said to FSDP1 and torch.distributed.checkpoint, asked for the state, and whether ours has all tensors."""
+    model = fsdp1(Small(torch.float32), use_orig_params=orig)
+    opt = front(flat.from_fsdp1(model).named_parameters(), lr=0.01)
+    model(batches(1)[0]).backward()
+    opt.step()
+    said = []
+    for ask in (
+        lambda: FullyShardedDataParallel.optim_state_dict(model, opt),
+        lambda: FullyShardedDataParallel.full_optim_state_dict(model, opt),
+        lambda: get_optimizer_state_dict(model, opt),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            try:
+                ask()
+            except StateError as problem:
+                said.append(str(problem))
+    assert opt.state_dict()["state"]
+    # As a Stateful object does that calls it when PyTorch asks for its state.
+    within = {"__name__": "torch.distributed.checkpoint", "ask": lambda: flat.full_state_dict(opt)}
+    names = eval("ask()", within)["param_groups"][0]["param_names"]  # noqa: S307
+    return said, sorted(names) == sorted(named(Small(torch.float32)))
+
+
+@pytest.mark.parametrize(("front", "orig"), [(Adafactor, True), (Lamb, False)])
+def test_pytorch_cannot_make_whole_states_and_is_told_what_can(ranks, front, orig):
+    """FSDP1 fails at what does not lie as the parameter does, and on a CPU it returns exp_avg_sq as exp_avg."""
+    for said, has_all in ranks.run(2, _asked_by_pytorch, front, orig):
+        assert has_all
+        assert len(said) == 3
+        assert all("flat.full_state_dict(optimizer)" in one for one in said), said
+
+
+@pytest.mark.parametrize("name", ["__main__", "torch.distributed", "my.torch.distributed.checkpoint", None])
+def test_everybody_else_gets_the_state_of_a_rank(name):
+    opt = Lamb(whole_buffer()[0].named_parameters())
+    assert eval("ask()", {"ask": opt.state_dict, "__name__": name})["param_groups"]  # noqa: S307
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_a_copy_does_not_know_what_it_holds(copied):
+    opt = copied(Lamb(whole_buffer()[0].named_parameters()))
+    [p] = opt.parameters()
+    p.grad = torch.ones_like(p)
+    assert not opt._step_supports_amp_scaling  # read by trainers, to whom errors of the step say nothing
+    with pytest.raises(ParameterError, match="is the copy of a flat buffer"):
+        opt.step()
+
+
+# ---- few bytes
+
+
+def _in_bits(options: Mapping[str, Any], flat_: bool) -> tuple[dict[str, Any], list[str]]:
+    """Weights and state in few bits after some steps, and what was warned of."""
+    params: Any = dict(Model(0).named_parameters())
+    if flat_:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        each = {name: [i * p.numel() // world for i in (rank, rank + 1)] for name, p in params.items()}
+        described = [[Stretch(name, tuple(params[name].shape), *ends, 0)] for name, ends in each.items()]
+        segments = Segments({nn.Parameter(flats.filled(one, params, torch.bfloat16)): one for one in described})
+    opt = AdamW(segments.named_parameters() if flat_ else params.items(), lr=0.01, **options)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for t in range(3):
+            grads = dict(Model(100 + t).named_parameters())
+            if flat_:
+                flats.given(segments, described, grads)
+            for name, p in () if flat_ else params.items():
+                p.grad = grads[name].detach().clone()
+            opt.step()
+    parts = flats.whole(opt, segments) if flat_ else {**params, **state_of(opt, params)}
+    return {name: numbers(x).copy() for name, x in parts.items()}, [str(one.message) for one in warned]
+
+
+RANDOM = {"rounding": "stochastic", "state_dtype": "bfloat16", "seed": 3}
+
+
+@pytest.mark.parametrize("master_weights", [False, "split24"])
+def test_random_bits_are_those_of_the_whole_tensor(ranks, master_weights):
+    """AdamW asks for no sums, so every bit is that of one process."""
+    options = {**RANDOM, "master_weights": master_weights}
+    wanted, _ = _in_bits(options, False)
+    for found, warned in ranks.run(3, _in_bits, options, True):
+        assert not warned
+        assert all((x == wanted[name].reshape(x.shape)).all() for name, x in found.items())
+
+
+def test_groups_of_8_bits_become_floats_and_a_warning_says_so(ranks):
+    wanted, _ = _in_bits({}, False)
+    for found, warned in ranks.run(2, _in_bits, {"state_dtype": "int8"}, True):
+        assert any("'exp_avg' of odd is stored in float32 and not in 8 bits" in one for one in warned)
+        assert all((x == wanted[name].reshape(x.shape)).all() for name, x in found.items())

@@ -1,0 +1,243 @@
+"""A run that stops and goes on, on as many ranks or on others, is the run that never stopped."""
+
+from __future__ import annotations
+
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from sharding.cells import CLIP, DOUBLE, EXACTLY, Found, Layout, Lying, Row, agree, alone, world_of
+from sharding.models import FRONTS, Blend, Small, measured, numbers
+from sharding.wrappings import batches, optimizer_of
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from layerwise.torch import Adafactor, flat
+from sharding import flats
+
+fronts = pytest.mark.parametrize("front", FRONTS)
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+OPTIONS = {
+    "dcp": StateDictOptions(),
+    "flat": StateDictOptions(flatten_optimizer_state_dict=True),
+    "full": FULL,
+    "from rank 0": StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True),
+}
+FILE = "full.pt"
+SINGLE = torch.float32
+
+
+def save(how: str, path: str, model: nn.Module, opt: Any) -> None:
+    options = FULL if how == "from rank 0" else OPTIONS[how]
+    parts = {
+        "model": get_model_state_dict(model, options=options),
+        "optim": get_optimizer_state_dict(model, opt, options=options),
+    }
+    if not options.full_state_dict:
+        dcp.save(parts, checkpoint_id=path)
+    elif dist.get_rank() == 0:
+        torch.save(parts, Path(path, FILE))
+
+
+def load(how: str, path: str, model: nn.Module, opt: Any) -> None:
+    options = OPTIONS[how]
+    if options.full_state_dict:
+        reads = dist.get_rank() == 0 or not options.broadcast_from_rank0
+        parts = torch.load(Path(path, FILE), weights_only=False) if reads else {"model": {}, "optim": {}}
+    else:
+        parts = {
+            "model": get_model_state_dict(model, options=options),
+            "optim": get_optimizer_state_dict(model, opt, options=options),
+        }
+        dcp.load(parts, checkpoint_id=path)
+    set_model_state_dict(model, parts["model"], options=options)
+    set_optimizer_state_dict(model, opt, parts["optim"], options=options)
+
+
+def _walked(lying: Lying, opt: Any, *steps: int) -> None:
+    for i in steps:
+        lying.give(i)
+        opt.step()
+        opt.zero_grad()
+
+
+def _saved(front: Any, row: Row, how: str, path: str) -> Any:
+    """The checkpoint after two steps, and the bits and measurements two steps later."""
+    lying = Lying(row.layout, row.dtype)
+    opt = lying.optimizer(front, row.options)
+    _walked(lying, opt, 0, 1)
+    save(how, path, lying.model, opt)
+    _walked(lying, opt, 2, 3)
+    return {name: numbers(x).tobytes() for name, x in lying.parts(opt).items()}, measured(opt)
+
+
+def _resumed(front: Any, row: Row, how: str, path: str, wanted: Any) -> tuple[Any, Found | None]:
+    lying = Lying(row.layout, row.dtype, seed=99)
+    opt = lying.optimizer(front, row.options)
+    load(how, path, lying.model, opt)
+    _walked(lying, opt, 2, 3)
+    bits = {name: numbers(x).tobytes() for name, x in lying.parts(opt).items()}
+    return (bits, measured(opt)), wanted and lying.found(opt, wanted)
+
+
+@pytest.fixture(scope="module")
+def saved(ranks: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Checkpoints by how and where they were made, each with what its run came to in the end on each rank."""
+
+    @cache
+    def find(front: Any, layout: str, dtype: torch.dtype, options: tuple[Any, ...], how: str) -> Any:
+        path = str(tmp_path_factory.mktemp("checkpoint"))
+        return path, ranks.run(
+            world_of(layout), _saved, front, Row(layout, dtype=dtype, options=dict(options)), how, path
+        )
+
+    def of(front: Any, row: Row, how: str) -> Any:
+        return find(front, row.layout, row.dtype, tuple(row.options.items()), how)
+
+    return of
+
+
+RELATIVE = {"lr": None, "warmup_init": True, "factored": "largest"}
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("how", OPTIONS)
+def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
+    goes_on(ranks, saved, front, Row("fsdp on 2", dtype=SINGLE), how)
+
+
+@pytest.mark.parametrize(
+    ("front", "row", "how"),
+    [
+        *((Blend, Row("fsdp on 2", dtype=SINGLE, options=CLIP), how) for how in ("dcp", "full")),
+        # To have a state to load into, PyTorch takes a step at lr=0: options that do not go with an lr must bear it.
+        (Adafactor, Row("fsdp on 3", dtype=SINGLE, options=RELATIVE), "dcp"),
+        *((front, Row("fsdp on 2", dtype=torch.bfloat16, options={"master_weights": True}), "dcp") for front in FRONTS),
+        pytest.param(torch.optim.AdamW, Row("fsdp on 2", dtype=SINGLE), "dcp", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+@pytest.mark.thinned(1, 2)
+def test_so_do_several_rules_relative_steps_and_master_weights(ranks, saved, front, row, how):
+    goes_on(ranks, saved, front, row, how)
+
+
+def goes_on(ranks: Any, saved: Any, front: Any, row: Row, how: str) -> None:
+    path, wanted = saved(front, row, how)
+    for (bits, stats), (wanted_bits, wanted_stats) in zip(
+        [one for one, _ in ranks.run(world_of(row.layout), _resumed, front, row, how, path, None)], wanted, strict=True
+    ):
+        assert bits == wanted_bits
+        assert {name: x.tobytes() for name, x in stats.items()} == {n: x.tobytes() for n, x in wanted_stats.items()}
+
+
+@pytest.mark.parametrize("front", [*FRONTS, Blend])
+@pytest.mark.kinds("factored")
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize(
+    ("here", "there", "how"),
+    [
+        *(("fsdp on 4", there, "dcp") for there in ("plain", "fsdp on 1", "tensor parallel on 2", "hybrid")),
+        *(("tensor parallel on 4", "fsdp on 3", how) for how in ("flat", "full", "from rank 0")),
+        ("plain", "fsdp on 4", "dcp"),
+        ("strided", "fsdp on 3", "dcp"),
+    ],
+)
+def test_another_layout_goes_on_with_the_same_numbers(ranks, saved, front, here, there, how):
+    path, _ = saved(front, Row(here), how)
+    wanted = alone(front, Row(None))
+    agree([one for _, one in ranks.run(world_of(there), _resumed, front, Row(there), how, path, wanted)], wanted)
+
+
+@fronts
+@pytest.mark.thinned(1, 3)
+@pytest.mark.parametrize("there", ["fsdp on 2", pytest.param("fsdp on 1", marks=pytest.mark.slow)])
+def test_others_go_on_bit_for_bit_where_sums_are_reproducible(ranks, saved, front, there):
+    row = Row("fsdp on 4", dtype=SINGLE, options={**EXACTLY, "max_grad_value": 1.5})
+    path, _ = saved(front, row, "dcp")
+    wanted = alone(front, row)
+    found = ranks.run(world_of(there), _resumed, front, row._replace(layout=there), "dcp", path, wanted)
+    agree([one for _, one in found], wanted)
+
+
+# ---- flat buffers, whose whole state is that of one process
+
+
+def _saved_flat(front: Any) -> tuple[Any, dict[str, Any]]:
+    lying = Lying("one flat buffer on 4")
+    opt = lying.optimizer(front)
+    _walked(lying, opt, 0, 1)
+    weights = {name: x for name, x in lying.parts(opt).items() if name in flats.TENSORS}
+    return flat.full_state_dict(opt), weights
+
+
+def _resumed_flat(front: Any, layout: Layout, state: Any, weights: Any, wanted: Any) -> Found:
+    lying = Lying(layout, values=weights)
+    opt = lying.optimizer(front)
+    flat.load_full_state_dict(opt, state) if layout in flats.FLATS else opt.load_state_dict(state)
+    _walked(lying, opt, 2)
+    return lying.found(opt, wanted)
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("layout", [None, "fsdp on 2", "interleaved", "a flat buffer each"])
+def test_flat_buffers_go_on_whole_sharded_and_flat(ranks, front, layout):
+    state, weights = ranks.run(4, _saved_flat, front)[0]
+    wanted = alone(front, Row(None, steps=3))
+    agree(ranks.run(world_of(layout), _resumed_flat, front, layout, state, weights, wanted), wanted)
+
+
+# ---- ranks that step some whole parameters each
+
+
+def _by_zero_redundancy(front: Any) -> tuple[bool, int]:
+    """Whether a loaded run ends as one that never stopped, and for how many parameters there was state."""
+    opts, models = [], []
+    for _ in range(2):
+        models.append(DistributedDataParallel(Small(DOUBLE)))
+        opts.append(optimizer_of(front, models[-1], {"max_grad_norm": 0.1}, zero=True))
+
+    def train(which: int, some: Any) -> None:
+        for batch in some:
+            opts[which].zero_grad()
+            models[which](batch).backward()
+            opts[which].step()
+
+    opts[0].consolidate_state_dict(0)  # also before there is any state
+    train(0, batches(4)[:2])
+    opts[0].consolidate_state_dict(0)
+    file, saved = BytesIO(), [None]
+    if dist.get_rank() == 0:
+        torch.save(opts[0].state_dict(), file)
+        file.seek(0)
+        saved = [torch.load(file, weights_only=True)]
+    dist.broadcast_object_list(saved, 0)
+    state: Any = saved[0]
+    found = len(state["state"])
+    models[1].load_state_dict(models[0].state_dict())
+    opts[1].load_state_dict(state)
+    for which in range(2):
+        train(which, batches(4)[2:])
+    return all(map(torch.equal, models[0].parameters(), models[1].parameters())), found
+
+
+@fronts
+@pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1, 2)
+def test_zero_redundancy_optimizer_saves_without_its_model_group(ranks, front):
+    """A process group is nothing that a checkpoint could hold, and none has to."""
+    assert ranks.run(2, _by_zero_redundancy, front) == [(True, len(list(Small(DOUBLE).parameters())))] * 2

@@ -1,0 +1,84 @@
+"""Whatever a model is wrapped in to be trained by many ranks, a step is that of one process with the same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sharding.cells import DOUBLE, TOLERANCE
+from sharding.models import FRONTS, Blend, Small, close, named
+from sharding.wrappings import WRAPPINGS, batches, fsdp1, gathered, optimizer_of
+
+from layerwise.torch import Lamb
+
+fronts = pytest.mark.parametrize("front", FRONTS)
+each_wrapping = pytest.mark.parametrize("wrapping", sorted(WRAPPINGS, key=lambda name: WRAPPINGS[name][0]))
+CLIP = {"max_grad_norm": 0.1}
+
+
+def _trained(front: Any, wrapping: str, dtype: torch.dtype, options: Mapping[str, Any], zero: bool) -> Any:
+    """What ranks that train have in the end, and the gradients they had on the way."""
+    model = WRAPPINGS[wrapping][1](Small(dtype))
+    opt, grads = optimizer_of(front, model, options, zero), []
+    for batch in batches(3):
+        opt.zero_grad()
+        model(batch).backward()
+        grads.append(gathered(model, lambda p: p.grad))
+        opt.step()
+    return gathered(model, lambda p: p), grads
+
+
+def check(ranks: Any, front: Any, wrapping: str, dtype: torch.dtype, zero: bool = False, **options: Any) -> None:
+    (weights, grads), *others = ranks.run(WRAPPINGS[wrapping][0], _trained, front, wrapping, dtype, options, zero)
+    assert any(np.abs(g).max() > 0 for g in grads[0].values())
+    model = Small(dtype)  # in one process that has everything whole and is given these gradients
+    opt = optimizer_of(front, model, options)
+    for one in grads:
+        for name, p in named(model).items():
+            p.grad = torch.tensor(one[name]).to(dtype)
+        opt.step()
+    close(weights, gathered(model, lambda p: p), TOLERANCE[dtype], wrapping)
+    for other, _ in others:
+        close(other, weights, 0.0)
+
+
+@pytest.mark.slow
+@each_wrapping
+def test_the_wrappings_train(ranks, wrapping):
+    """With an elementwise optimizer, which knows nothing of them."""
+    check(ranks, torch.optim.AdamW, wrapping, torch.float32)
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+@each_wrapping
+def test_a_step_is_that_of_one_process_with_these_gradients(ranks, front, wrapping):
+    check(ranks, front, wrapping, torch.float32)
+
+
+@fronts
+@pytest.mark.needs("max_grad_norm")
+@pytest.mark.thinned(1, 2)
+def test_clipping_and_climbing_too(ranks, front):
+    check(ranks, front, "TP and FSDP2", DOUBLE, maximize=True, **CLIP)
+
+
+@pytest.mark.parametrize("front", [*FRONTS, Blend])
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("options", [{}, CLIP], ids=str)
+def test_zero_redundancy_optimizer_steps_some_parameters_on_each_rank(ranks, front, options):
+    check(ranks, front, "DDP", DOUBLE, zero=True, **options)
+
+
+def _undescribed() -> None:
+    Lamb(fsdp1(Small(torch.float32), described=False).named_parameters(), lr=0.1)
+
+
+def test_flat_pieces_that_nobody_described_are_refused(ranks):
+    """FSDP1 shows an optimizer flat pieces and does not say whose; to take them for tensors must not happen."""
+    for found in ranks.outcomes(2, _undescribed):
+        assert found.error == "ParameterError"
+        assert "flat.from_fsdp1(model)" in found.traceback
