@@ -42,21 +42,20 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "drive",
         "drive/",
-        "test_requests.py torch_front/test_exact_sums.py sharding/test_stages.py sharding/test_mixed.py "
-        "sharding/test_reproducible.py",
+        "test_requests.py torch_front/test_exact_sums.py sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "engines",
         "engines/ threads.py",
         "engines test_interrupts.py test_extremes.py numpy_front/test_step.py torch_front/test_step.py "
-        "torch_front/test_between_steps.py sharding/test_stages.py sharding/test_trajectories.py",
+        "torch_front/test_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "native",
         "csrc/",
         "engines storage test_interrupts.py test_extremes.py torch_front/test_exact_sums.py "
         "torch_front/test_between_steps.py contract/test_storage.py torch_front/test_step.py "
-        "sharding/test_stages.py",
+        "sharding/test_model_group.py",
     ),
     _room("gpu", "engines/gpu/", "gpu"),
     _room("numpy", "numpy/", "numpy_front test_extremes.py test_precision.py test_lifetimes.py"),
@@ -66,7 +65,7 @@ ROOMS: tuple[Room, ...] = (
         "torch/checkpoints/",
         "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
         "torch_front/test_names.py torch_front/test_full_precision.py contract/test_state.py "
-        "torch_front sharding/test_checkpoint.py sharding/test_flat.py",
+        "torch_front sharding/test_resume.py sharding/test_flat_buffers.py",
     ),
     _room("sharding", "torch/sharding/", "sharding"),
     _room(
@@ -74,7 +73,7 @@ ROOMS: tuple[Room, ...] = (
         "torch/tools/",
         "torch_front/test_stepping_alone.py torch_front/test_groups.py torch_front/test_monitor.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
-        "sharding/test_noise.py sharding/test_backwards.py sharding/test_releasing.py",
+        "sharding/test_noise_scale.py sharding/test_in_backward.py",
     ),
     _room("jax", "jax/", "jax_front"),
     _room("paddle", "paddle/", "paddle_front", slow=True),
