@@ -5,19 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
+from importlib import import_module
 from io import StringIO
-from pathlib import Path
+from math import prod
 
+import numpy as np
 import pytest
 import torch
-from cli.program import on_a_terminal, run
+from cli.program import here, on_a_terminal, run
+from rich.console import Console
 
 import layerwise
-from layerwise.cli import app
-from layerwise.cli.bench.peers import PEERS
-from layerwise.registry import ENTRIES
+from layerwise.cli.bench import memory, report, shapes, tensors, timing
+from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
+from layerwise.cli.bench.groups import Cost, grouped
+from layerwise.cli.bench.measure import Measurement, Table
+from layerwise.cli.bench.peers import PEERS, Peer, load
 from layerwise.threads import available_processors
 
 QUICK = ("--rounds", "3", "--threads", "1")
@@ -31,175 +34,82 @@ class Tied(torch.nn.Module):
         self.head = torch.nn.Linear(4, 6)
         self.head.weight = self.words.weight
         self.frozen = torch.nn.Parameter(torch.zeros(50), requires_grad=False)
-
-def make_model():
-    return Tied()
-
-def raises():
-    raise ValueError("no such\\nfile")
-
-def exits():
-    raise SystemExit("usage: mymodel")
-
-def number():
-    return 3
-
-def empty():
-    return torch.nn.ReLU()
-
-def on_meta():
-    return torch.nn.Linear(2, 2, device="meta")
-
-value = 7
-module = torch.nn.Linear(3, 2)
 """
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A folder with a model in it."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "mymodel.py").write_text(MODEL)
-    (tmp_path / "broken.py").write_text("import nonesuch\n")
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for name in ("mymodel", "broken"):
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def threads():
-    """What the command sets for its process, put back."""
-    ours, theirs = layerwise.get_num_threads(), torch.get_num_threads()
-    yield
-    layerwise.set_num_threads(ours)
-    torch.set_num_threads(theirs)
 
 
 @pytest.fixture
 def bench(capsys, threads):
     """Run the command in this process, where torch has been imported; what it prints and says."""
-
-    def call(*arguments, code=0):
-        assert app.run(["bench", *arguments]) == code
-        return capsys.readouterr()
-
-    return call
+    return lambda *arguments, code=0: here(capsys, "bench", *arguments, code=code)
 
 
-class TestTables:
-    @pytest.mark.slow
-    def test_in_a_pipe_with_files(self, here):
-        done = run("bench", *QUICK, "digits", "--optimizer", "LARS", "--csv", "rows.csv", "--json", "all.json")
-        assert "\x1b" not in done.stdout
-        assert "━" not in done.stdout
-        assert done.stderr == ""
-        (written,) = json.loads((here / "all.json").read_text())["tables"]
-        assert (written["parameters"], written["tensors"], written["threads"]) == (9610, 4, 1)
-        rows = list(csv.DictReader(StringIO((here / "rows.csv").read_text())))
-        assert [row["implementation"] for row in rows] == [row["implementation"] for row in written["rows"]]
-        installed = {peer.label for peer in PEERS["Lars"] if peer.installed and not peer.gpu}
-        assert {row["implementation"] for row in rows} == installed
-        assert written["left_out"].keys() == {peer.label for peer in PEERS["Lars"]} - installed
-        for row in written["rows"]:
-            assert sum(line.startswith(f"{row['implementation']} ") for line in done.stdout.splitlines()) == 1
-            assert row["rounds"] == len(row["seconds"]) == 3
-            assert row["step_ms_q1"] <= row["step_ms"] <= row["step_ms_q3"]
-            assert row["host_ms"] > 0
-            state = 8 if "Adam" in row["implementation"] else 4
-            assert row["state_bytes_per_parameter"] == pytest.approx(state, abs=0.01)
-        ours = written["rows"][0]
-        assert ours["ratio"] == ours["ratio_q1"] == ours["ratio_q3"] == 1
-        assert {path.name for path in here.iterdir()} >= {"rows.csv", "all.json"}
-        assert not list(here.glob(".*json*"))
-
-    @pytest.mark.parametrize(
-        ("front", "ours"),
-        [
-            ("numpy", "layerwise.numpy.Adafactor"),
-            pytest.param("jax", "layerwise.jax.adafactor", marks=pytest.mark.slow),
-        ],
-    )
-    def test_other_fronts(self, front, ours, bench):
-        threads = ("--threads", str(available_processors())) if front == "numpy" else ()
-        out = bench("digits", "--rounds", "3", *threads, "--front", front, "--optimizer", "adafactor").out
-        (row,) = [line for line in out.splitlines() if line.startswith(f"{ours} ")]
-        assert f"ratio: to {ours} in the same round" in out
-        assert re.search(r"^optax.adafactor.* [\d.,–]+ *$", out, re.MULTILINE)
-        assert re.fullmatch(rf"{ours}( +[\d.,–]+){{7}}\s*", row)
-
-    def test_a_model(self, here, bench):
-        done = bench(
-            *QUICK, "--model", "mymodel:make_model", "--no-peers", "--optimizer", "lamb", "--dtype", "bfloat16"
-        )
-        assert "Lamb on mymodel:make_model: 30 parameters in 2 tensors, bfloat16 on cpu, 1 thread\n" in done.out
-        assert "pytorch_optimizer" not in done.out
-        assert re.search(r"^layerwise.torch.Lamb, by the rule ", done.out, re.MULTILINE)
-
-    def test_ratios_to_theirs(self, bench):
-        done = bench(*QUICK, "digits", "--no-peers", "--against", "theirs", "--optimizer", "lars")
-        assert re.search(r"^torch.optim.SGD, fused  .* 1\.00  +1\.00–1\.00 ", done.out, re.MULTILINE)
-        assert "ratio: to torch.optim.SGD, fused in the same round" in done.out
-
-    def test_the_list_needs_no_framework(self):
-        program = (
-            "import sys; sys.modules |= dict.fromkeys(['torch', 'jax', 'optax']); sys.argv[1:] = ['bench', '--list']; "
-            "import layerwise.cli; layerwise.cli.main()"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert "shapes     resnet50: 25,557,032 parameters in 161 tensors\n" in done.stdout
-        assert "torch.optim.AdamW, fused: not installed\n" in done.stdout
+@pytest.mark.slow
+def test_in_a_pipe_with_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run("bench", *QUICK, "digits", "--optimizer", "LARS", "--csv", "rows.csv", "--json", "all.json")
+    assert "\x1b" not in done.stdout
+    assert "━" not in done.stdout
+    assert done.stderr == ""
+    (written,) = json.loads((tmp_path / "all.json").read_text())["tables"]
+    assert (written["parameters"], written["tensors"], written["threads"]) == (9610, 4, 1)
+    rows = list(csv.DictReader(StringIO((tmp_path / "rows.csv").read_text())))
+    assert [row["implementation"] for row in rows] == [row["implementation"] for row in written["rows"]]
+    installed = {peer.label for peer in PEERS["Lars"] if peer.installed and not peer.gpu}
+    assert {row["implementation"] for row in rows} == installed
+    assert written["left_out"].keys() == {peer.label for peer in PEERS["Lars"]} - installed
+    for row in written["rows"]:
+        assert sum(line.startswith(f"{row['implementation']} ") for line in done.stdout.splitlines()) == 1
+        assert row["rounds"] == len(row["seconds"]) == 3
+        state = 8 if "Adam" in row["implementation"] else 4
+        assert row["state_bytes_per_parameter"] == pytest.approx(state, abs=0.01)
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "all.json"}
 
 
-class TestMistakes:
-    @pytest.mark.parametrize(
-        ("arguments", "why"),
-        [
-            (("bert-bas",), "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
-            (("--optimizer", "signum"), f"there is no optimizer 'signum'. There are {', '.join([*ENTRIES][:4])}"),
-            (("--dtype", "f32"), "there is no dtype 'f32'. Did you mean float32?"),
-            (("--rounds", "x"), "invalid value for '--rounds': "),
-            (("--rounds", "2"), "invalid value for '--rounds': "),
-            (("--thread", "2"), "no such option: --thread. Did you mean --threads?"),
-            (("--csv", "mymodel.py/rows.csv"), "mymodel.py is not a folder"),
-            (("--csv", "new/"), "cannot write new/: it is the name of a folder"),
-            (("--json", "."), "cannot write .: it is a folder"),
-            (("digits", "--model", "mymodel:make_model"), "give shapes or --model, not both"),
-            (("--front", "jax", "--threads", "1"), "--threads does not reach JAX"),
-            (("--front", "numpy", "--dtype", "bfloat16"), "--dtype must be float32, float64, float16"),
-            (("--front", "jax", "--dtype", "float64"), "--dtype float64 does not reach JAX"),
-            (("--csv", "x", "--json", "../{folder}/x"), "--csv and --json are the same file, x"),
-            (("--front", "numpy", "--device", "cuda"), "--device must be cpu"),
-            (("--device", "cpux"), "--device 'cpux' is unavailable: "),
-            (("--device", "meta"), "--device must be cpu or cuda, but is 'meta'"),
-            (("bert-base", "--memory", "0.5"), "bert-base does not fit the memory: it takes 0.8 GiB before"),
-            (("--model", "mymodel"), "--model 'mymodel' has no callable in it"),
-            (("--model", "nonesuch:f"), "cannot import nonesuch: ModuleNotFoundError: No module named 'nonesuch'."),
-            (("--model", "broken:f"), "cannot import broken: ModuleNotFoundError: No module named 'nonesuch'."),
-            (("--model", "mymodel:mak_model"), "mymodel has no mak_model. Did you mean make_model?"),
-            (("--model", "mymodel:raises"), "raises() failed: ValueError: no such file. LAYERWISE_TRACEBACK=1"),
-            (("--model", "mymodel:exits"), "exits() failed: SystemExit: usage: mymodel. "),
-            (("--model", "mymodel:number"), "must return a torch.nn.Module, but returned a value of type int."),
-            (("--model", "mymodel:value"), "value is no callable but of type int."),
-            (("--model", "mymodel:empty"), "the model has no parameter that requires grad"),
-            (("--model", "mymodel:on_meta"), "has parameters on the meta device"),
-        ],
-    )
-    def test_one_line_with_the_way_out(self, here, bench, arguments, why):
-        done = bench(*(one.format(folder=here.name) for one in arguments), code=2)
-        assert done.out == ""
-        assert re.fullmatch(rf"layerwise.*: .*{re.escape(why)}.*\n", done.err), done.err
+def test_files_have_the_figures_of_the_table(tmp_path, bench):
+    files = ("--csv", str(tmp_path / "rows.csv"), "--json", str(tmp_path / "all.json"))
+    out = bench(*QUICK, "digits", "--no-peers", "--against", "theirs", "--optimizer", "lars", *files).out
+    assert re.search(r"^torch.optim.SGD, fused  .* 1\.00  +1\.00–1\.00 ", out, re.MULTILINE)
+    assert "ratio: to torch.optim.SGD, fused in the same round" in out
+    (written,) = json.loads((tmp_path / "all.json").read_text())["tables"]
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
+    assert [row["implementation"] for row in rows] == [row["implementation"] for row in written["rows"]]
+    for row in written["rows"]:
+        assert row["rounds"] == len(row["seconds"]) == 3
+        assert row["step_ms_q1"] <= row["step_ms"] <= row["step_ms_q3"]
+        assert row["host_ms"] > 0
+        assert row["state_bytes_per_parameter"] == pytest.approx(4, abs=0.01)
+        assert (row["ratio"] == row["ratio_q1"] == row["ratio_q3"] == 1) == ("SGD" in row["implementation"])
 
-    def test_the_traceback_is_there_for_who_wants_it(self, here, bench, monkeypatch):
-        monkeypatch.setenv("LAYERWISE_TRACEBACK", "1")
-        with pytest.raises(ValueError, match="no such"):
-            bench("--model", "mymodel:raises")
 
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-    def test_a_file_that_cannot_be_finished(self, bench):
-        done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", "/dev/full", code=2)
-        assert done.err == "layerwise: cannot write /dev/full: No space left on device\n"
-        assert Path("/dev/full").is_char_device()
+@pytest.mark.parametrize(
+    ("front", "ours"),
+    [
+        ("numpy", "layerwise.numpy.Adafactor"),
+        pytest.param("jax", "layerwise.jax.adafactor", marks=pytest.mark.slow),
+    ],
+)
+def test_other_apis_are_measured_alike(front, ours, bench):
+    threads = ("--threads", str(available_processors())) if front == "numpy" else ()
+    out = bench("digits", "--rounds", "3", *threads, "--front", front, "--optimizer", "adafactor").out
+    (row,) = [line for line in out.splitlines() if line.startswith(f"{ours} ")]
+    assert f"ratio: to {ours} in the same round" in out
+    assert re.search(r"^optax.adafactor.* [\d.,–]+ *$", out, re.MULTILINE)
+    assert re.fullmatch(rf"{ours}( +[\d.,–]+){{7}}\s*", row)
+
+
+def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
+    """Shared weights once, and frozen ones not at all."""
+    (tmp_path / "tied.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    out = bench(*QUICK, "--model", "tied:Tied", "--no-peers", "--optimizer", "lamb", "--dtype", "bfloat16").out
+    assert "Lamb on tied:Tied: 30 parameters in 2 tensors, bfloat16 on cpu, 1 thread\n" in out
+    assert "pytorch_optimizer" not in out
+    assert re.search(r"^layerwise.torch.Lamb, by the rule ", out, re.MULTILINE)
+
+
+def test_a_file_that_cannot_be_finished_is_one_line(bench):
+    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", "/dev/full", code=2)
+    assert done.err == "layerwise: cannot write /dev/full: No space left on device\n"
 
 
 @pytest.mark.slow
@@ -213,3 +123,239 @@ def test_ctrl_c_shows_what_there_is(tmp_path):
     assert "Traceback" not in seen
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
     assert not out.exists()
+
+
+class Made(Peer):
+    """A peer with this state in bytes, that raises an error at its start, or of full size at a step or at its peak."""
+
+    def start(self, work):
+        if self.options.get("at") == "start":
+            raise self.options["error"]
+        return Stepped(self.label, work, **self.options)
+
+
+class Stepped:
+    copied = 0
+
+    def __init__(self, label, work, state=0, at=None, error=None):
+        self.label, self._times, self._steps = label, shapes.parameters(work.shapes) / 256, 0
+        self.state_bytes, self._at, self._error = int(state * self._times), at, error
+
+    def _reaches(self, where):
+        if self._times == 1 and self._at == where:
+            raise self._error
+
+    def step(self):
+        self._steps += 1
+        self._reaches(self._steps)
+
+    def peak(self):
+        self._reaches("peak")
+        return int(100 * self._times)
+
+
+class Told(list):
+    def begin(self, what, steps):
+        self.append((what, steps))
+
+    def advance(self, what, steps):
+        self.append((what, steps))
+
+
+def measured(*peers, rounds=3, room=1e9, enough=bool):
+    work = held({"a": (16, 16)})
+    table = Table("Lamb", "a", work.shapes, "float32", "cpu", 1, peers[0].label)
+    measurement = Measurement(table, peers, work, room, Told(), enough)
+    return table, lambda: measurement.run(rounds)
+
+
+def shown(table, width, *more, **console):
+    file = StringIO()
+    report.show(Console(file=file, width=width, color_system=None, **console), table, *more)
+    return file.getvalue().splitlines()
+
+
+def rounds_of(table):
+    return {label: (len(row.timing.rounds), len(row.ratio.rounds)) for label, row in table.rows.items()}
+
+
+class TestMeasurement:
+    @pytest.mark.parametrize(("columns", "peaks"), [(60, False), (80, True), (200, True)])
+    def test_on_a_terminal_the_table_is_as_wide_as_that(self, columns, peaks):
+        table, measure = measured(*(Made(peer.label, "") for peer in PEERS["Adafactor"]))
+        measure()
+        rows = shown(table, columns, force_terminal=True)
+        assert max(map(len, rows)) <= columns
+        assert ("MiB" in "".join(rows)) is peaks
+        assert "…" not in "".join(rows)
+        assert sum("pytorch_optimizer.AdaFactor," in row for row in rows) == 2
+
+    @pytest.mark.parametrize("at", ["start", 1, 4, "peak"])
+    def test_what_fails_is_left_out_and_said(self, at):
+        error = MemoryError("no\nmore")
+        table, measure = measured(Made("ours", ""), Made("theirs", "", {"at": at, "error": error}), Made("last", ""))
+        measure()
+        assert rounds_of(table) == {"ours": (3, 3), "last": (3, 3)}
+        assert table.left_out == {"theirs": "MemoryError: no more"}
+
+    def test_turns_end_when_it_is_enough(self):
+        steps = iter(range(100))
+        # Two rounds of warming up, two more, and one step of ours.
+        table, measure = measured(Made("ours", ""), Made("theirs", ""), rounds=11, enough=lambda: next(steps) == 8)
+        measure()
+        assert rounds_of(table) == {"ours": (3, 3), "theirs": (2, 2)}
+
+    def test_ctrl_c_leaves_what_was_measured(self):
+        interrupting = Made("theirs", "", {"at": 5, "error": KeyboardInterrupt()})
+        table, measure = measured(Made("ours", ""), interrupting, rounds=9)
+        with pytest.raises(KeyboardInterrupt):
+            measure()
+        assert rounds_of(table) == {"ours": (3, 3), "theirs": (2, 2)}
+
+    def test_one_may_be_tried_out_as_another(self):
+        class Slow(Made):
+            def try_out(self, work):
+                return Made("fast", "").start(work)
+
+            def start(self, work):
+                started.append(work.shapes)
+                return super().start(work)
+
+        started: list = []
+        measured(Slow("slow", ""))[1]()
+        assert started[0] == {"a": (16, 16)}  # and not what is much smaller
+
+    def test_a_caller_may_add_columns(self):
+        table, measure = measured(Made("ours", ""))
+        measure()
+        heading, row = shown(table, 80, lambda row: {"rounds\nthat count": str(len(row.timing.rounds))})[1:3]
+        assert heading.rstrip().endswith("rounds that count")
+        assert row.rstrip().endswith(" 3")
+
+    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self):
+        sizes = {"ours": 500, "a": 300, "b": 9e9, "c": 300}
+        table, measure = measured(*(Made(name, "", {"state": state}) for name, state in sizes.items()), room=1000)
+        measure()
+        assert table.apart
+        assert rounds_of(table) == {"ours": (6, 6), "a": (3, 3), "c": (3, 3)}
+        assert table.left_out.keys() == {"b"}
+        assert "may be taken" in table.left_out["b"]
+
+    @pytest.mark.parametrize(
+        ("room", "expected"),
+        [
+            (100, [["ours", "a", "b", "c"]]),
+            (50, [["ours", "a"], ["ours", "b"], ["ours", "c"]]),
+            (45, [["ours", "a"], ["b"], ["ours", "c"]]),
+            (25, [["a"], ["c"], ["ours"]]),
+        ],
+    )
+    def test_groups_fit_the_memory_with_the_largest_peak(self, room, expected):
+        costs = {"ours": Cost(20, 5), "a": Cost(20, 5), "b": Cost(20, 10), "c": Cost(10, 15)}
+        assert sorted(grouped(costs, "ours", room)) == sorted(expected)
+
+    def test_steps_take_turns_and_ratios_are_of_the_same_round(self):
+        order = []
+        steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+        found = timing.alternately(steps, rounds=3, warmup=1, together=lambda: order.append("-"))
+        assert "".join(order) == "-a-b" * 4
+        assert {name: len(timed.rounds) for name, timed in found.items()} == {"a": 3, "b": 3}
+        ours, theirs = timing.Timing([1.0, 10.0, 2.0]), timing.Timing([3.0, 20.0])
+        assert theirs.over(ours).rounds == [3.0, 2.0]
+
+    def test_the_clock_of_a_gpu(self, monkeypatch):
+        """The host's time is of the first step, the GPU's of the second, which follows on what holds the GPU up."""
+        told = []
+
+        class Event:
+            def __init__(self, enable_timing):
+                told.append("event")
+
+            def record(self):
+                told.append("record")
+
+            def elapsed_time(self, other):
+                return 7.0  # milliseconds
+
+        for name, call in {"synchronize": "wait", "_sleep": "sleep"}.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, call=call: told.append(call))
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        host, device = tensors.on_cuda(lambda: told.append("step"))
+        assert " ".join(told) == "wait step event event wait sleep record step record wait"
+        assert 0 < host < 1
+        assert device == 7e-3
+
+
+class TestPeers:
+    def test_threads_reach_pytorch(self, threads):
+        more = torch.get_num_threads() + 2
+        torch.set_num_threads(more - 1)
+        layerwise.set_num_threads(more)
+        assert len(held({"a": (2, 2)}).params) == 1
+        assert torch.get_num_threads() == more
+
+    @pytest.mark.parametrize(
+        ("dtype", "more", "why"),
+        [("float32", 0, None), ("float32", 1, "--threads does not reach JAX"), ("float64", 0, "JAX makes float64")],
+    )
+    def test_optax_beside_numpy_does_the_same_or_is_left_out(self, dtype, more, why):
+        pytest.importorskip("optax")
+        (peer,) = (peer for peer in NUMPY_PEERS["Lamb"] if peer.package == "optax")
+        found = peer.why_not(held({"a": (2, 2)}, dtype), available_processors() + more)
+        assert found is None if why is None else found.startswith(why)
+
+    @pytest.mark.parametrize("name", PEERS)
+    def test_all_of_jax_decay(self, name, monkeypatch):
+        pytest.importorskip("optax")
+        given = []
+        for peer in JAX_PEERS[name]:
+            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
+            noted = lambda lr, make=make, **more: given.append(more) or make(lr, **more)  # noqa: E731
+            monkeypatch.setattr(module, make.__name__, noted)
+            peer.start(held({"a": (2, 2)}))
+        assert [list(more.values()) for more in given] == [[0.01]] * len(JAX_PEERS[name])
+
+
+class TestShapesAndMemory:
+    @pytest.mark.parametrize(
+        ("name", "size", "tensors"),
+        [("resnet50", 25_557_032, 161), ("bert-base", 108_891_648, 197), ("gpt2-medium", 354_823_168, 292)],
+    )
+    def test_models_have_their_published_sizes(self, name, size, tensors):
+        found = shapes.SETS[name]()
+        assert (shapes.parameters(found), len(found)) == (size, tensors)
+
+    def test_a_billion_parameters(self):
+        found = shapes.gpt_1b()
+        assert 1.0e9 < shapes.parameters(found) < 1.1e9
+        assert found["head"] == found["wte"]
+
+    @pytest.mark.parametrize("name", shapes.SETS)
+    def test_shrunk_shapes_keep_their_proportions(self, name):
+        found = shapes.SETS[name]()
+        for shape, small in zip(found.values(), shapes.shrunk(found).values(), strict=True):
+            assert len(small) == len(shape)
+            assert prod(shape) / 256 < prod(small) <= max(1, prod(shape) // 64)
+
+    def test_available_memory_is_the_least_of_the_machines_and_the_control_groups(self, tmp_path):
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text("MemTotal: 4000 kB\nMemAvailable:    3000 kB\n")
+        assert memory.available(meminfo, tmp_path) == 3000 * 1024
+        (tmp_path / "memory.current").write_text("1024000\n")
+        for limit, found in (("2048000\n", 1024000), ("max\n", 3000 * 1024)):
+            (tmp_path / "memory.max").write_text(limit)
+            assert memory.available(meminfo, tmp_path) == found
+        assert memory.available(tmp_path / "none", tmp_path) > 0
+
+    def test_state_is_counted_once(self):
+        a = np.zeros(10, np.float32)
+        assert memory.bytes_in({"x": [a, (a, None)], "y": {"z": np.zeros(3), "step": 4, "name": "ab"}}) == 40 + 24
+
+    def test_the_peak_of_a_step_is_what_it_holds_at_the_same_time(self):
+        kept = []
+
+        def step():
+            kept[:] = [torch.empty(1000)]  # the old one goes when the new one is there
+            torch.empty(3000)
+
+        assert memory.peak_on_cpu(step) == 12000

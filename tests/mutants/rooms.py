@@ -57,7 +57,12 @@ ROOMS: tuple[Room, ...] = (
         "torch_front/test_between_steps.py contract/test_storage.py torch_front/test_step.py "
         "sharding/test_model_group.py",
     ),
-    _room("gpu", "engines/gpu/", "gpu"),
+    _room(
+        "gpu",
+        "engines/gpu/",
+        "gpu/test_device_steps.py gpu/test_left_to_the_rule.py gpu/test_factored.py gpu/test_storage.py "
+        "gpu/test_proof.py gpu/test_optimizers.py gpu",
+    ),
     _room("numpy", "numpy/", "numpy_front test_extremes.py test_precision.py test_lifetimes.py"),
     _room("torch", "torch/", "torch_front test_lifetimes.py test_extremes.py test_keep_norm.py test_precision.py"),
     _room(

@@ -1,0 +1,321 @@
+"""What all commands have in common: what was typed wrongly, is missing, cannot be written or is interrupted is one line
+that says the way out, and no traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.program import COMMAND, PLAIN, here, on_a_terminal, run
+
+import layerwise
+from layerwise import cli
+from layerwise.cli import app
+from layerwise.errors import LayerwiseError
+from layerwise.recipes import recommend
+from layerwise.registry import ENTRIES
+
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+def completing(words):
+    """Return the variables with which a shell asks how the last of these words may go on."""
+    return {"_LAYERWISE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+
+def test_help_names_the_commands_and_is_what_there_is_without_arguments(capsys):
+    out = here(capsys, "--help").out
+    assert all(f" {name} " in out for name in ("bench", "demo", "info", "presets", "recommend"))
+    assert here(capsys).out == out
+
+
+@pytest.mark.parametrize("command", ["bench", "demo", "info", "presets", "recommend"])
+def test_help_fits_a_screen(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert app.run([command, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+MODEL = """
+import torch
+def make_model(): return torch.nn.Linear(2, 2)
+def raises(): raise ValueError("no such\\nfile")
+def exits(): raise SystemExit("usage: mymodel")
+def number(): return 3
+def empty(): return torch.nn.ReLU()
+def on_meta(): return torch.nn.Linear(2, 2, device="meta")
+value = 7
+"""
+MISTAKES = {
+    "": [
+        ("bnech", "no such command 'bnech'. Did you mean 'bench'? See 'layerwise --help'."),
+        ("--versoin", "no such option: --versoin. Did you mean --version? See 'layerwise --help'."),
+    ],
+    "demo": [
+        ("--quik", "no such option: --quik. Did you mean --quick? See 'layerwise demo --help'."),
+        ("--act 4", "invalid value for '--act': it must be an integer from 1 to 3, but is 4. See 'layerwise demo"),
+        ("--act x", "invalid value for '--act': it must be an integer from 1 to 3, but is x."),
+        ("--threads -1", "invalid value for '--threads': it must be an integer ≥ 1, but is -1."),
+        ("--seed -1", "invalid value for '--seed': it must be an integer from 0 to "),
+        (f"--seed {2**63 - 2}", f"invalid value for '--seed': it must be an integer from 0 to {2**63 - 3}, but"),
+        ("--out mymodel.py/report.html", "cannot write mymodel.py/report.html: "),
+    ],
+    "info": [("--jsn", "no such option: --jsn. Did you mean --json? See 'layerwise info --help'.")],
+    "presets": [
+        ("one two", "invalid value for 'name': there is no preset"),
+        ("apex.fusedlam", "there is no preset or optimizer 'apex.fusedlam'. Did you mean apex.FusedLAMB?"),
+        ("xyzzy", "There are Adafactor, AdamMini, AdamW, Came, Lamb, Lans and "),
+        ("xyzzy", "'layerwise presets' lists all of them."),
+        ("timm", "Did you mean timm.Lamb, timm.clamb, "),
+    ],
+    "recommend": [
+        ("lamb", "missing argument 'batch'."),
+        ("lamb many", "invalid value for 'batch'"),
+        ("lamb -5", "invalid value for 'batch': it must be an integer ≥ 1, but is -5."),
+        ("lamb 1e4", "invalid value for 'batch': it must be an integer ≥ 1, but is 1e4."),
+        ("lamb 0", "invalid value for 'batch': it must be an integer ≥ 1, but is 0"),
+        ("signum 1024", "invalid value for 'optimizer': there is no optimizer 'signum'"),
+        ("lamb 4096 --total-samples 100", "--total-samples must be at least 40,960, 10 steps of batch"),
+        ("lamb 1024 --reference-lr 0.1", "--reference-batch must be given"),
+        ("lamb 1024 --reference-lr -1 --reference-batch 9", "--reference-lr must be a finite n"),
+        ("lamb 1024 --reference-warmup 0.1", "--reference-warmup must be left out without a reference"),
+        ("adafactor 1024", "--reference-lr must be given for Adafactor, but is missing"),
+        ("lamb 1024 --like bert", "invalid value for '--like': there is no published series 'bert'"),
+        ("lamb 1024 --like nus-resnet", "--like must be 'mlperf-bert' or 'nvidia-bert' or"),
+    ],
+    "bench": [
+        ("bert-bas", "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
+        ("--optimizer signum", f"there is no optimizer 'signum'. There are {', '.join([*ENTRIES][:4])}"),
+        ("--dtype f32", "there is no dtype 'f32'. Did you mean float32?"),
+        ("--rounds x", "invalid value for '--rounds': "),
+        ("--rounds 2", "invalid value for '--rounds': "),
+        ("--thread 2", "no such option: --thread. Did you mean --threads?"),
+        ("--memory -1.5", "invalid value for '--memory': it must be a finite number ≥ "),
+        ("--memory inf", "invalid value for '--memory': it must be a finite number ≥ "),
+        ("--csv mymodel.py/rows.csv", "mymodel.py is not a folder"),
+        ("--csv new/", "cannot write new/: it is the name of a folder"),
+        ("--json .", "cannot write .: it is a folder"),
+        ("digits --model mymodel:make_model", "give shapes or --model, not both"),
+        ("--front jax --threads 1", "--threads does not reach JAX"),
+        ("--front numpy --dtype bfloat16", "--dtype must be float32, float64, float16"),
+        ("--front jax --dtype float64", "--dtype float64 does not reach JAX"),
+        ("--csv x --json ../{folder}/x", "--csv and --json are the same file, x"),
+        ("--front numpy --device cuda", "--device must be cpu"),
+        ("--device cpux", "--device 'cpux' is unavailable: "),
+        ("--device meta", "--device must be cpu or cuda, but is 'meta'"),
+        ("bert-base --memory 0.5", "bert-base does not fit the memory: it takes 0.8 GiB before"),
+        ("--model mymodel", "--model 'mymodel' has no callable in it"),
+        ("--model nonesuch:f", "cannot import nonesuch: ModuleNotFoundError: No module named 'nonesuch'."),
+        ("--model broken:f", "cannot import broken: ModuleNotFoundError: No module named 'nonesuch'."),
+        ("--model mymodel:mak_model", "mymodel has no mak_model. Did you mean make_model?"),
+        ("--model mymodel:raises", "raises() failed: ValueError: no such file. LAYERWISE_TRACEBACK=1"),
+        ("--model mymodel:exits", "exits() failed: SystemExit: usage: mymodel. "),
+        ("--model mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
+        ("--model mymodel:value", "value is no callable but of type int."),
+        ("--model mymodel:empty", "the model has no parameter that requires grad"),
+        ("--model mymodel:on_meta", "has parameters on the meta device"),
+    ],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, threads):
+    """The current one, with a model in it and one that cannot be imported."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "mymodel.py").write_text(MODEL)
+    (tmp_path / "broken.py").write_text("import nonesuch\n")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("mymodel", "broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "why"), [(command, *each) for command, rows in MISTAKES.items() for each in rows]
+)
+def test_a_mistake_is_one_line_with_the_way_out(command, words, why, folder, capsys):
+    before = {path.name for path in folder.iterdir()}
+    done = here(capsys, *filter(None, [command]), *words.format(folder=folder.name).split(), code=2)
+    assert done.out == ""
+    assert re.fullmatch(rf"layerwise[^:]*: .*{re.escape(why)}.*\n", done.err, re.IGNORECASE), done.err
+    assert command != "recommend" or not re.search(r"`|None|[a-z]_[a-z]|nput should", done.err)
+    assert {path.name for path in folder.iterdir()} - {"__pycache__"} == before
+
+
+def test_the_traceback_of_a_model_is_there_for_who_wants_it(folder, monkeypatch):
+    monkeypatch.setenv("LAYERWISE_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no such"):
+        app.run(["bench", "--model", "mymodel:raises"])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("layerwise be", {"bench"}),
+        ("layerwise bench --optimizer la", {"lamb"}),
+        ("layerwise bench ti", {"tiny-1000"}),
+        ("layerwise presets apex.", {"apex.FusedLAMB", "apex.LARC"}),
+        ("layerwise recommend lars 8192 --like nu", {"nus-resnet"}),
+    ],
+)
+def test_shells_ask_the_program_how_words_go_on(words, expected, capsys, monkeypatch):
+    for name, value in completing(words).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        app.run([])
+    assert set(capsys.readouterr().out.split()) & expected == expected
+
+
+class TestTheWorldAround:
+    """What is no mistake of who typed the command."""
+
+    @pytest.mark.parametrize(
+        ("problem", "code", "said"),
+        [
+            (KeyboardInterrupt(), 130, ""),
+            (LayerwiseError("no"), 2, "layerwise: no\n"),
+            (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, ""),
+            (OSError(errno.ENOSPC, "No space left"), 1, "layerwise: cannot write the output: No space left\n"),
+            (OSError(errno.EIO, "Input/output error"), 1, "layerwise: cannot write the output: Input/output error\n"),
+            (OSError(errno.ENOSPC, "No space left", "a file of its own"), None, ""),
+            (OSError(errno.EMFILE, "Too many open files"), None, ""),
+        ],
+        ids=repr,
+    )
+    def test_ends_the_program_without_a_traceback_where_it_is_no_error_of_ours(
+        self, problem, code, said, capsys, monkeypatch
+    ):
+        def run(arguments):
+            raise problem
+
+        forgotten = []
+        monkeypatch.setattr(cli, "_run", run)
+        monkeypatch.setattr(cli, "forget_output", lambda: forgotten.append(True))
+        if code is None:
+            with pytest.raises(OSError, match=problem.strerror):
+                cli._guarded([])
+        else:
+            assert cli._guarded([]) == code
+        assert capsys.readouterr().err == said
+        assert bool(forgotten) == (code == 1)  # or Python would try again at its exit
+
+    @needs_full
+    @pytest.mark.parametrize(("command", "what"), [("info", "the output"), ("demo", "to the output")])
+    def test_a_full_disk_is_one_line(self, command, what, tmp_path):
+        with FULL.open("w") as full:
+            done = subprocess.run(
+                [*COMMAND, command], stdout=full, stderr=subprocess.PIPE, text=True, env=PLAIN, cwd=tmp_path
+            )
+        assert done.returncode == 1
+        assert done.stderr == f"layerwise: cannot write {what}: No space left on device\n"
+
+    @pytest.mark.parametrize("command", ["info", "demo"])
+    def test_whoever_has_read_enough_may_leave(self, command, tmp_path):
+        reads, writes = os.pipe()
+        os.close(reads)
+        done = subprocess.run(
+            [*COMMAND, command], stdout=writes, stderr=subprocess.PIPE, text=True, env=PLAIN, cwd=tmp_path
+        )
+        os.close(writes)
+        assert (done.returncode, done.stderr) == (1, "")
+
+    def test_characters_that_the_output_lacks_are_question_marks(self, capsys):
+        usual = here(capsys, "recommend", "lars", "8192").out
+        assert not usual.isascii()
+        expected = usual.encode("ascii", "replace").decode()
+        assert run("recommend", "lars", "8192", PYTHONIOENCODING="ascii").stdout == expected
+
+    def test_no_color_is_heard_on_a_terminal(self):
+        seen, code = on_a_terminal("recommend", "lamb", "32768", NO_COLOR="1", COLUMNS="200")
+        assert code == 0
+        assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
+
+    def test_an_output_that_is_no_file_or_missing_is_let_be(self, monkeypatch):
+        out = io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["layerwise", "--version"])
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", None)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code, out.getvalue()) == (0, f"{layerwise.__version__}\n")
+
+
+MISSING = """
+import contextlib, io, json, sys
+import layerwise
+for command, package in json.loads(sys.argv[1]):
+    kept = dict(sys.modules)
+    sys.modules[package] = None
+    sys.argv[1:] = [command]
+    import layerwise.cli
+    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()) as shown:
+        try:
+            layerwise.cli.main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, shown.getvalue(), said.getvalue()]))
+    sys.modules.clear()
+    sys.modules.update(kept)
+"""
+
+
+def test_without_its_packages_a_command_says_what_to_install():
+    """One program tries them all, because it takes long to start."""
+    extras = {"demo": "demo", "bench": "cli,torch", "recommend": "cli", "presets": "cli"}
+    tried = [("demo", package) for package in ("matplotlib", "sklearn", "torch", "rich", "typer")]
+    tried += [("bench", "typer"), ("bench", "torch"), ("recommend", "rich"), ("presets", "typer")]
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING, json.dumps(tried)], capture_output=True, text=True, env=PLAIN, check=True
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for (command, package), (code, out, err) in zip(tried, found, strict=True):
+        said = f"layerwise {command} needs {package}: pip install 'layerwise[{extras[command]}]'\n"
+        assert (code, out, err) == (1, "", said)
+
+
+def test_other_modules_that_are_missing_are_not_hidden(monkeypatch):
+    monkeypatch.setitem(sys.modules, "layerwise.cli.app", None)
+    with pytest.raises(ModuleNotFoundError, match=r"layerwise\.cli\.app"):
+        cli._guarded(["demo"])
+
+
+@pytest.mark.parametrize("command", ["bench --list", "recommend lars 8192"])
+def test_what_needs_no_framework_runs_without_one(command):
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(['torch', 'jax', 'optax', 'sklearn']); "
+        f"sys.argv[1:] = {command.split()}; import layerwise.cli; layerwise.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=PLAIN)
+    assert done.returncode == 0, done.stderr
+    if "bench" in command:
+        assert "shapes     resnet50: 25,557,032 parameters in 161 tensors\n" in done.stdout
+        assert "torch.optim.AdamW, fused: not installed\n" in done.stdout
+    else:
+        assert done.stdout.startswith(f"{recommend('Lars', 8192)}\n")
+
+
+def shown_in_docs():
+    """Return the commands of docs/cli.md and what it says they print, where that depends on no machine."""
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
+    for block in re.findall(r"^```text\n(\$ .*?)^```", text, re.DOTALL | re.MULTILINE):
+        for command, printed in re.findall(r"^\$ layerwise ([^\n]*)\n(.*?)(?=^\$|\Z)", block, re.DOTALL | re.MULTILINE):
+            if not command.startswith("info"):
+                yield pytest.param(command, printed, id=command)
+
+
+@pytest.mark.parametrize(("command", "printed"), list(shown_in_docs()))
+def test_the_page_shows_what_is_printed(command, printed, capsys):
+    app.run(command.split())
+    done = capsys.readouterr()
+    assert (done.out + done.err).rstrip() == printed.rstrip()
