@@ -1,4 +1,4 @@
-"""Jobs for engines: random options, shapes, dtypes, layouts in memory, as NumPy arrays or as PyTorch tensors."""
+"""Jobs for engines as NumPy arrays or as PyTorch tensors, in all ways in which arrays lie in memory."""
 
 from __future__ import annotations
 
@@ -27,22 +27,34 @@ LAYOUTS = ("plain", "odd", "transposed", "spread", "backwards")
 
 
 def in_memory(values: np.ndarray, dtype: str, layout: str) -> np.ndarray:
-    """An array of these numbers that lies in memory in one way or another."""
-    dt, shape = NUMPY_DTYPES[dtype], values.shape
-    if layout == "odd":  # at an address that its dtype does not divide
-        room = np.zeros(values.size * dt.itemsize + 1, np.uint8)[1:]
-        array = room.view(dt).reshape(shape)
+    """An array of these numbers that lies in memory in one way or another, between bytes that are not its own."""
+    dt, shape = NUMPY_DTYPES[dtype] if dtype in NUMPY_DTYPES else np.dtype(dtype), values.shape
+    spread = 2 if layout == "spread" and shape else 1
+    ahead = 64 + (layout == "odd")  # of an odd address, which its dtype does not divide
+    room = np.full(ahead + values.size * dt.itemsize * spread + 64, 0xA5, np.uint8)
+    array = room[ahead : len(room) - 64].view(dt)
+    if spread == 2:
+        array = array.reshape(*shape[:-1], 2 * shape[-1])[..., ::2]
     elif layout == "transposed":
-        array = np.zeros(shape[::-1], dt).T
-    elif layout == "spread" and shape:
-        array = np.zeros((*shape[:-1], 2 * shape[-1]), dt)[..., ::2]
-    elif layout == "backwards" and shape:
-        array = np.zeros(shape, dt)[::-1]
+        array = array.reshape(shape[::-1]).T
     else:
-        array = np.zeros(shape, dt)
+        array = array.reshape(shape)
+        array = array[::-1] if layout == "backwards" and shape else array
     with np.errstate(over="ignore"):
         array[...] = values
     return array
+
+
+def surroundings(array: np.ndarray) -> bytes:
+    """The bytes around an array of `in_memory`, and between its elements."""
+    room = array
+    while room.base is not None:
+        room = room.base
+    kept = array.copy()
+    array[...] = 0
+    found = room.tobytes()
+    array[...] = kept
+    return found
 
 
 def as_torch(array: np.ndarray) -> torch.Tensor:
@@ -50,6 +62,14 @@ def as_torch(array: np.ndarray) -> torch.Tensor:
     if array.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(array.view(np.uint16).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def on_host(array: Any) -> np.ndarray:
+    """A copy as an array, in the same dtype."""
+    if not isinstance(array, torch.Tensor):
+        return array.copy()
+    here = array.detach().cpu().clone()
+    return here.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if here.dtype == torch.bfloat16 else here.numpy()
 
 
 @dataclass(frozen=True)
@@ -74,7 +94,7 @@ class Stepping:
         self._engines, self._layouts = engines, None
 
     def prepare(self, jobs: Any) -> Any:
-        given = [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs]
+        given = [engines.Job(j.rule, j.h, j.p, j.state, j.block_dims, storage=j.storage) for j in jobs]
         return prepare(self._engines, given, self._layouts)
 
     def step(self, jobs: Any) -> Any:
@@ -139,8 +159,11 @@ def now_of(h: Any, t: int, g_scale: float = 1.0) -> Now:
 
 def mapped(job: Job, change: Callable[[Any], Any]) -> Job:
     """The job with every array changed."""
-    state = type(job.state)(*(None if s is None else change(s) for s in job.state))
-    return replace(job, p=change(job.p), g=change(job.g), state=state)
+    state, storage = type(job.state)(*(None if s is None else change(s) for s in job.state)), job.storage
+    if storage is not None:
+        formats = [f and f._replace(beside=None if f.beside is None else change(f.beside)) for f in storage.formats]
+        storage = replace(storage, formats=tuple(formats))
+    return replace(job, p=change(job.p), g=change(job.g), state=state, storage=storage)
 
 
 def copied(job: Job) -> Job:
