@@ -35,6 +35,20 @@ def jax64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture(scope="session")
+def faithful_interpreter():
+    """Triton's interpreter as it is needed where there is no GPU: it rounds as one does."""
+    import torch
+
+    if torch.cuda.is_available():
+        yield
+        return
+    from gpu.interpreting import faithfully
+
+    with faithfully():
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
     from selection import applies, repeated, thin

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from engines.test_rounds import Cut, in_parts, step_parts
+from engines.parts import Cut, in_parts, step_parts
 from engines.worlds import WORLDS, Job, World, mapped
 
 from layerwise.engines.rule import RuleEngine

@@ -183,3 +183,17 @@ def bits(jobs: Any) -> list[bytes]:
     """What two lists of jobs must share to be the same bit for bit."""
     arrays = [a for job in jobs for a in stored(job)]
     return [np.ascontiguousarray(a.cpu() if isinstance(a, torch.Tensor) else a).tobytes() for a in arrays]
+
+
+def agree(job: Any, other: Any, before: Any, dtypes: Any) -> None:
+    for array, wanted, old in zip(stored(job), stored(other), before, strict=True):
+        mine, its = numbers(array), numbers(wanted)
+        size = max(float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x))) for x in (its, old))
+        np.testing.assert_allclose(mine, its, rtol=0, atol=tolerance(dtypes, array) * size, err_msg=f"{job.h}")
+
+
+def tolerance(dtypes: Any, array: Any) -> float:
+    """A few roundings of the arithmetic, and one of the dtype in which the numbers are kept."""
+    name = str(array.dtype).removeprefix("torch.")
+    own = 1e-12 if dtypes[0] == "float64" else 2e-5 if "float16" in "".join(dtypes) else 4e-6
+    return max(own, 0 if name in ("float32", "float64") else 1.01 * EPS[name])

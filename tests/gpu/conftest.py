@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 pytest.importorskip("triton", reason="kernels need Triton")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _faithful_interpreter():
-    if torch.cuda.is_available():
-        yield
-        return
-    from gpu.interpreting import faithfully
-
-    with faithfully():
-        yield
+def _interpreter(faithful_interpreter):
+    """Every test here needs it."""
 
 
 @pytest.fixture

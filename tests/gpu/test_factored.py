@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from cases import case_of
-from engines.test_against_rule import agree
-from engines.test_rounds import Cut, check, in_parts, step_parts
-from engines.worlds import EPS, Stepping, bits, make_job, mapped, now_of, numbers, stored
+from engines.parts import Cut, check, in_parts, step_parts
+from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL, given
 
 from layerwise.engines.gpu.call import Sizes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from cases import KERNELED, case_of
-from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
 from gpu.front import alike, fronts, give, had_by, parameters
 from gpu.world import DEVICE, GPU, RULE, SMALL, cases

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engines.test_rounds import Cut, check, in_parts, step_parts
+from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Job, mapped
 from gpu.world import DEVICE, ENGINE, GPU, cases, near, prepared, step
 from test_printing import UNSEEN, load
