@@ -1,7 +1,7 @@
 """A device of PyTorch's own that lies nowhere: what its tensors compute is computed on the CPU, behind their back.
 
-Run as a program, it steps all optimizers there and on the CPU by the reference implementation, and compares them. One
-process has one such device, for good.
+Run as a program, it steps all optimizers there and on the CPU by the reference implementation, and compares them; and
+it compares how tensors there are watched for changes. One process has one such device, for good.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import layerwise.torch as front
+from layerwise.engines import compiled
 from layerwise.errors import EngineError
 from layerwise.registry import ENTRIES
+from layerwise.torch.step import _watch
 
 
 class Far(torch.Tensor):
@@ -60,6 +62,28 @@ def stepped(name: str, where, **options) -> list[torch.Tensor]:
     return [near(p.detach()) for p in params]
 
 
+def watched_by_the_extension() -> None:
+    """With PyTorch's table for exchanges, and as in older releases without it."""
+    types = torch.Tensor, torch.nn.Parameter, (torch.float32,) * 4 + (torch.int64,)
+    for table in (torch.Tensor.__dlpack_c_exchange_api__, None):
+        compiled._native.open_torch(*types, table)
+        params, grads, m = [there()], [there()], there()
+        states = {params[0]: {"m": m}}
+        watching = _watch.watch(params, grads, states)
+        assert not isinstance(watching, _watch.Marks)
+        assert watching.same(params, grads, states)
+        assert not watching.same(params, [torch.zeros(2, 3)], states)
+        assert not compiled._native.reaches(params[0])
+        assert compiled._native.counts([m]) is None
+        assert compiled._native.count([m]) is False
+
+
+def there() -> torch.Tensor:
+    x = torch._C._acc.create_empty_tensor((2, 3), torch.float32)
+    assert x.device.type == NAME
+    return x
+
+
 def main() -> None:
     for name in (entry.name for entry in ENTRIES.values()):
         expected, found = stepped(name, lambda x: x, fused=False), stepped(name, Far)
@@ -67,6 +91,12 @@ def main() -> None:
         with pytest.raises(EngineError, match="not take these tensors"):
             stepped(name, Far, fused=True)
         print(name)
+    if (
+        compiled._native is not None
+        and hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+        and hasattr(torch._C, "_acc")
+    ):
+        watched_by_the_extension()
 
 
 NAME = sys.argv[1] if len(sys.argv) > 1 else "privateuseone"

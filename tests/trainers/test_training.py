@@ -85,20 +85,20 @@ fused: True
 
 
 def by_torchtune(cls, folder):
-    omegaconf, tune = imported("omegaconf"), imported("torchtune")
+    omegaconf, config = imported("omegaconf"), imported("torchtune.config")
     recipe = omegaconf.OmegaConf.create(RECIPE)
-    return goes_on(lambda made: tune.config.instantiate(recipe, made.parameters()))
+    return goes_on(lambda made: config.instantiate(recipe, made.parameters()))
 
 
 def by_torchtune_in_the_backward_pass(cls, folder):
     """One optimizer for each parameter, as its recipe sets them up."""
-    omegaconf, tune = imported("omegaconf"), imported("torchtune")
+    omegaconf, config, training = map(imported, ("omegaconf", "torchtune.config", "torchtune.training"))
     recipe = omegaconf.OmegaConf.create(RECIPE)
 
     def set_up(made):
-        optimizers = {p: tune.config.instantiate(recipe, [p]) for p in made.parameters()}
-        tune.training.register_optim_in_bwd_hooks(model=made, optim_dict=optimizers)
-        return tune.training.create_optim_in_bwd_wrapper(model=made, optim_dict=optimizers)
+        optimizers = {p: config.instantiate(recipe, [p]) for p in made.parameters()}
+        training.register_optim_in_bwd_hooks(model=made, optim_dict=optimizers)
+        return training.create_optim_in_bwd_wrapper(model=made, optim_dict=optimizers)
 
     made = model()
     wrapper = set_up(made)
