@@ -72,7 +72,12 @@ ROOMS: tuple[Room, ...] = (
         "torch_front/test_names.py torch_front/test_full_precision.py contract/test_state.py "
         "torch_front sharding/test_resume.py sharding/test_flat_buffers.py",
     ),
-    _room("sharding", "torch/sharding/", "sharding"),
+    _room(
+        "sharding",
+        "torch/sharding/",
+        "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
+        "sharding/test_collectives.py sharding/test_replaced.py sharding/test_on_device.py sharding",
+    ),
     _room(
         "tools",
         "torch/tools/",

@@ -64,9 +64,7 @@ class Lying:
             self.params = named(self.model)
 
     def optimizer(self, front: Any, options: Mapping[str, Any] | None = None) -> Any:
-        """One with blocks, if it knows of any."""
-        more = {} if front.__module__.startswith("torch.") else {"blocks": BLOCKS}
-        return front(list(self.params.items()), **{**BUSY[front], **more, **(options or {})})
+        return front(list(self.params.items()), **{**BUSY[front], "blocks": BLOCKS, **(options or {})})
 
     def give(self, i: int, without: Sequence[str] = ()) -> None:
         """Let each have its gradient of that step, and those of these names none."""
@@ -96,7 +94,7 @@ class Lying:
         assert parts.keys() == wanted.parts.keys(), parts.keys() ^ wanted.parts.keys()
         unlike = [name for name, x in parts.items() if off(x, wanted.parts[name], wanted.tolerance)]
         prints = {f"{name} {place_of(x)}": numbers(x).tobytes() for name, x in parts.items()}
-        return Found(unlike, prints, measured(opt), int(getattr(opt, "skipped", 0)))
+        return Found(unlike, prints, measured(opt), int(opt.skipped))
 
 
 class Found(NamedTuple):
@@ -191,13 +189,13 @@ def cell(front: Any, row: Row, wanted: Wanted) -> Found:
     """The steps on a rank, of which others may hold other parts."""
     event, lying = EVENTS[row.event], Lying(row.layout, row.dtype)
     opt = lying.optimizer(front, {**row.options, **event.options})
-    flag = getattr(opt, "_step_supports_amp_scaling", None)  # which a GradScaler reads before any step
+    flag = opt._step_supports_amp_scaling  # which a GradScaler reads before any step
     with in_buckets_of(row.buckets), kernels() if row.by_kernels else nullcontext():
         for i in range(row.steps):
             lying.give(i % 4, event.missing if i == 1 else ())
             event.act(lying, opt, i)
             opt.step()
-    assert flag is None or flag is (opt._agreement() is not None)
+    assert flag is (opt._agreement() is not None)
     return lying.found(opt, wanted)
 
 

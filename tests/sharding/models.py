@@ -54,7 +54,6 @@ class Blend(layerwise.torch.Mixed):
 # Every part of the state matters, and the first moment is not what a single step makes of it.
 BUSY: dict[Any, dict[str, Any]] = {
     **{FRONT_OF[case.name]: case.busy for case in CASES},
-    torch.optim.AdamW: {"lr": 0.1, "foreach": False},
     Blend: {},
 }
 
@@ -156,8 +155,7 @@ def place_of(x: Any) -> str:
 
 
 def measured(opt: Any) -> dict[str, Any]:
-    found = opt.stats() if hasattr(opt, "stats") else {}
-    return {f"{name} {key}": np.asarray(x) for name, one in found.items() for key, x in one.items()}
+    return {f"{name} {key}": np.asarray(x) for name, one in opt.stats().items() for key, x in one.items()}
 
 
 def state_of(opt: Any, params: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -142,15 +142,6 @@ def without_sync(model: Model, last: bool) -> None:
     model.set_is_last_backward(last)
 
 
-def two_losses(model: Model, opt: Any, release: bool) -> Iterator[None]:
-    """Two forward passes and one backward pass, and the losses are kept."""
-    losses = []
-    for batch in batches(STEPS):
-        losses.append(model(batch) + model(batch.flip(1)))
-        losses[-1].backward()
-        yield
-
-
 def graph_kept(model: Model, opt: Any, release: bool) -> Iterator[None]:
     """One forward pass and two backward passes."""
     for batch in batches(STEPS):
@@ -231,13 +222,10 @@ PROGRAMS = {
     ),
     "with sync": Program(passes=accumulated(lambda model, last: None), every=2, modules=3),
     "used twice": Program(model=Twice),
-    "two losses": Program(passes=two_losses),
     "graph kept": Program(passes=graph_kept, every=2, modules=3),
-    "graph of two uses kept": Program(model=Twice, passes=graph_kept, every=2, modules=3),
     "checkpointed": Program(model=Checkpointed),
     "checkpointed, nested": Program(model=Nested, modules=1),
     "modules together": Program(4, model=Apart, wrap=together),
-    "entrance apart": Program(3, model=Apart, wrap=apart),
     "in part": Program(wrap=in_part, passes=mean_of_replicas, modules=3),
     "without steps": Program(passes=without_steps),
     "scheduled": Program(passes=scheduled),

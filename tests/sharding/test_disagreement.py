@@ -14,9 +14,23 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import CASES
-from sharding.cells import CLIP, MAY_SKIP, NAME, ODD, Found, Lying, Row, agree, alone, in_buckets_of, with_nan, world_of
+from sharding.cells import (
+    CLIP,
+    EXACTLY,
+    MAY_SKIP,
+    NAME,
+    ODD,
+    Found,
+    Lying,
+    Row,
+    agree,
+    alone,
+    in_buckets_of,
+    with_nan,
+    world_of,
+)
 from sharding.counting import NAMESPACES
-from sharding.models import FRONT_OF, FRONTS, copies, local, measured, unchanged
+from sharding.models import FRONT_OF, FRONTS, Blend, copies, local, measured, unchanged
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -202,38 +216,57 @@ def test_a_first_step_that_is_not_taken_leaves_no_state(ranks, front):
     agree(found, wanted)
 
 
-def _otherwise(layout: str, which: str) -> tuple[str, bool]:
-    """The error of a first step by an optimizer that was made otherwise on one rank, and whether it changed nothing."""
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of all ranks, and what the odd one has otherwise
+    "engine": (CLIP, {"fused": False}),
+    "reproducible": ({**CLIP, **EXACTLY}, {"reproducible": False}),
+    "reproducible, by the rule": ({**CLIP, **EXACTLY}, {"reproducible": False, "fused": False}),
+}
+
+
+def _otherwise(layout: str, which: str, in_group: bool) -> tuple[str, bool]:
+    """The error of a step by an optimizer that was made otherwise on one rank, and whether it changed nothing."""
     lying, odd = Lying(layout), is_odd()
-    options = {"engine": {**CLIP, "fused": False if odd else None}, "model_group": {"model_group": dist.group.WORLD}}
+    every, own = OPTIONS.get(which, ({}, {}))
+    options = {**every, **(own if odd else {}), **({"model_group": dist.group.WORLD} if in_group else {})}
     version = patch.object(_agreement, "__version__", "0.0.1")
     with version if odd and which == "version" else nullcontext():
-        opt = lying.optimizer(Lamb, options.get(which))
+        opt = lying.optimizer(Blend if which == "rule" else Lamb, options)
         lying.give(0)
+        if odd and which == "rule":
+            group = next(group for group in opt.param_groups if group["rule"] == "Lamb")
+            group.update(
+                opt._groups.filled({"rule": "AdamW", "lr": group["lr"], "weight_decay": group["weight_decay"]})
+            )
         if which == "model_group":
             opt.step()
             opt.model_group = None if odd else opt.model_group
         return tried(opt, lying.params)
 
 
+by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine alone")
+
+
 @pytest.mark.parametrize(
-    ("layout", "which", "said"),
+    ("layout", "which", "in_group", "words"),
     [
-        ("fsdp on 2", "version", "the version of layerwise is"),
+        ("fsdp on 2", "version", False, ["the version of layerwise is", "0.0.1"]),
+        ("fsdp on 2", "rule", False, ["the rule of", "Lamb", "AdamW"]),
         pytest.param(
-            "fsdp on 2",
-            "engine",
-            "what steps it is the compiled engine on one and the rule",
-            marks=pytest.mark.skipif(_native is None, reason="there is one engine alone"),
+            *("fsdp on 2", "engine", False, ["what steps it is the compiled engine on one and the rule"]),
+            marks=by_two_engines,
         ),
-        *((one, "model_group", "model_group is there on one and missing") for one in ("fsdp on 2", "two-dimensional")),
+        ("fsdp on 2", "model_group", True, ["model_group is there on one and missing"]),
+        ("two-dimensional", "model_group", True, ["model_group is there on one and missing"]),
+        ("fsdp on 2", "reproducible", False, []),
+        ("fsdp on 2", "reproducible, by the rule", False, []),
+        ("plain", "reproducible, by the rule", True, []),
     ],
 )
-def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, said):
+def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, in_group, words):
     """Nobody waits for the odd one, neither those that share parts with it nor those that hear of it from them."""
-    found = ranks.run(world_of(layout), _otherwise, layout, which)
+    found = ranks.run(world_of(layout), _otherwise, layout, which, in_group)
     assert all(error.startswith(TOGETHER) and untouched for error, untouched in found)
-    assert said in found[ODD][0]
+    assert all(word in found[ODD][0] for word in words)
 
 
 def _made_again(front: Any, layout: str, loaded: bool, wanted: Any) -> tuple[str, bool, Found]:
@@ -274,39 +307,6 @@ def test_an_optimizer_that_one_rank_makes_again_goes_on_once_it_has_its_state(ra
     agree(found, wanted)
 
 
-def _another_rule(layout: str) -> str:
-    from sharding.models import Blend
-
-    lying = Lying(layout)
-    opt = lying.optimizer(Blend)
-    lying.give(0)
-    if is_odd():
-        group = next(group for group in opt.param_groups if group["rule"] == "Lamb")
-        group.update(opt._groups.filled({"rule": "AdamW", "lr": group["lr"], "weight_decay": group["weight_decay"]}))
-    return tried(opt, lying.params)[0]
-
-
-def test_ranks_that_step_a_group_by_other_rules_are_told_which(ranks):
-    for said in ranks.run(2, _another_rule, "fsdp on 2"):
-        assert said.startswith(TOGETHER)
-        assert all(word in said for word in ("the rule of", "Lamb", "AdamW"))
-
-
-def _exact_on_one(fused: bool | None, model_group: bool) -> str:
-    """One rank alone wants the same bits everywhere."""
-    lying = Lying(None if model_group else "fsdp on 2")
-    more: dict[str, Any] = {"model_group": dist.group.WORLD} if model_group else {}
-    more |= {"fused": fused} if is_odd() else {"reproducible": True}
-    opt = lying.optimizer(Lamb, {**CLIP, **more})
-    lying.give(0)
-    return tried(opt, lying.params)[0]
-
-
-@pytest.mark.parametrize(("fused", "model_group"), [(None, False), (False, False), (False, True)])
-def test_ranks_that_add_up_otherwise_are_told(ranks, fused, model_group):
-    assert [one.partition(":")[0] for one in ranks.run(2, _exact_on_one, fused, model_group)] == [TOGETHER] * 2
-
-
 # ---- closures
 
 
@@ -327,7 +327,7 @@ def _with_closures(sending: bool) -> None:
         opt.step(partial(loss, i == 2 and is_odd()))
 
 
-@pytest.mark.parametrize(("sending", "told", "seconds"), [(False, TOGETHER, 60.0), (True, "RuntimeError", 8.0)])
+@pytest.mark.parametrize(("sending", "told", "seconds"), [(False, TOGETHER, 60.0), (True, "RuntimeError", 6.0)])
 def test_a_closure_that_fails_on_one_rank_is_an_error_of_all(ranks, sending, told, seconds):
     """Where the others wait for a collective of its closure, it says so at once and alone: they wait for no other."""
     found = ranks.outcomes(2, _with_closures, sending, timeout=seconds)

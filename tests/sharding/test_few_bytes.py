@@ -144,23 +144,7 @@ def test_the_same_bits_where_no_sum_matters(ranks, world, layout, form):
         assert len(warned) == len(cut)
 
 
-@cases((3, "fsdp", FIRST), (2, "columns", FIRST))
-def test_the_path_is_the_same_within_a_code(ranks, world, layout, form):
-    """Sums over ranks differ in the last digit of float64, and coefficients seldom do."""
-    whole_, _, warned, _ = ranks.run(1, _stepped, "whole", FORMATS[form], 3)[0]
-    assert not warned
-    found, storage, *_ = ranks.run(world, _stepped, layout, FORMATS[form], 3)[0]
-    for name, i in NUMBERS.items():
-        x, y = whole_[f"{name} in full"], found[f"{name} in full"]
-        as_asked = not storage[name]["why"]
-        assert np.abs(x - y).max() < (2e-3 if as_asked else 2e-2) * np.abs(x).max(), name
-        if as_asked and "int8" in storage[name]["state"].values():
-            codes, ours = whole_[f"{i} exp_avg"], found[f"{i} exp_avg"]
-            assert np.abs(codes - ours).max() <= 1, name
-            assert (codes == ours).mean() > 0.99, name
-
-
-@cases(*((3, "fsdp", form) for form in FORMATS), (4, "strided", FIRST))
+@cases(*((3, "fsdp", form) for form in FORMATS), (4, "strided", FIRST), (2, "columns", FIRST))
 @pytest.mark.parametrize("front", [Lamb, pytest.param(Lars, marks=pytest.mark.slow)])
 def test_reproducible_sums_leave_not_a_bit_to_chance(ranks, world, layout, form, front):
     options = {**FORMATS[form], **EXACTLY}

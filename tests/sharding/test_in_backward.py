@@ -36,10 +36,7 @@ from layerwise.torch.tools._by_module import ByModule
 TOGETHER = "SynchronizationError"
 REST = "the rest"
 ON_TWO = "FSDP2, resharded after forward"
-LIKE_OTHERS = {  # for the library, if not for FSDP2
-    *("FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP2, offloaded"),
-    *("two losses", "graph of two uses kept", "entrance apart"),
-}
+LIKE_OTHERS = {"FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP2, offloaded"}  # for the library
 
 # ---- the steps are those after the pass
 
@@ -362,7 +359,7 @@ def _interrupted(dies: bool) -> None:
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_rank_that_ends_in_the_middle_is_an_error_of_all(ranks, dies):
-    found = ranks.outcomes(3, _interrupted, dies, timeout=8.0)
+    found = ranks.outcomes(3, _interrupted, dies, timeout=6.0)
     assert found[ODD].error == ("died" if dies else "ArithmeticError")
     assert all(one.error not in ("", "died", "AssertionError") for i, one in enumerate(found) if i != ODD), found
 

@@ -122,11 +122,10 @@ def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
 @pytest.mark.parametrize(
     ("front", "row", "how"),
     [
-        *((Blend, Row("fsdp on 2", dtype=SINGLE, options=CLIP), how) for how in ("dcp", "full")),
+        (Blend, Row("fsdp on 2", dtype=SINGLE, options=CLIP), "dcp"),
         # To have a state to load into, PyTorch takes a step at lr=0: options that do not go with an lr must bear it.
         (Adafactor, Row("fsdp on 3", dtype=SINGLE, options=RELATIVE), "dcp"),
         *((front, Row("fsdp on 2", dtype=torch.bfloat16, options={"master_weights": True}), "dcp") for front in FRONTS),
-        pytest.param(torch.optim.AdamW, Row("fsdp on 2", dtype=SINGLE), "dcp", marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -144,7 +143,7 @@ def goes_on(ranks: Any, saved: Any, front: Any, row: Row, how: str) -> None:
         assert {name: x.tobytes() for name, x in stats.items()} == {n: x.tobytes() for n, x in wanted_stats.items()}
 
 
-@pytest.mark.parametrize("front", [*FRONTS, Blend])
+@fronts
 @pytest.mark.kinds("factored")
 @pytest.mark.thinned(1, 2)
 @pytest.mark.parametrize(

@@ -15,7 +15,11 @@ from sharding.wrappings import WRAPPINGS, batches, fsdp1, gathered, optimizer_of
 from layerwise.torch import Lamb
 
 fronts = pytest.mark.parametrize("front", FRONTS)
-each_wrapping = pytest.mark.parametrize("wrapping", sorted(WRAPPINGS, key=lambda name: WRAPPINGS[name][0]))
+BY_WORLD = sorted(WRAPPINGS, key=lambda name: WRAPPINGS[name][0])
+LIKE_OTHERS = "FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP1, SHARD_GRAD_OP"  # for the library
+each_wrapping = pytest.mark.parametrize(
+    "wrapping", [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in BY_WORLD]
+)
 CLIP = {"max_grad_norm": 0.1}
 
 
@@ -43,13 +47,6 @@ def check(ranks: Any, front: Any, wrapping: str, dtype: torch.dtype, zero: bool 
     close(weights, gathered(model, lambda p: p), TOLERANCE[dtype], wrapping)
     for other, _ in others:
         close(other, weights, 0.0)
-
-
-@pytest.mark.slow
-@each_wrapping
-def test_the_wrappings_train(ranks, wrapping):
-    """With an elementwise optimizer, which knows nothing of them."""
-    check(ranks, torch.optim.AdamW, wrapping, torch.float32)
 
 
 @fronts

@@ -122,8 +122,7 @@ def optimizer_of(front: Any, model: Any, options: Mapping[str, Any], zero: bool 
     params, more = list(named(model).items()), {**BUSY[front], **options}
     if not zero:
         return front(params, **more)
-    if not front.__module__.startswith("torch."):
-        more["model_group"] = torch.distributed.group.WORLD
+    more["model_group"] = torch.distributed.group.WORLD
     tensors = [p for _, p in params]
     return zero_redundancy()(front.groups(tensors) if hasattr(front, "groups") else tensors, front, **more)
 
