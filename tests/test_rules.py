@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,18 @@ from namespaces import NAMESPACES, Namespace, trajectory
 from oracles import ORACLES, WORLD, matches_reference
 from reference.paths import NUMPY, close, data, path
 
+from layerwise import preset
+from layerwise.drive import Run, local
+from layerwise.rules.asks import Now
 from layerwise.rules.parts import moved
 
-DRAWS = 8 if os.environ.get("CI") else 2  # of options, for each of which JAX compiles
+DRAWS = 8 if os.environ.get("CI") else 1  # of options, for each of which JAX compiles
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-each_namespace = pytest.mark.parametrize("space", NAMESPACES, ids=lambda space: space.name)
+# Outside of jit, JAX compiles each operation by itself.
+SLOWLY = {space.name: [pytest.mark.thinned(2)] for space in NAMESPACES if space.name == "jax"}
+each_namespace = pytest.mark.parametrize(
+    "space", [pytest.param(space, id=space.name, marks=SLOWLY.get(space.name, [])) for space in NAMESPACES]
+)
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
@@ -28,11 +34,11 @@ def test_the_rules_satisfy(oracle: str) -> None:
 @each_namespace
 @each_case
 def test_every_namespace_gives_the_reference_s_numbers(case: Case, space: Namespace, jax64: Any) -> None:
-    for seed in range(DRAWS if space.module == "jax.numpy" else 3 * DRAWS):
+    for seed in range(DRAWS if space.module == "jax.numpy" else 4 * DRAWS):
         matches_reference(WORLD, case, case.drawn(seed), seed, space)
 
 
-@each_namespace
+@pytest.mark.parametrize("space", [one for one in NAMESPACES if one.name != "jax"], ids=lambda space: space.name)
 @each_case
 @pytest.mark.thinned(2)
 def test_float32_differs_from_float64_by_rounding_only(case: Case, space: Namespace, jax64: Any) -> None:
@@ -110,35 +116,29 @@ def test_decay_powers_keep_float32_s_digits_where_the_step_is_an_array() -> None
     np.testing.assert_allclose(moved, 0.9, rtol=2e-7)
 
 
-def test_meta_gradients_are_finite_and_right_also_at_zero(jax64: Any) -> None:
-    jax = jax64
-    space = NAMESPACES[6]
+@each_case
+def test_meta_gradients_are_finite_and_right_also_at_zero(case: Case, jax64: Any) -> None:
+    """Of a loss after two steps, by the rate and by the weights."""
+    jax, space = jax64, NAMESPACES[6]
     g = np.array([[0.0, 0.25], [-0.5, 0.0]])
+    settings, rule = case.hyper(lr=0.1, **case.smooth).fit(g.shape, (), 1e-16), case.rule
+    shapes = rule.shapes(settings, g.shape)
 
-    def loss(lr: Any, start: Any, settings: Any, rule: Any) -> Any:
-        p, state = start, None
-        from layerwise.drive import Run, local
-        from layerwise.rules.asks import Now
-
-        h = settings.fit(g.shape, (), 1e-16)
-        state = type(rule.shapes(h, g.shape))(
-            *(None if s is None else space.xp.zeros(s) for s in rule.shapes(h, g.shape))
-        )
-        for t in (1, 2, 3):
-            stepping = rule.step(space.xp, p, g + 0.125 * p, state, h, Now(t, lr, 0.01))
+    def loss(lr: Any, start: Any) -> Any:
+        p, state = start, type(shapes)(*(None if s is None else space.xp.zeros(s) for s in shapes))
+        for t in (1, 2):
+            stepping = rule.step(space.xp, p, g + 0.125 * p, state, settings, Now(t, lr, 0.01))
             [[done]] = local(space.xp, [Run((stepping,), g.shape)])
             p, state = moved(space.xp, p, done.moves), done.state
         return space.xp.sum(p**2)
 
-    for case in CASES:
-        after = jax.jit(partial(loss, settings=case.hyper(lr=0.1, **case.smooth), rule=case.rule))
-        slopes = jax.jit(jax.grad(after, argnums=(0, 1)))
-        # The last of these starts where the gradient is zero, exactly: its numbers are powers of two.
-        for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2)), -8.0 * g):
-            d_lr, d_p = slopes(0.1, start)
-            assert np.all(np.isfinite(d_p)), case.name
-            up, down = (float(after(0.1 + e, start)) for e in (1e-6, -1e-6))
-            np.testing.assert_allclose(float(d_lr), (up - down) / 2e-6, rtol=1e-5, atol=1e-7, err_msg=case.name)
+    both = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    # The last of these starts where the gradient is zero, exactly: its numbers are powers of two.
+    for start in (np.array([[0.5, -1.0], [2.0, 0.1]]), np.zeros((2, 2)), -8.0 * g):
+        _, (d_lr, d_p) = both(0.1, start)
+        assert np.all(np.isfinite(d_p))
+        up, down = (float(both(0.1 + e, start)[0]) for e in (1e-6, -1e-6))
+        np.testing.assert_allclose(float(d_lr), (up - down) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
 @each_case
@@ -183,21 +183,96 @@ def test_adafactor_clamps_where_the_first_gradient_is_zero() -> None:
     assert (second < 1).all()
 
 
+@pytest.mark.needs("max_grad_norm")
 @pytest.mark.parametrize("space", [space for space in NAMESPACES if not space.jit], ids=lambda space: space.name)
-def test_a_global_norm_over_two_dtypes_changes_neither(space: Namespace, jax64: Any) -> None:
-    from layerwise.drive import Run, local
-    from layerwise.rules.asks import Now
+@each_case
+@pytest.mark.thinned(1)
+def test_a_global_norm_over_two_dtypes_changes_neither(case: Case, space: Namespace, jax64: Any) -> None:
+    settings, runs = case.hyper(lr=0.1, max_grad_norm=0.1), []
+    for dtype in ("float32", "float64"):
+        p, g = space.array(np.ones((2, 3)), dtype), space.array(np.ones((2, 3)), dtype)
+        h = settings.fit((2, 3), (), 1e-7)
+        zeros = (None if s is None else space.array(np.zeros(s), dtype) for s in case.rule.shapes(h, (2, 3)))
+        stepping = case.rule.step(space.xp, p, g, case.rule.State(*zeros), h, Now(1, 0.1, 0.0))
+        runs.append((p, Run((stepping,), (2, 3), (), h.asks_of_model)))
+    for (p, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
+        kept = [x for x in (moved(space.xp, p, done.moves), *done.state) if x is not None]
+        assert [x.dtype for x in kept] == [p.dtype] * len(kept)
 
-    for case in CASES:
-        if "max_grad_norm" not in case.options:
-            continue
-        settings, runs = case.hyper(lr=0.1, max_grad_norm=0.1), []
-        for dtype in ("float32", "float64"):
-            p, g = space.array(np.ones((2, 3)), dtype), space.array(np.ones((2, 3)), dtype)
-            h = settings.fit((2, 3), (), 1e-7)
-            zeros = (None if s is None else space.array(np.zeros(s), dtype) for s in case.rule.shapes(h, (2, 3)))
-            stepping = case.rule.step(space.xp, p, g, case.rule.State(*zeros), h, Now(1, 0.1, 0.0))
-            runs.append((p, Run((stepping,), (2, 3), (), h.asks_of_model)))
-        for (p, _), [done] in zip(runs, local(space.xp, [run for _, run in runs]), strict=True):
-            kept = [x for x in (moved(space.xp, p, done.moves), *done.state) if x is not None]
-            assert [x.dtype for x in kept] == [p.dtype] * len(kept)
+
+# ---- what other implementations get wrong and random numbers do not show
+
+
+def after(step: int, opt: Any, p: Any, g: Any) -> Any:
+    """Return the weights after a step that follows so many with the same gradient."""
+    opt.step("p", p, g)
+    opt.load_state_dict({**opt.state_dict(), "p/step": np.array(step)})
+    before = p.copy()
+    opt.step("p", p, g)
+    return p - before
+
+
+def test_bias_is_corrected_by_the_step_s_own_number_however_late() -> None:
+    """A product of 20,000 rounded factors would have 1 − b2^t wrong by several per cent."""
+    t, b1, b2 = 20_000, 0.9, 0.999999
+    g = np.array([1.0, 2.0])
+    opt = case_of("Lamb").numpy(lr=0.1, betas=(b1, b2), eps=0.0, adapt=False)
+    m, v = (1 - b1) * (1 + b1) * g, (1 - b2) * (1 + b2) * g**2
+    u = m / (1 - b1 ** (t + 1)) / np.sqrt(v / (1 - b2 ** (t + 1)))
+    moved_by = after(t, opt, np.float32([3.0, 4.0]), np.float32(g))
+    np.testing.assert_allclose(moved_by, -0.1 * u, rtol=1e-4)
+
+
+def test_steps_are_counted_beyond_the_integers_of_float16() -> None:
+    t = 2048  # the last integer up to which float16 holds all
+    g = np.float16([1.0, 2.0])
+    opt = case_of("Adafactor").numpy(lr=0.25, factored=False, beta2_decay=-1.0)
+    p = np.zeros(2, np.float16)
+    after(t, opt, p, g)
+    opt.step("p", p, 256 * g)
+    assert int(opt.state_dict()["p/step"]) == t + 2
+    # V was g², of which 1/t has been replaced; a t that stays at 2048 makes that 0.1 % more.
+    wanted = g.astype(float) ** 2 * (1 + (256**2 - 1) / (t + 2))
+    np.testing.assert_allclose(opt.state_dict()["p/exp_avg_sq"], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape", "size"),
+    [
+        ("Lars", {"momentum": 0.0}, (6, 4), 0),
+        ("SGD", {}, (6, 4), 0),
+        ("Adafactor", {}, (6, 4), 6 + 4),
+        ("Adafactor", {}, (2, 6, 4), 2 * (6 + 4)),
+        ("Adafactor", {"beta1": 0.9}, (6, 4), 6 + 4 + 6 * 4),
+        ("NovoGrad", {}, (6, 4), 6 * 4 + 1),
+    ],
+)
+def test_state_is_as_small_as_the_options_allow(name: str, options: Any, shape: Any, size: int) -> None:
+    opt = case_of(name).numpy(**options)
+    opt.step("p", np.ones(shape), np.ones(shape))
+    kept = {key: x for key, x in opt.state_dict().items() if key.startswith("p/") and key not in ("p/step", "p/shape")}
+    assert sum(x.size for x in kept.values()) == size, kept.keys()
+
+
+@pytest.mark.parametrize("order", [("single", "double"), ("double", "single")])
+def test_an_epsilon_of_none_is_that_of_each_tensor_s_own_dtype(order: Any) -> None:
+    """So small a gradient that eps1 itself is the divisor: u = g / eps1, under the clip."""
+    dtypes: Any = {"single": np.float32, "double": np.float64}
+    weights = {name: np.zeros(2, dtypes[name]) for name in order}
+    case_of("Adafactor").numpy(**preset("torch.Adafactor")).step_all(
+        weights, {name: np.full(2, 2.0**-60, dtypes[name]) for name in order}
+    )
+    for name, dtype in dtypes.items():
+        np.testing.assert_allclose(weights[name], -0.01 * 1e-3 * 2.0**-60 / np.finfo(dtype).eps, rtol=1e-6)
+
+
+@each_case
+@pytest.mark.needs("max_grad_norm")
+def test_a_bound_of_0_is_none(case: Case) -> None:
+    bounds = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
+    found = []
+    for off in (None, 0):
+        opt, p = case.numpy(lr=0.1, weight_decay=0.1, **dict.fromkeys(bounds, off)), data(1)[0][0].copy()
+        opt.step_all({"p": p}, {"p": p + 1})
+        found.append(p.tobytes())
+    assert found[0] == found[1]
