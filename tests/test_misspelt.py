@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import inspect
 
+import numpy as np
 import pytest
 import torch
 
 import layerwise
-from layerwise import arguments
+from layerwise import arguments, convert, optional
 from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
-from layerwise.errors import UnknownOptionError
+from layerwise.errors import HyperparameterError, UnknownOptionError
 from layerwise.keywords import MEANT
 
 P = [torch.nn.Parameter(torch.ones(2))]
@@ -102,3 +103,19 @@ def test_a_module_says_where_a_name_is_that_it_lacks(module, name, where):
     with pytest.raises(ImportError, match=where):
         exec(f"from {module} import {name}")  # noqa: S102
     assert not hasattr(layerwise, name)
+
+
+@pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}], ids=str)
+def test_conversion_names_the_leaf_that_is_not_there(said):
+    params = {"dense": {"kernel": np.ones((2, 3), np.float32)}}
+    transform = jax_front.lamb(0.1)
+    theirs = torch_front.Lamb([("dense.kernel", torch.nn.Parameter(torch.ones(2, 3)))])
+    state = convert.to_torch(transform.init(params), params, theirs)
+    for go in (
+        lambda said: convert.to_torch(transform.init(params), params, theirs, **said),
+        lambda said: convert.from_torch(state, transform, params, **said),
+    ):
+        with pytest.raises(HyperparameterError, match=r"speaks of 'dense/.*nearest names are 'dense/kernel'"):
+            go(said)
+        [(argument, given)] = said.items()
+        go({argument: {optional(key): value for key, value in given.items()}})

@@ -170,6 +170,7 @@ def test_every_api_takes_the_settings():
     assert (opt.betas, opt.weight_decay) == (wanted["betas"], wanted["weight_decay"])
     for made, found, options in (
         (jax.lamb, lamb, {"learning_rate": 0.00288293, "b1": 0.88, "b2": 0.88, "weight_decay": 0.0166629}),
+        (jax.lamb, recommend("Lamb", 4608), {"learning_rate": 0.0035, "b1": 0.62, "b2": 0.9, "weight_decay": 0.01}),
         (jax.lars, lars, {"learning_rate": 17.0, "momentum": 0.9, "weight_decay": 0.0002}),
         (jax.adafactor, recommend("Adafactor", 8192, **OWN), {"learning_rate": 0.001 * 32**0.5}),
     ):

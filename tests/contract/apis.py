@@ -229,6 +229,7 @@ class NumPy(Api):
     offers = frozenset([
         "skip", "blocks", "names", "mixed", "schedules", "stats", "state_dtype", "own_counts", "clipping", "none",
         "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
+        "patterns", "clear",
     ])  # fmt: skip
 
 
@@ -297,6 +298,7 @@ class Torch(Api):
     offers = frozenset([
         "skip", "blocks", "names", "groups", "mixed", "stats", "state_dtype", "own_counts", "clipping", "none", "lr",
         "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
+        "patterns", "clear",
     ])  # fmt: skip
 
 
@@ -483,7 +485,7 @@ class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
         "skip", "blocks", "names", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
-        "functions", "in_place",
+        "functions", "in_place", "patterns",
     ])  # fmt: skip
 
     @contextmanager

@@ -29,10 +29,10 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "core",
         ".",
-        "test_options.py test_factoring.py test_misspelt.py test_patterns.py test_keep_norm.py numpy_front "
-        "test_rules.py",
+        "test_options.py test_factoring.py test_misspelt.py contract/test_blocks.py contract/test_names.py "
+        "contract/test_stats.py test_keep_norm.py numpy_front test_rules.py",
     ),
-    _room("schedules", "schedules.py", "test_schedules.py torch_front/test_schedulers.py"),
+    _room("schedules", "schedules.py", "test_schedules.py contract/test_schedules.py torch_front/test_schedulers.py"),
     _room(
         "storage",
         "storage/",

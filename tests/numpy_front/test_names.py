@@ -1,4 +1,4 @@
-"""What is said by name, and what is remembered of a name."""
+"""Settings by name: each name steps as if an optimizer of its own had them."""
 
 from __future__ import annotations
 
@@ -7,323 +7,145 @@ from inspect import signature
 import numpy as np
 import pytest
 import reference.adafactor
-from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, fronts
+from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, everything, fronts
 
 from layerwise import Blocks, optional
 from layerwise.errors import HyperparameterError, ParameterError
 from layerwise.numpy import Adafactor, Lamb, Lars
 
-NAMES = {"encoder.weight": (3, 2), "encoder.bias": (3,), "head[0]/weight": (2, 2)}
+WEIGHT, BIAS, HEAD = "encoder.weight", "encoder.bias", "head[0]/weight"
+NAMES = {WEIGHT: (3, 2), BIAS: (3,), HEAD: (2, 2)}
+RATIO = [front for front in FRONTS if "adapt" in signature(front).parameters]
 
 
 def trajectory(opt, names=NAMES, steps=3):
     weights = arrays(1, names)
     for t in range(steps):
-        opt.step_all(
-            weights, {name: arrays(10 + t)["matrix"].flat[: w.size].reshape(w.shape) for name, w in weights.items()}
-        )
+        opt.step_all(weights, arrays(10 + t, names))
     return weights
 
 
-def each_by_itself(front, options_of, **shared):
-    """What the names' weights become when each has an optimizer of its own."""
-    together = {}
-    for name, shape in NAMES.items():
-        alone = trajectory(busy(front, **{**shared, **options_of(name)}), NAMES)
-        together[name] = alone[name]
-        assert together[name].shape == shape
-    return together
+def each_by_itself(front, options_of):
+    """Return what each name's weights become under options of its own."""
+    return {name: trajectory(busy(front, **options_of(name)))[name] for name in NAMES}
 
 
-SCALES = {"encoder.weight": 1.0, "encoder.bias": 0.25, "head[0]/weight": 0.0}
+SCALES = {WEIGHT: 1.0, BIAS: 0.25, HEAD: 0.0}
+FACTORS = {WEIGHT: 1, BIAS: 0, HEAD: 3}
+L2 = {WEIGHT: 0.3, BIAS: 0.0, HEAD: 2.0}
+PLACES = {WEIGHT: "decoupled", BIAS: "l2", HEAD: "ratio"}
+ADAPTED = {WEIGHT: True, BIAS: False, HEAD: True}
 
 
-@fronts
 @pytest.mark.parametrize(
-    "given",
+    ("option", "given", "alone"),
     [
-        SCALES,
-        SCALES.__getitem__,
-        {"*.bias": 0.25, "head*": 0.0},
-        {"*": 0.0, "encoder.weight": 1, "encoder.bias": np.float32(0.25)},
-        {"encoder.?eight": None, "*.bias": 0.25, "head[[]0]/*": 0},
-        lambda name: None if name == "encoder.weight" else SCALES[name],
+        ("lr_scale", SCALES, lambda lr: lambda name: {"lr": lr * SCALES[name]}),
+        ("lr_scale", SCALES.__getitem__, lambda lr: lambda name: {"lr": lr * SCALES[name]}),
+        ("lr_scale", {"*.bias": 0.25, "head*": 0.0}, lambda lr: lambda name: {"lr": lr * SCALES[name]}),
+        ("lr_scale", {"*": 0.0, WEIGHT: 1, BIAS: np.float32(0.25)}, lambda lr: lambda name: {"lr": lr * SCALES[name]}),
+        (
+            "lr_scale",
+            {"encoder.?eight": None, "*.bias": 0.25, "head[[]0]/*": 0},
+            lambda lr: lambda name: {"lr": lr * SCALES[name]},
+        ),
+        ("lr_scale", 0.5, lambda lr: lambda name: {"lr": lr * 0.5}),
+        ("decay", {BIAS: False, "head*": 3}, lambda lr: lambda name: {"weight_decay": 0.01 * FACTORS[name]}),
+        ("decay", {BIAS: 0, WEIGHT: True, HEAD: 3.0}, lambda lr: lambda name: {"weight_decay": 0.01 * FACTORS[name]}),
+        ("decay", {BIAS: 0.0, HEAD: 3}.get, lambda lr: lambda name: {"weight_decay": 0.01 * FACTORS[name]}),
+        ("adapt", {"*.bias": False}, lambda lr: lambda name: {"adapt": ADAPTED[name]}),
+        ("adapt", lambda name: not name.endswith("bias"), lambda lr: lambda name: {"adapt": ADAPTED[name]}),
+        ("adapt", {"*.bias": False, "head*": None}, lambda lr: lambda name: {"adapt": ADAPTED[name]}),
+        ("l2", {WEIGHT: 0.3, "head*": 2}, lambda lr: lambda name: {"l2": L2[name]}),
+        ("l2", L2.get, lambda lr: lambda name: {"l2": L2[name]}),
     ],
 )
-def test_lr_scale(front, given):
-    lr = BUSY[front]["lr"]
-    close(trajectory(busy(front, lr_scale=given)), each_by_itself(front, lambda name: {"lr": lr * SCALES[name]}))
+@fronts
+def test_a_setting_by_name_is_that_of_an_optimizer_of_its_own(front, option, given, alone):
+    options = {"weight_decay": 0.01} if option == "decay" else {}
+    wanted = each_by_itself(front, alone(BUSY[front]["lr"]))
+    close(trajectory(busy(front, **options, **{option: given})), wanted)
+    if option == "decay":
+        close(trajectory(busy(front, weight_decay=lambda step: 0.01, decay=given)), wanted)
+
+
+def test_the_place_of_decay_may_be_by_name():
+    given = {WEIGHT: "decoupled", BIAS: "l2", "head*": "ratio"}
+    close(trajectory(busy(Lamb, decay=given)), each_by_itself(Lamb, lambda name: {"decay": PLACES[name]}))
+
+
+@pytest.mark.parametrize("front", RATIO)
+def test_names_adapt_where_they_decay(front):
+    opt = busy(front, adapt={"*": "decayed"}, decay={"*.bias": False}, weight_decay=0.01)
+    wanted = each_by_itself(front, lambda n: {"weight_decay": 0.01 * ADAPTED[n], "adapt": ADAPTED[n]})
+    close(trajectory(opt), wanted)
+    assert opt.stats()[BIAS]["trust_ratio"] == 1
+
+
+def test_lr_scale_scales_a_relative_step_and_its_decay_and_not_the_lr_that_is_read():
+    own = Adafactor(lr=lambda t: 0.5 * min(0.01, (t + 1) ** -0.5), scale_parameter=True)
+    close(trajectory(Adafactor(lr_scale=0.5)), trajectory(own))
+    w, g = {"w": np.array([[3.0, -1.0], [0.5, 2.0]])}, {"w": np.array([[0.1, 0.3], [-0.2, 0.4]])}
+    expected, oracle = copies(w), reference.adafactor.Adafactor(weight_decay=0.5)
+    opt = Adafactor(weight_decay=0.5, lr_scale={"w": 0.25})
+    for _ in range(3):
+        opt.step_all(w, g)
+        expected = oracle.step(expected, g, lr_scale=0.25)
+    close(w, expected)
+    assert Lamb(lr=0.5, lr_scale=0.1).lr == 0.5
 
 
 @fronts
-def test_one_lr_scale_for_all(front):
-    lr = BUSY[front]["lr"]
-    close(trajectory(busy(front, lr_scale=0.5)), trajectory(busy(front, lr=lr * 0.5)))
+def test_where_nothing_is_said_of_a_name_it_has_the_default(front):
+    plain = bits(trajectory(busy(front)))
+    for option in ("lr_scale", "decay", "blocks", *(["adapt"] if front in RATIO else [])):
+        other = {"lr_scale": 0.5, "decay": 0.5, "blocks": 2, "adapt": False}[option]
+        for given in ({}, {optional("other"): other}, lambda name: None):
+            assert bits(trajectory(busy(front, **{option: given}))) == plain
 
 
-def test_lr_scale_where_the_step_follows_t():
-    close(
-        trajectory(Adafactor(lr_scale=0.5)),
-        trajectory(Adafactor(lr=lambda t: 0.5 * min(0.01, (t + 1) ** -0.5), scale_parameter=True)),
-    )
-
-
-def test_lr_is_read_without_lr_scale():
-    opt = Lamb(lr=0.5, lr_scale=0.1)
-    trajectory(opt)
-    assert opt.lr == 0.5
-
-
-@pytest.mark.parametrize("front", [Lamb, Lars])
 @pytest.mark.parametrize(
-    "given", [{"*.bias": False}, lambda name: not name.endswith("bias"), {"*.bias": False, "head*": None}]
-)
-def test_adapt(front, given):
-    close(
-        trajectory(busy(front, adapt=given)), each_by_itself(front, lambda name: {"adapt": not name.endswith("bias")})
-    )
-
-
-@pytest.mark.parametrize("front", [Lamb, Lars])
-def test_adapted_where_decayed(front):
-    opt = busy(front, adapt={"*": "decayed"}, decay={"*.bias": False})
-    close(
-        trajectory(opt),
-        each_by_itself(front, lambda n: {"adapt": False, "weight_decay": 0} if n.endswith("bias") else {}),
-    )
-    assert opt.stats()["encoder.bias"]["trust_ratio"] == 1
-
-
-@fronts
-@pytest.mark.parametrize(
-    "given",
+    ("options", "words"),
     [
-        {"encoder.bias": False, "head*": 3},
-        {"encoder.bias": 0, "encoder.weight": True, "head*": 3.0},
-        lambda name: {"encoder.bias": 0.0, "head[0]/weight": 3}.get(name),
+        ({"lr_scale": {"w": -1}}, "`lr_scale['w']` must be a finite number ≥ 0, but is -1."),
+        ({"lr_scale": {"*.w": float("nan")}}, "`lr_scale['*.w']` must be a finite number ≥ 0, but is nan."),
+        ({"lr_scale": "fast"}, "`lr_scale` must be a finite number ≥ 0, but is 'fast'."),
+        ({"lr_scale": True}, "`lr_scale` must be a finite number ≥ 0, but is True."),
+        ({"lr_scale": {0.0: 0.5}}, "`lr_scale` must be a mapping from names or patterns, but is 0.0"),
+        ({"decay": {"w": -1}}, "`decay['w']` must be one of True, False or a finite number ≥ 0"),
+        ({"decay": {"w": "everywhere"}}, "`decay['w']` must be one of"),
+        ({"decay": {("w",): False}}, "`decay` must be a mapping from names or patterns"),
+        ({"blocks": {"w": 0}}, "`blocks['w']` must be an integer ≥ 1 or 'each' or a sequence of lengths, but is 0."),
+        ({"blocks": 1.5}, "`blocks` must be an integer ≥ 1"),
+        ({"adapt": {"w": "no"}}, "`adapt['w']` must be one of True, False, 'decayed', but is 'no'"),
+        ({"l2": {"head*": -1}}, "`l2['head*']` must be a finite number ≥ 0, but is -1"),
+        ({"skip_nonfinite": 1}, "`skip_nonfinite` must be one of True, False, but is 1."),
     ],
+    ids=str,
 )
-def test_decay(front, given):
-    factor = {"encoder.weight": 1, "encoder.bias": 0, "head[0]/weight": 3}
-    expected = each_by_itself(front, lambda name: {"weight_decay": 0.01 * factor[name]})
-    close(trajectory(busy(front, decay=given)), expected)
-    scheduled = busy(front, decay=given, weight_decay=lambda step: 0.01)
-    close(trajectory(scheduled), expected)
-
-
-def test_place_of_decay():
-    given = {"encoder.weight": "decoupled", "encoder.bias": "l2", "head*": "ratio"}
-    places = {"encoder.weight": "decoupled", "encoder.bias": "l2", "head[0]/weight": "ratio"}
-    close(trajectory(busy(Lamb, decay=given)), each_by_itself(Lamb, lambda name: {"decay": places[name]}))
-
-
-@pytest.mark.parametrize("front", [Lamb, Lars])
-def test_l2(front):
-    own = {"encoder.weight": 0.3, "encoder.bias": 0.0, "head[0]/weight": 2.0}
-    expected = each_by_itself(front, lambda name: {"l2": own[name]})
-    for given in ({"encoder.weight": 0.3, "head*": 2}, own.get):
-        close(trajectory(busy(front, l2=given)), expected)
-    with pytest.raises(HyperparameterError, match=r"`l2\['head\*'\]` must be a finite number ≥ 0, but is -1"):
-        busy(front, l2={"head*": -1})
-
-
 @fronts
-def test_nothing_said_is_the_default(front):
-    plain, other = bits(trajectory(busy(front))), {optional("other"): 0.5}
-    for given in ({}, other, lambda name: None, None):
-        assert bits(trajectory(busy(front, lr_scale=given, blocks=given if given is not other else None))) == plain
-        if given is not None:
-            assert bits(trajectory(busy(front, decay=given))) == plain
-            if "adapt" in signature(front).parameters:
-                by_name = given if given is not other else {optional("other"): False}
-                assert bits(trajectory(busy(front, adapt=by_name))) == plain
-
-
-BAD = [
-    ({"lr_scale": {"w": -1}}, "`lr_scale['w']` must be a finite number ≥ 0, but is -1."),
-    ({"lr_scale": {"*.w": float("nan")}}, "`lr_scale['*.w']` must be a finite number ≥ 0, but is nan."),
-    ({"lr_scale": "fast"}, "`lr_scale` must be a finite number ≥ 0, but is 'fast'."),
-    ({"lr_scale": True}, "`lr_scale` must be a finite number ≥ 0, but is True."),
-    ({"decay": {"w": -1}}, "`decay['w']` must be one of True, False or a finite number ≥ 0"),
-    ({"decay": {"w": "everywhere"}}, "`decay['w']` must be one of"),
-    ({"blocks": {"w": 0}}, "`blocks['w']` must be an integer ≥ 1 or 'each' or a sequence of lengths, but is 0."),
-    ({"blocks": {"w": ()}}, "`blocks['w']`"),
-    ({"blocks": {"w": (2, 0)}}, "`blocks['w']`"),
-    ({"blocks": {"w": "every"}}, "`blocks['w']`"),
-    ({"blocks": 1.5}, "`blocks` must be an integer ≥ 1"),
-    ({"blocks": True}, "`blocks` must be an integer ≥ 1"),
-    ({"skip_nonfinite": 1}, "`skip_nonfinite` must be one of True, False, but is 1."),
-    ({"lr_scale": {0.0: 0.5}}, "`lr_scale`"),
-    ({"decay": {("w",): False}}, "`decay`"),
-]
-
-
-@fronts
-@pytest.mark.parametrize(("options", "words"), BAD, ids=lambda x: str(x) if isinstance(x, dict) else "")
-def test_bad_values_by_name_are_refused_at_once(front, options, words):
+def test_a_bad_value_by_name_is_refused_at_once(front, options, words):
     with pytest.raises(HyperparameterError) as caught:
         front(**options)
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("front", [Lamb, Lars])
-def test_bad_adapt_is_refused_at_once(front):
-    with pytest.raises(HyperparameterError, match=r"`adapt\['w'\]` must be one of True, False, 'decayed', but is 'no'"):
-        front(adapt={"w": "no"})
-
-
-@pytest.mark.parametrize("front", [Lars, Adafactor])
-def test_decay_is_by_name_only(front):
-    for value in (True, 0.5, "ratio"):
-        with pytest.raises(
-            HyperparameterError, match=r"`decay` must be a mapping or a callable of the name.*weight_decay"
-        ):
-            front(decay=value)
+@pytest.mark.parametrize("value", [True, 0.5, "ratio"])
+def test_decay_of_a_rule_without_that_option_is_by_name_only(value):
+    with pytest.raises(HyperparameterError, match=r"`decay` must be a mapping or a callable of the name.*weight_decay"):
+        Lars(decay=value)
 
 
 @fronts
 @pytest.mark.parametrize("option", ["lr_scale", "decay", "blocks"])
-def test_bad_answers_by_name_change_nothing(front, option):
+def test_a_bad_answer_by_name_changes_nothing(front, option):
     opt = busy(front, **{option: lambda name: -1 if name == "late" else None})
     weights = arrays(2, {"w": (3,), "late": (3,)})
     opt.step("w", weights["w"], np.ones(3))
-    before, state = bits(weights), bits(opt.state_dict())
+    before = everything(opt, weights)
     with pytest.raises(HyperparameterError, match=rf"`{option}\['late'\]` must be .* but is -1"):
         opt.step_all(weights, {"w": np.ones(3), "late": np.ones(3)})
-    assert bits(weights) == before
-    assert bits(opt.state_dict()) == state
-
-
-@fronts
-def test_mappings_are_taken_as_they_were_given(front):
-    given = {"encoder.bias": 0.0}
-    opt, calm = busy(front, lr_scale=given), busy(front, lr_scale={"encoder.bias": 0.0})
-    weights, expected = arrays(1, NAMES), arrays(1, NAMES)
-    for lr in (0.1, 0.2):
-        opt.lr = calm.lr = lr
-        grads = {name: np.ones(w.shape) for name, w in weights.items()}
-        opt.step_all(weights, grads)
-        calm.step_all(expected, grads)
-        given.clear()
-    assert bits(weights) == bits(expected)
-
-
-@fronts
-def test_a_fresh_name_has_its_own_step_count(front):
-    opt, alone = busy(front), busy(front)
-    weights = arrays(3, {"old": (3, 2), "new": (3, 2)})
-    new = copies(weights)
-    for t in range(3):
-        opt.step("old", weights["old"], arrays(30 + t)["matrix"][:3, :2])
-    for t in range(3):
-        g = arrays(60 + t)["matrix"][:3, :2]
-        opt.step_all(weights, {"old": g, "new": g})
-        alone.step("new", new["new"], g)
-    assert weights["new"].tobytes() == new["new"].tobytes()
-    state = opt.state_dict()
-    assert (state["old/step"], state["new/step"]) == (6, 3)
-
-
-@fronts
-@pytest.mark.parametrize("absent", [{}, {"b": None}])
-def test_names_without_gradient_are_left_alone(front, absent):
-    opt, calm = busy(front), busy(front)
-    weights = arrays(4, {"a": (3,), "b": (3,)})
-    expected = copies(weights)
-    both = {"a": np.ones(3), "b": np.arange(3.0)}
-    for grads in (both, {"a": np.ones(3), **absent}, both):
-        opt.step_all(weights, grads)
-        calm.step_all(
-            {name: expected[name] for name in grads if grads[name] is not None},
-            {n: g for n, g in grads.items() if g is not None},
-        )
-    assert bits(weights) == bits(expected)
-    assert opt.state_dict()["b/step"] == 2
-
-
-@fronts
-def test_parameters(front):
-    opt = busy(front)
-    assert (opt.parameters, opt.num_parameters) == ({}, 0)
-    trajectory(opt)
-    assert (opt.parameters, opt.num_parameters) == (NAMES, 3)
-    opt.parameters.clear()
-    assert opt.num_parameters == 3
-
-
-@fronts
-@pytest.mark.parametrize("shape", [(2, 3), (6,), (3, 2, 1), (3, 3), ()], ids=str)
-def test_another_shape_is_an_error(front, shape):
-    opt = busy(front)
-    opt.step("w", np.ones((3, 2)), np.ones((3, 2)))
-    w, state = np.ones(shape), bits(opt.state_dict())
-    with pytest.raises(ParameterError) as caught:
-        opt.step("w", w, np.ones(shape))
-    assert "'w'" in str(caught.value)
-    assert "(3, 2)" in str(caught.value)
-    assert str(shape) in str(caught.value)
-    assert "clear_state('w')" in str(caught.value)
-    assert (w == 1).all()
-    assert bits(opt.state_dict()) == state
-    opt.clear_state("w")
-    opt.step("w", w, np.ones(shape))
-    assert opt.parameters == {"w": shape}
-
-
-@fronts
-def test_clear_state(front):
-    opt, fresh = busy(front), busy(front)
-    trajectory(opt)
-    opt.clear_state("encoder.bias")
-    assert set(opt.parameters) == set(NAMES) - {"encoder.bias"}
-    assert set(opt.stats()) == set(opt.parameters)
-    a, b = np.ones(3), np.ones(3)
-    opt.step("encoder.bias", a, np.arange(3.0))
-    fresh.step("encoder.bias", b, np.arange(3.0))
-    assert a.tobytes() == b.tobytes()
-    opt.clear_state()
-    assert (opt.parameters, opt.stats()) == ({}, {})
-    assert bits(trajectory(opt)) == bits(trajectory(busy(front)))
-
-
-@fronts
-@pytest.mark.parametrize("name", ["other", "", 3])
-def test_clearing_what_is_not_there(front, name):
-    opt = busy(front)
-    trajectory(opt)
-    with pytest.raises(ParameterError, match=r"no state is kept for .*'encoder\.weight'"):
-        opt.clear_state(name)
-    assert opt.num_parameters == 3
-
-
-@fronts
-def test_callables_see_every_name(front):
-    seen = []
-    trajectory(busy(front, lr_scale=lambda name: seen.append(name)))
-    assert set(seen) == set(NAMES)
-
-
-def test_repr_says_what_was_changed():
-    assert repr(Lamb(weight_decay=0.1)) == "layerwise.numpy.Lamb(lr=0.001, weight_decay=0.1)"
-    assert all(repr(front()).startswith(f"layerwise.numpy.{front.__name__}(lr=") for front in FRONTS)
-
-
-def test_blocks_by_name():
-    opt = Lamb(lr=0.1, blocks={"qkv*": 3, "experts": Blocks("each"), "other": None})
-    weights = arrays(5, {"qkv.weight": (6, 2), "experts": (4, 2), "bias": (5,)})
-    opt.step_all(weights, {name: np.ones(w.shape) for name, w in weights.items()})
-    sizes = {name: np.shape(stats["trust_ratio"]) for name, stats in opt.stats().items()}
-    assert sizes == {"qkv.weight": (3,), "experts": (4,), "bias": ()}
-
-
-def test_lr_scale_reaches_the_decay_where_the_step_follows_t():
-    w = {"w": np.array([[3.0, -1.0], [0.5, 2.0]])}
-    expected, g = copies(w), {"w": np.array([[0.1, 0.3], [-0.2, 0.4]])}
-    opt, oracle = Adafactor(weight_decay=0.5, lr_scale={"w": 0.25}), reference.adafactor.Adafactor(weight_decay=0.5)
-    for _ in range(3):
-        opt.step_all(w, g)
-        expected = oracle.step(expected, g, lr_scale=0.25)
-    close(w, expected)
+    assert everything(opt, weights) == before
 
 
 def test_rates_that_multiply_to_infinity_change_nothing():
@@ -331,3 +153,81 @@ def test_rates_that_multiply_to_infinity_change_nothing():
     with pytest.raises(HyperparameterError, match="`lr_scale` times the rate"):
         opt.step("w", w, np.ones(2))
     np.testing.assert_array_equal(w, 1)
+
+
+@fronts
+def test_a_mapping_is_taken_as_it_was_given(front):
+    given = {BIAS: 0.0}
+    opt, calm = busy(front, lr_scale=given), busy(front, lr_scale={BIAS: 0.0})
+    weights, expected = arrays(1, NAMES), arrays(1, NAMES)
+    for lr in (0.1, 0.2):
+        opt.lr = calm.lr = lr
+        opt.step_all(weights, arrays(2, NAMES))
+        calm.step_all(expected, arrays(2, NAMES))
+        given.clear()
+    assert bits(weights) == bits(expected)
+
+
+@pytest.mark.parametrize("argument", ["blocks", "lr_scale", "adapt", "decay"])
+def test_a_pattern_must_match_one_of_all_weights(argument):
+    """Of a single name it cannot be known, and a name without a gradient is one all the same."""
+    value = {"blocks": 2, "lr_scale": 2.0, "adapt": False, "decay": False}[argument]
+    weights, grads = {"a.weight": np.ones((2, 2)), "a.bias": np.ones(2)}, {"a.weight": np.ones((2, 2))}
+    opt = Lamb(**{argument: {"typo": value}})
+    with pytest.raises(HyperparameterError, match=f"`{argument}` speaks of 'typo', .* 'a.weight', 'a.bias'"):
+        opt.step_all(weights, grads)
+    assert (opt.num_parameters, weights["a.weight"].tolist()) == (0, [[1, 1], [1, 1]])
+    Lamb(**{argument: {"typo": value}}).step("a.weight", weights["a.weight"], grads["a.weight"])
+    for said in ({optional("typo"): value}, {"*.bias": value}):
+        opt = Lamb(**{argument: said})
+        opt.step_all(weights, grads)
+        opt.step_all({"a.weight": weights["a.weight"]}, grads)
+
+
+def test_a_function_is_asked_of_every_name():
+    seen = []
+    trajectory(Lamb(lr_scale=lambda name: seen.append(name)))
+    assert {*seen} == {*NAMES}
+
+
+# ---- what is known of a name
+
+
+@fronts
+@pytest.mark.parametrize("shape", [(2, 3), (6,), (3, 2, 1), (3, 3), ()], ids=str)
+def test_a_name_keeps_its_shape_until_it_is_cleared(front, shape):
+    opt = busy(front)
+    opt.step("w", np.ones((3, 2)), np.ones((3, 2)))
+    w = np.ones(shape)
+    before = everything(opt, {"w": w})
+    with pytest.raises(ParameterError) as caught:
+        opt.step("w", w, np.ones(shape))
+    said = ("'w'", "(3, 2)", str(shape), "clear_state('w')")
+    assert [word for word in said if word not in str(caught.value)] == []
+    assert everything(opt, {"w": w}) == before
+    opt.clear_state("w")
+    opt.step("w", w, np.ones(shape))
+    assert opt.parameters == {"w": shape}
+
+
+def test_parameters_are_those_that_were_given():
+    opt, weights = Lamb(), {"a": np.ones(2), "b": np.ones(3)}
+    assert (opt.parameters, opt.num_parameters) == ({}, 0)
+    opt.step_all(weights, {"a": np.ones(2), "b": None})
+    opt.parameters.clear()
+    assert (opt.num_parameters, opt.parameters) == (2, {"a": (2,), "b": (3,)})
+    opt.clear_state("a")
+    assert opt.parameters == {"b": (3,)}
+    for name in ("a", "", 3):
+        with pytest.raises(ParameterError, match="no state is kept for"):
+            opt.clear_state(name)
+    opt.step("a", weights["a"], np.ones(2))
+    again = Lamb()
+    again.load_state_dict(opt.state_dict())
+    assert again.num_parameters == 1
+
+
+def test_repr_says_what_is_not_the_default():
+    assert repr(Lamb(weight_decay=0.1)) == "layerwise.numpy.Lamb(lr=0.001, weight_decay=0.1)"
+    assert repr(Lamb(blocks=Blocks(3))).startswith("layerwise.numpy.Lamb(lr=0.001, blocks=Blocks(")
+    assert all(repr(front()).startswith(f"layerwise.numpy.{front.__name__}(lr=") for front in FRONTS)

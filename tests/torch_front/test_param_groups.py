@@ -1,0 +1,240 @@
+"""`param_groups`: a model's parameters in groups by rules, which may be of several optimizers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from layerwise import optional
+from layerwise.errors import HyperparameterError, LayerwiseError
+from layerwise.recipes import recommend
+from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Mixed, param_groups
+
+
+class Odd(nn.Module):
+    """A little of everything that rules of groups are for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.norm = nn.LayerNorm(4)
+        self.rnn = nn.LSTM(4, 4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones(()))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+
+
+NAMES = [name for name, p in Odd().named_parameters() if p.requires_grad]
+BIASES = {name for name in NAMES if "bias" in name}
+
+
+def exempt(groups, key="weight_decay", value=0):
+    return {name for group in groups if group.get(key) == value for name, _ in group["params"]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (["bias"], BIASES),
+        (["norm"], {"norm.weight", "norm.bias"}),
+        (["embedding"], {"embed.weight"}),
+        ([nn.Linear], {"embed.weight", "attention.out_proj.weight", "attention.out_proj.bias"}),
+        (["head.*"], {"embed.weight"}),
+        (["nor*"], {"norm.weight", "norm.bias"}),
+        ([0], {"scale"}),
+        ([lambda name, p, module: name == "scale"], {"scale"}),
+        (["bias", "scale"], {*BIASES, "scale"}),
+        ([], set()),
+    ],
+    ids=str,
+)
+def test_a_rule_is_a_kind_a_pattern_a_class_dimensions_or_a_function(rules, expected):
+    """Of all that trains, once: a tied weight goes by each of its names."""
+    for given in (rules, (rule for rule in rules)):
+        groups = param_groups(Odd(), no_decay=given)
+        assert exempt(groups) == expected
+        assert sorted(name for group in groups for name, _ in group["params"]) == sorted(NAMES)
+    assert exempt(param_groups(Odd(), no_adapt=rules), "adapt", False) >= expected
+
+
+@pytest.mark.parametrize("bad", ["bias", nn.Linear, [None], [1.5], [int], [True], 3, None], ids=str)
+def test_what_is_no_rule_is_refused(bad):
+    with pytest.raises(HyperparameterError, match="no_decay"):
+        param_groups(Odd(), no_decay=bad)
+
+
+@pytest.mark.parametrize("argument", ["no_decay", "no_adapt"])
+def test_a_pattern_that_matches_nothing_is_named_and_a_kind_need_not_be_there(argument):
+    with pytest.raises(HyperparameterError) as caught:
+        param_groups(Odd(), **{argument: ["bias", "head.wieght"]})
+    said = (f"`{argument}` speaks of 'head.wieght', which matches none", "'head.weight'", "optional('head.wieght')")
+    assert [word for word in said if word not in str(caught.value)] == []
+    param_groups(Odd(), **{argument: ["bias", optional("head.wieght"), "norm.*"]})
+    param_groups(nn.Linear(2, 2, bias=False), **{argument: ["bias", "norm", "embedding", nn.Embedding, 1]})
+
+
+@pytest.mark.parametrize("given", [Odd().parameters(), [*Odd().parameters()], {}, None], ids=type)
+def test_groups_are_made_of_a_model(given):
+    with pytest.raises(HyperparameterError, match=r"`model` must be a torch.nn.Module, but is a \w+\. Pass the model"):
+        param_groups(given)
+
+
+@pytest.mark.parametrize("scale", [{"*.bias": 2}, lambda name: 2])
+def test_an_lr_scale_by_name_does_not_go_unheard(scale):
+    with pytest.raises(HyperparameterError, match="Give groups an lr of their own"):
+        Lamb(param_groups(Odd(), lr_scale=scale))
+    assert Lamb(param_groups(Odd(), lr_scale=0.5)).param_groups[0]["lr_scale"] == 0.5
+
+
+@pytest.mark.parametrize("front", [Lamb, Adafactor, AdamW], ids=lambda front: front.__name__)
+def test_by_default_biases_and_norms_have_neither_decay_nor_ratio(front):
+    """As the papers' recipes do; a rule without a ratio has nothing to be exempt from."""
+    opt = front(param_groups(Odd(), lr=0.5), weight_decay=0.1)
+    small = {*BIASES, "norm.weight"}
+    assert opt.get_lr() == 0.5
+    for group in opt.param_groups:
+        is_exempt = {*group["param_names"]} <= small
+        assert is_exempt or not small & {*group["param_names"]}
+        wanted = (0.0 if is_exempt else 0.1), (not is_exempt) if front is Lamb else None
+        assert (group["weight_decay"], group.get("adapt")) == wanted
+
+
+@pytest.mark.parametrize("given", [{}, {"no_adapt": ["bias", "head.*"]}], ids=["default", "given"])
+@pytest.mark.parametrize("rule", [AdamW, Adafactor, SGD])
+def test_without_a_ratio_there_is_none_to_turn_off(rule, given):
+    """Also in copies of groups; what asks for a ratio is an error."""
+    copies = [g | {"lr": 1e-3} for g in param_groups(Odd(), **given)]
+    assert any("adapt" in group for group in copies)
+    own = rule(copies).param_groups
+    mixed = Mixed([g | {"rule": rule.__name__.lower()} for g in copies]).param_groups
+    assert not any("adapt" in group for group in (*own, *mixed))
+    for asked in (True, "decayed"):
+        with pytest.raises(HyperparameterError, match="`adapt` is no option"):
+            rule([g | {"adapt": asked} for g in copies])
+
+
+# ---- which modules are norms
+
+
+class OneMatrix(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+
+class PlainRMSNorm(OneMatrix):
+    """A normalization that PyTorch does not know."""
+
+
+NORMS = (
+    "LlamaRMSNorm", "T5LayerNorm", "RmsNorm", "LayerNorm2d", "BatchNormAct2d", "RMSNormGated", "LayerNormalization",
+)  # fmt: skip
+OTHERS = ("LayerNormLinear", "LayerNormMLP", "NormalHead", "Conv2dWeightNorm", "Attention", "NormLinear")
+
+
+def test_norms_are_told_by_the_names_of_their_classes():
+    model, found = nn.Module(), {f"{name}.weight" for name in (*NORMS, "Derived")}
+    for name in (*NORMS, "Derived", *OTHERS):
+        base = PlainRMSNorm if name == "Derived" else OneMatrix
+        model.add_module(name, type(name, (base,), {})())
+    assert exempt(param_groups(model, no_decay=["norm"])) == found
+    mixed = Mixed(param_groups(model, rule="lamb", others="adamw"))
+    assert {*mixed.param_groups[1]["param_names"]} == found
+
+
+@pytest.mark.parametrize(
+    "made", [(nn.Linear, 2, 2), (nn.Conv2d, 2, 2, 1), (nn.ConvTranspose1d, 2, 2, 1), (nn.Embedding, 2, 2)], ids=str
+)
+def test_layers_with_a_matrix_are_no_norms(made):
+    base, *options = made
+    first, *others = param_groups(nn.Sequential(type("OwnNorm", (base,), {})(*options)))
+    assert ([name for name, _ in first["params"]], first.keys() & {"weight_decay", "adapt"}) == (["0.weight"], set())
+    assert all([name for name, _ in group["params"]] == ["0.bias"] for group in others)
+
+
+def test_what_may_be_a_norm_and_is_left_out_is_said_once():
+    model = nn.Sequential()
+    model.norm1, model.LayerNormLinear, model.body = nn.Module(), nn.Module(), nn.Linear(2, 2)
+    model.norm1.gain, model.LayerNormLinear.gain = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    with pytest.warns(UserWarning, match="leaves out") as said:
+        param_groups(model)
+    assert [str(one.message).partition(":")[0] for one in said] == [
+        '"norm" leaves out norm1.gain, LayerNormLinear.gain'
+    ]
+    param_groups(model, no_decay=["bias", "norm", "*.gain"], no_adapt=[])  # is no longer said
+    param_groups(model, no_decay=["bias"], no_adapt=[1])
+
+
+# ---- the table
+
+
+def test_groups_print_as_a_table_also_after_an_optimizer_was_made_of_them():
+    groups = param_groups(Odd(), no_decay=["norm"], no_adapt=["embedding"])
+    head, *rows = str(groups).splitlines()
+    cells = {row.split()[0]: row.split()[1:] for row in rows}
+    assert head.split() == ["parameter", "shape", "weight", "decay", "trust", "ratio"]
+    assert cells["embed.weight"] == ["5×4", "yes", "no"]
+    assert cells["norm.weight"] == ["4", "none", "yes"]
+    assert cells["scale"] == ["scalar", "yes", "yes"]
+    assert "head.weight" not in cells
+    assert str(param_groups(nn.ReLU())).split() == head.split()
+    before = str(groups)
+    Lamb(groups)
+    assert str(groups) == before
+
+
+# ---- several rules
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.up, self.norm = nn.Embedding(7, 4), nn.Linear(4, 6), nn.LayerNorm(6)
+
+
+def test_others_than_matrices_may_have_a_rule_of_their_own():
+    groups = param_groups(Model(), rule="lamb", others={"rule": AdamW, "lr": 3e-4, "weight_decay": 0.2}, lr=0.01)
+    found = {name: (one["rule"], one.get("lr"), one.get("weight_decay")) for one in groups for name, _ in one["params"]}
+    assert found == {
+        "embed.weight": ("AdamW", 3e-4, 0.2),
+        "up.weight": ("Lamb", 0.01, None),
+        "up.bias": ("AdamW", 3e-4, 0.0),
+        "norm.weight": ("AdamW", 3e-4, 0.0),
+        "norm.bias": ("AdamW", 3e-4, 0.0),
+    }
+    assert [one["rule"] for one in Mixed(groups, max_grad_norm=1.0).param_groups] == ["Lamb", "AdamW", "AdamW"]
+    table = {line.split()[0]: line.split()[2:] for line in str(groups).splitlines()}
+    assert table["embed.weight"] == ["yes", "no", "AdamW"]
+    assert table["up.weight"] == ["yes", "yes", "Lamb"]
+    assert table["up.bias"] == ["none", "no", "AdamW"]
+
+
+def test_which_are_others_may_be_said():
+    options = {"rule": "lars", "others": "sgd", "other_params": ["norm.*"], "no_adapt": ["bias", "norm"], "lr": 0.1}
+    groups = param_groups(Model(), **options)
+    found = {name: (one["rule"], one.get("adapt")) for one in groups for name, _ in one["params"]}
+    assert (found["up.bias"], found["norm.weight"]) == (("Lars", False), ("SGD", None))
+    Mixed(groups)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"others": "adamw"}, "`rule` must be given beside others"),
+        ({"rule": "lamp"}, 'Is "lamb" meant'),
+        ({"rule": "lamb", "others": {"lr": 0.1}}, "lacks its `rule`"),
+        ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches none of the parameters"),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(options, words):
+    with pytest.raises(LayerwiseError, match=words):
+        param_groups(Model(), **options)
+
+
+def test_recommended_settings_are_a_group():
+    found = recommend(Lamb, 4096, reference_batch=256, reference_lr=1e-3)
+    opt = Mixed(param_groups(Model(), rule="lamb", others="adamw", **found.kwargs()))
+    assert opt.param_groups[0]["lr"] == pytest.approx(4e-3)
