@@ -81,7 +81,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "tools",
         "torch/tools/",
-        "torch_front/test_stepping_alone.py torch_front/test_groups.py torch_front/test_monitor.py "
+        "torch_front/test_stepping_alone.py torch_front/test_param_groups.py torch_front/test_monitor.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
         "sharding/test_noise_scale.py sharding/test_in_backward.py",
     ),
