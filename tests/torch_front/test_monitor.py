@@ -54,7 +54,7 @@ def made(front, **options):
 
 
 @fronts
-def test_scalars(front):
+def test_dashboards_get_the_numbers_of_stats(front):
     opt, params = made(front)
     board, run = Board(), Run()
     monitor(opt, board, every=2)
@@ -71,13 +71,14 @@ def test_scalars(front):
 
 
 @fronts
-def test_table(front, tmp_path):
-    opt, params = made(front, blocks=BLOCKS)
-    monitor(opt, tmp_path / "run.csv")
+def test_a_table_has_a_row_for_each_layer_and_block_and_training_is_the_same_bit_for_bit(front, tmp_path):
+    (opt, params), (other, others) = made(front, blocks=BLOCKS), made(front, blocks=BLOCKS)
+    monitor(opt, tmp_path / "run.csv", every=2)
     wanted = []
-    for t in range(3):
+    for t in range(4):
         walk(opt, params, [t])
-        for name, x in opt.stats().items():
+        walk(other, others, [t])
+        for name, x in opt.stats().items() if t % 2 else ():
             for i in range(np.size(x["trust_ratio"])):
                 numbers = [np.ravel(x[key])[i] if key in x else None for key in QUANTITIES]
                 wanted.append([t + 1, name, i if np.ndim(x["trust_ratio"]) else "", *numbers])
@@ -87,6 +88,8 @@ def test_table(front, tmp_path):
         assert (row["step"], row["name"], row["block"]) == (str(step), name, str(block))
         assert [float(row[key]) if row[key] else None for key in QUANTITIES] == numbers
         assert row["clipped"] in ("0.0", "1.0")
+    assert bits(params) == bits(others)
+    assert bits(opt.state_dict()) == bits(other.state_dict())
 
 
 def test_blocks_are_summarised():
@@ -103,17 +106,7 @@ def test_blocks_elsewhere_have_no_rows(tmp_path):
     assert rows == [("a", "1", "3.0"), ("b", "", "nan")]  # that a layer has lost its numbers is to be seen
 
 
-@fronts
-def test_training_is_the_same_bit_for_bit(front, tmp_path):
-    (opt, params), (other, others) = made(front, blocks=BLOCKS), made(front, blocks=BLOCKS)
-    monitor(opt, tmp_path / "run.csv", every=2)
-    for one, its in ((opt, params), (other, others)):
-        walk(one, its, range(4))
-    assert bits(params) == bits(others)
-    assert bits(opt.state_dict()) == bits(other.state_dict())
-
-
-def test_other_steps_ask_for_nothing(monkeypatch):
+def test_steps_that_are_not_written_are_not_measured(monkeypatch):
     opt, params = made(Lamb)
     asked, measured = [], opt._measured
     monkeypatch.setattr(opt, "_measured", lambda: asked.append(1) or measured())
@@ -123,7 +116,7 @@ def test_other_steps_ask_for_nothing(monkeypatch):
         assert len(asked) == (t + 1) // 5
 
 
-def test_it_ends():
+def test_it_ends_with_its_context():
     opt, params = made(Lamb)
     board = Board()
     with monitor(opt, board):
@@ -132,10 +125,9 @@ def test_it_ends():
     assert list(board.seen) == [1, 2]
 
 
-@fronts
-def test_a_resumed_run_goes_on(front, tmp_path):
+def test_a_resumed_run_goes_on_in_its_table(tmp_path):
     """Rows of steps that are taken again are replaced, and others kept."""
-    opt, params = made(front)
+    opt, params = made(Lamb)
     handle = monitor(opt, tmp_path / "run.csv", every=2)
     walk(opt, params, range(5))
     saved, weights = deepcopy(opt.state_dict()), {name: p.detach().clone() for name, p in params.items()}
@@ -145,7 +137,7 @@ def test_a_resumed_run_goes_on(front, tmp_path):
     handle.remove()
 
     again = {name: torch.nn.Parameter(x) for name, x in weights.items()}
-    second = busy(front, again.items())
+    second = busy(Lamb, again.items())
     monitor(second, tmp_path / "run.csv", every=2)
     second.load_state_dict(saved)
     walk(second, again, [5])
@@ -154,34 +146,27 @@ def test_a_resumed_run_goes_on(front, tmp_path):
     assert table(tmp_path / "run.csv") == whole
 
 
-def test_going_back_in_one_run(tmp_path):
+def test_a_run_that_goes_back_replaces_its_rows_and_a_new_run_all_of_them(tmp_path):
+    path = tmp_path / "run.csv"
     opt, params = made(Lamb)
-    monitor(opt, tmp_path / "run.csv")
+    handle = monitor(opt, path)
     walk(opt, params, [0])
     saved = deepcopy(opt.state_dict())
     walk(opt, params, [1, 2])
+    assert steps_of(path) == [1, 2, 3]
     opt.load_state_dict(saved)
     walk(opt, params, [3])
-    assert steps_of(tmp_path / "run.csv") == [1, 2]
-
-
-def test_a_new_run_takes_the_place_of_an_old_one(tmp_path):
-    for seeds in (range(3), range(2)):
-        opt, params = made(Lamb)
-        monitor(opt, tmp_path / "run.csv")
-        walk(opt, params, seeds)
-    assert steps_of(tmp_path / "run.csv") == [1, 2]
-
-
-def test_a_row_that_was_cut_off(tmp_path):
+    assert steps_of(path) == [1, 2]
+    handle.remove()
+    with path.open("a") as file:
+        file.write("3,matr")  # a row that was cut off
+    handle = monitor(opt, path)
+    walk(opt, params, [4])
+    assert steps_of(path) == [1, 2, 3]
     opt, params = made(Lamb)
-    monitor(opt, tmp_path / "run.csv")
-    walk(opt, params, [0])
-    with (tmp_path / "run.csv").open("a") as file:
-        file.write("1,matr")
-    monitor(opt, tmp_path / "run.csv")
-    walk(opt, params, [1])
-    assert steps_of(tmp_path / "run.csv") == [1, 2]
+    monitor(opt, path)
+    walk(opt, params, range(2))
+    assert steps_of(path) == [1, 2]
 
 
 def test_skipped_steps_are_not_counted():
@@ -196,7 +181,7 @@ def test_skipped_steps_are_not_counted():
     assert list(board.seen) == [2, 4]
 
 
-def test_a_step_that_makes_state_is_none(tmp_path):
+def test_a_step_that_only_makes_state_is_not_written(tmp_path):
     """torch.distributed.checkpoint takes one before it loads."""
     opt, params = made(Lamb)
     monitor(opt, tmp_path / "run.csv")
@@ -205,7 +190,7 @@ def test_a_step_that_makes_state_is_none(tmp_path):
     assert not (tmp_path / "run.csv").exists()
 
 
-def test_stepping_in_the_backward_pass():
+def test_steps_in_the_backward_pass_are_written():
     p = torch.nn.Parameter(torch.ones(3))
     opt, board = Lamb([("w", p)]), Board()
     step_in_backward(opt)
@@ -248,16 +233,13 @@ def share(front, weight, grad, dtype=torch.float32, **options):
         (Adafactor, {"lr": 0.1, "clip_threshold": None}, 0.0),
     ],
 )
-def test_share_of_clipped_layers(front, options, wanted, fused):
+def test_the_share_of_clipped_layers(front, options, wanted, fused):
     assert share(front, [0.5] * 4, [1.0] * 4, fused=fused, **options) == wanted
+    for norms in ([0.0] * 4, [1.0] * 4), ([1.0] * 4, [0.0] * 4):  # nor is a norm of 0 clipped
+        assert share(Lamb, *norms, fused=fused, trust_clip=(0.1, 1.0)) == 0.0
 
 
-def test_a_norm_of_0_is_not_clipped():
-    assert share(Lamb, [0.0] * 4, [1.0] * 4, trust_clip=(0.1, 1.0)) == 0.0
-    assert share(Lamb, [1.0] * 4, [0.0] * 4, trust_clip=(0.1, 1.0)) == 0.0
-
-
-def test_heatmap(tmp_path):
+def test_a_heatmap_shows_the_ratios_of_all_layers(tmp_path):
     """Layers from the first to the last, blocks by their median."""
     opt, params = made(Lamb, blocks=BLOCKS)
     handle, wanted = monitor(opt, tmp_path / "run.csv", every=2), []
@@ -277,7 +259,7 @@ def test_heatmap(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "steps"), [({"adapt": False}, 3), ({}, 1), ({"zero_norm_ratio": 0.0}, 2)])
-def test_heatmap_of_little(tmp_path, options, steps):
+def test_a_heatmap_of_little_is_drawn_too(tmp_path, options, steps):
     """All ratios alike, one step, a ratio of 0."""
     p = torch.nn.Parameter(torch.zeros(2)) if "zero_norm_ratio" in options else torch.nn.Parameter(torch.ones(2))
     opt = Lamb([("w", p)], lr=0.0 if "zero_norm_ratio" in options else 0.1, **options)
@@ -290,13 +272,13 @@ def test_heatmap_of_little(tmp_path, options, steps):
     assert (tmp_path / "run.png").stat().st_size > 1000
 
 
-def test_heatmap_without_matplotlib(monkeypatch, tmp_path):
+def test_a_heatmap_names_the_package_that_it_needs(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingPackageError, match=r"layerwise\[demo\]"):
         heatmap(tmp_path / "run.csv")
 
 
-def test_heatmap_of_nothing(tmp_path):
+def test_a_heatmap_needs_a_table_with_rows(tmp_path):
     opt, _ = made(Lamb)
     for source in (monitor(opt, Board()), 3, tmp_path / "missing.csv", monitor(opt, tmp_path / "none.csv")):
         with pytest.raises(HyperparameterError, match="`source`"):
@@ -306,7 +288,7 @@ def test_heatmap_of_nothing(tmp_path):
         heatmap(tmp_path / "empty.csv")
 
 
-def test_misuse(tmp_path):
+def test_what_it_cannot_watch_or_write_to_is_refused(tmp_path):
     opt, params = made(Lamb)
     (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
     (tmp_path / "circle.csv").symlink_to("circle.csv")

@@ -72,21 +72,7 @@ def test_both_estimates_are_without_bias(batch, passes):
     assert np.std(found, 0).min() > 0.1  # each alone says little
 
 
-def test_gaussian_gradients():
-    """The averages come close to what is known of a distribution, as close as their own spread lets them."""
-    draw, model, sizes, updates = np.random.default_rng(0), Linear(), (4, 8), 1500
-    noise, found = NoiseScale(model, beta=0.999), []
-    for _ in range(updates):
-        pass_through(model, G + draw.normal(size=(*sizes, 3)) * [0.5, 2.0, 1.0])
-        found.append(noise.update(sizes[1]))
-    true = SIGNAL, 0.25 + 4.0 + 1.0
-    error = np.std(found, 0) / np.sqrt(updates)
-    assert (np.abs(np.mean(found, 0) - true) < 4 * error).all()
-    assert (4 * error / true < 0.1).all()  # where n for n − 1 would be a third
-    assert abs(noise.value / (true[1] / true[0]) - 1) < 0.1
-
-
-def test_what_a_loss_is_multiplied_by():
+def test_the_factor_on_the_loss_is_taken_out():
     model, batches = Linear(), POPULATION.reshape(2, 2, 3)
     noise = NoiseScale(model)
     pass_through(model, batches)
@@ -95,31 +81,23 @@ def test_what_a_loss_is_multiplied_by():
     np.testing.assert_allclose(noise.update([2, 2], scale=512.0), wanted, rtol=1e-12)
 
 
-def test_averages():
-    """Numerator and denominator, each by itself, every step with the weight that its age gives it."""
-    model, found = Linear(), []
-    noise = NoiseScale(model, beta=0.5)
-    assert isnan(noise.value)
-    for order in ([0, 1], [2, 3], [1, 3]):
-        pass_through(model, POPULATION[order][:, None])
-        found.append(noise.update(1))
-    signal, of_noise = np.average(found, axis=0, weights=[1, 2, 4])
-    np.testing.assert_allclose((noise.signal, noise.noise, noise.value), (signal, of_noise, of_noise / signal))
-
-
-def test_every():
-    """Steps that are not measured are not looked at."""
+@pytest.mark.parametrize("every", [1, 3])
+def test_averages_weigh_each_measured_step_by_its_age(every):
+    """Numerator and denominator, each by itself. Steps that are not measured are not looked at."""
     model = Linear()
-    noise, each, found, wanted = NoiseScale(model, beta=0.5, every=3), NoiseScale(model), [], []
-    for order in product(range(2), repeat=3):
+    noise, each, found, wanted = NoiseScale(model, beta=0.5, every=every), NoiseScale(model), [], []
+    assert isnan(noise.value)
+    for order in product((0, 3), (1, 2), (1, 3)):
         pass_through(model, POPULATION[list(order)][:, None])
         found.append(noise.update(1))
         wanted.append(each.update(1))
-    assert found == [None if i % 3 else x for i, x in enumerate(wanted)]
-    np.testing.assert_allclose(noise.signal, np.average([x.signal for x in found if x], weights=[1, 2, 4]))
+    assert found == [None if i % every else x for i, x in enumerate(wanted)]
+    measured = [x for x in found if x]
+    signal, of_noise = np.average(measured, axis=0, weights=2.0 ** np.arange(len(measured)))
+    np.testing.assert_allclose((noise.signal, noise.noise, noise.value), (signal, of_noise, of_noise / signal))
 
 
-def test_no_signal():
+def test_a_gradient_that_is_all_noise_has_an_infinite_scale():
     model = Linear()
     noise = NoiseScale(model)
     pass_through(model, np.stack([POPULATION[:1], -POPULATION[:1]]))
@@ -127,8 +105,7 @@ def test_no_signal():
     assert noise.value == inf
 
 
-def test_unused_and_frozen_parameters():
-    """What a pass does not reach has a gradient of 0 there."""
+def test_unused_parameters_have_a_gradient_of_0_and_frozen_ones_no_part():
     model = Linear()
     model.frozen, model.idle = nn.Parameter(torch.ones(2), requires_grad=False), nn.Parameter(torch.ones(2))
     noise = NoiseScale(model)
@@ -157,7 +134,7 @@ def test_removed_hooks_see_nothing():
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_state():
+def test_averages_go_on_from_saved_ones():
     model = Linear()
     noise, other = NoiseScale(model), NoiseScale(model)
     pass_through(model, POPULATION[:2][:, None])
@@ -171,8 +148,8 @@ def test_state():
     assert other.state_dict() == noise.state_dict()
 
 
-def test_low_precision():
-    """Squares are not added up in a precision in which they would stop growing."""
+def test_squares_are_added_up_in_float32_at_least():
+    """In bfloat16 they would stop growing."""
     model = nn.Linear(4096, 1, bias=False).bfloat16()
     noise = NoiseScale(model)
     for _ in range(2):
@@ -182,7 +159,7 @@ def test_low_precision():
 
 
 @pytest.mark.parametrize("bad", [nan, inf])
-def test_what_is_not_finite_is_left_out(bad):
+def test_gradients_that_are_not_finite_are_left_out(bad):
     model = Linear()
     noise = NoiseScale(model)
     pass_through(model, POPULATION[:2][:, None])
@@ -205,8 +182,7 @@ def test_what_is_not_finite_is_left_out(bad):
         (2, 1, 0.0, HyperparameterError, "`scale`.*> 0"),
     ],
 )
-def test_misuse(passes, batch, scale, error, words):
-    """It changes no average, and is forgotten before the next step."""
+def test_an_update_that_is_refused_changes_no_average_and_is_forgotten(passes, batch, scale, error, words):
     model = Linear()
     noise = NoiseScale(model)
     pass_through(model, POPULATION[:2][:, None])
@@ -223,19 +199,12 @@ def test_misuse(passes, batch, scale, error, words):
     assert noise.state_dict() != before
 
 
-def test_gradients_that_are_gone():
+def test_gradients_that_were_cleared_before_the_update_are_missed():
     model = network()
     noise, opt = NoiseScale(model), Lamb(model.parameters())
     step_in_backward(opt, every=2)
     with pytest.raises(GradientError, match="6 gradients were cleared"):
         trained(model, noise, opt)
-
-
-def test_sparse_gradients():
-    model = nn.Embedding(4, 2, sparse=True)
-    _noise = NoiseScale(model)
-    with pytest.raises(GradientError, match="weight is sparse"):
-        model(torch.tensor([1])).sum().backward()
 
 
 @pytest.mark.parametrize(
@@ -248,18 +217,22 @@ def test_sparse_gradients():
         ({"group": 3}, "`group`"),
     ],
 )
-def test_bad_options(options, words):
+def test_wrong_options_are_refused(options, words):
     with pytest.raises(HyperparameterError, match=words):
         NoiseScale(network(), **options)
 
 
-def test_bad_parameters():
+def test_gradients_and_parameters_that_cannot_be_measured_are_refused():
+    model = nn.Embedding(4, 2, sparse=True)
+    _noise = NoiseScale(model)
+    with pytest.raises(GradientError, match="weight is sparse"):
+        model(torch.tensor([1])).sum().backward()
     with pytest.raises(ParameterError, match="meta"):
         NoiseScale(nn.Linear(2, 2, device="meta"))
 
 
 @pytest.mark.parametrize("state", [None, {}, {"weight": 1.0, "signal": nan, "noise": 1.0}, {"weight": 1.0}])
-def test_bad_state(state):
+def test_a_wrong_state_is_refused(state):
     noise = NoiseScale(network())
     before = noise.state_dict()
     with pytest.raises(StateError, match="noise scale"):
