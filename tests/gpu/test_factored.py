@@ -16,6 +16,7 @@ from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts as parts_of_kernels
 from layerwise.engines.gpu.planes import tiling_of
+from layerwise.engines.gpu.proof import Alone
 
 CASE = case_of("Adafactor")
 FLOATS = ("float32",) * 3
@@ -143,6 +144,14 @@ def test_parts_make_the_whole_and_statistics_that_ranks_hold_whole_are_the_same_
     parts = in_parts(job, cut, n)
     step_parts(GpuEngine(None, sizes), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(stepped(there(job), sizes)[0], parts, 8 * EPS["float32"])
+
+
+@pytest.mark.parametrize("sizes", [Sizes(), TINY], ids=["one strip", "several"])
+def test_other_ranks_that_hold_no_part_change_nothing(sizes):
+    job = there(job_of((6, 9)))
+    mine = mapped(job, GPU.copy)
+    GpuEngine(None, sizes).prepare([given(mine)]).step([job.g], [job.now], None, Alone())
+    assert bits([mine]) == bits([replace(stepped(job, sizes)[0], g=mine.g)])
 
 
 def test_what_was_measured_is_of_each_block():

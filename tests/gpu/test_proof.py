@@ -14,13 +14,14 @@ from cases import KERNELED, case_of
 from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
 from gpu.front import alike, fronts, give, had_by, parameters
-from gpu.world import DEVICE, GPU, RULE, SMALL, cases
+from gpu.world import DEVICE, GPU, RULE, SMALL, cases, jobs_of, prepared, step
 from torch_front.front import BUSY, FRONT_OF, bits
 
 from layerwise import engines
 from layerwise.cli import info
-from layerwise.engines import Candidate
-from layerwise.engines.gpu import PROOF_VARIABLE, prepared, proof
+from layerwise.engines import Candidate, Counter
+from layerwise.engines.gpu import PROOF_VARIABLE, proof
+from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
@@ -180,17 +181,18 @@ def test_who_insists_is_refused_and_nothing_is_stepped(front, proof_of, broken):
     assert bits(params) == before
 
 
-def test_steps_are_counted_and_skipped_where_the_rule_steps_and_other_kernels_are_used(proof_of, broken):
+def test_where_the_rule_steps_other_kernels_are_used_and_skipped_steps_are_not_counted(proof_of, broken):
     broken("passes.apply", of=Lamb)
+    jobs = jobs_of(case_of("Lamb"), [(5,), (3, 4)])
+    ready = prepared(jobs, GpuEngine(RULE, SMALL, proof_of))
+    nows = [job.now._replace(t=Counter(torch.tensor(0, device=DEVICE))) for job in jobs]
     with pytest.warns(RuntimeWarning, match="Lamb"):
-        params, opt = stepped(Lamb, 1, capturable=True)
-    before = bits(params), bits(opt.state_dict()["state"])
-    opt.found_inf, opt.grad_scale = torch.tensor(1.0, device=DEVICE), torch.tensor(2.0, device=DEVICE)
-    opt.step()
-    assert (bits(params), bits(opt.state_dict()["state"])) == before
-    opt.found_inf = torch.tensor(0.0, device=DEVICE)
-    opt.step()
-    assert {int(opt.state[p]["step"]) for p in params} == {2}
+        step(ready, jobs, nows)
+    before = bits([job.p for job in jobs])
+    for skipped, counted in ((True, 1), (False, 2)):
+        step(ready, jobs, nows, torch.tensor(skipped, device=DEVICE))
+        assert [int(now.t.step) for now in nows] == [counted] * 2
+        assert (bits([job.p for job in jobs]) == before) == skipped
     stepped(Lars, fused=True)
 
 
@@ -214,7 +216,7 @@ def test_each_device_owes_its_own(monkeypatch):
     [call] = [laid.variants for laid in ready._layouts.values()]
     assert len(call) == 1
     there = mapped(job, lambda a: a.to("meta"))
-    made = prepared.Call(ready._laid.tables, None, False, None)
+    made = Call(ready._laid.tables, None, False, None)
     for _ in range(2):
         own.passed([engines.Job(there.rule, there.h, there.p, there.state)], [there.g], made, True)
     assert tried == [DEVICE, "meta"]
