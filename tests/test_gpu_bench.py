@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import importlib
+import importlib.util
 import subprocess
 import sys
 import time
+from importlib import metadata
 from io import StringIO
 from math import inf, nan
 from types import SimpleNamespace
@@ -79,24 +83,14 @@ class TestScript:
         assert ("Lamb: one tensor" in done.stdout) != ("sweep, Lamb, for which there was no time" in done.stdout)
         assert not (HOME / "results" / script.TABLE).exists()
 
-    @pytest.mark.parametrize(
-        ("arguments", "only", "models"),
-        [
-            ([], script.PARTS, script.MODELS),
-            (["--only", "sweep,check", "--models", "resnet50"], ["check", "sweep"], ["resnet50"]),
-        ],
-    )
-    def test_arguments(self, arguments, only, models):
-        given = script.given(arguments)
-        assert (given.only, given.models, given.time_limit) == (only, models, 540)
-
-    def test_an_unknown_part(self, capsys):
+    def test_arguments(self, capsys):
+        usual, some = script.given([]), script.given(["--only", "sweep,check", "--models", "resnet50"])
+        assert (usual.only, usual.models, usual.time_limit) == (script.PARTS, script.MODELS, 540)
+        assert (some.only, some.models) == (["check", "sweep"], ["resnet50"])
         with pytest.raises(SystemExit):
             script.given(["--only", "check,speed"])
         assert "speed must be of check, profile, graph, table, tests, sweep" in capsys.readouterr().err
-
-    def test_the_script_and_its_parts_know_the_same_models(self):
-        assert tuple(plan.ROUNDS) == script.MODELS
+        assert tuple(plan.ROUNDS) == script.MODELS  # the script and its parts know the same models
         assert shapes.SETS.keys() >= set(script.MODELS)
         assert aims.LARGEST in script.MODELS
 
@@ -160,43 +154,34 @@ class TestChecks:
             named = [("stack", torch.nn.Parameter(torch.ones(2, 3)))]
             getattr(layerwise.torch, name)(named, **variant.options)
 
-    def test_what_may_be_left_to_the_rule(self):
-        def raises(problem):
-            def tried():
-                raise problem
+    @pytest.mark.parametrize(
+        ("problem", "required", "wrong"),
+        [(EngineError("no"), False, False), (EngineError("no"), True, True), (ValueError("no"), False, True)],
+    )
+    def test_what_may_be_left_to_the_rule(self, problem, required, wrong):
+        def tried():
+            raise problem
 
-            return tried
-
-        assert not check.attempt("a", raises(EngineError("no"))).wrong
-        assert check.attempt("a", raises(EngineError("no")), required=True).wrong
-        assert check.attempt("a", raises(ValueError("no"))).wrong
-        assert str(check.attempt("a", raises(EngineError("no")))) == "left to the rule: a: EngineError: no"
+        outcome = check.attempt("a", tried, required=required)
+        assert outcome.wrong is wrong
+        assert wrong or str(outcome) == "left to the rule: a: EngineError: no"
 
     @pytest.mark.parametrize(
         ("error", "bound", "wrong"),
-        [
-            (0.0, 0.0, False),
-            (1e-7, 1e-6, False),
-            (1e-5, 1e-6, True),
-            (nan, 1.0, True),
-            (inf, inf, False),
-            (-1.0, 1.0, True),
-        ],
+        [(0, 0, False), (1e-7, 1e-6, False), (1e-5, 1e-6, True), (nan, 1, True), (inf, inf, False), (-1.0, 1, True)],
     )
-    def test_what_is_wrong(self, error, bound, wrong):
-        outcome = Outcome("a", error, bound)
+    def test_errors_beyond_their_bound_are_wrong(self, error, bound, wrong):
+        outcome = Outcome("a", float(error), float(bound))
         assert outcome.wrong is wrong
         assert str(outcome).startswith("WRONG" if wrong else "right")
 
-    def test_errors(self):
+    def test_errors_are_relative_to_the_largest_number_and_the_worst_takes_most_of_its_bound(self):
         a = torch.tensor([3.0, 4.0, nan])
         assert check.relative(a, a) == 0
         assert check.relative(torch.tensor([3.0, 4.5, nan]), a) == pytest.approx(0.1)
         assert check.relative(torch.tensor([3.0, nan, nan]), a) != check.relative(a, a)
         assert check.relative(torch.tensor([0.5]), torch.tensor([0.0])) == 0.5
         assert check.bound(torch.bfloat16) < 2**-7 < 1e4 * check.bound(torch.float32)
-
-    def test_the_worst_is_what_takes_most_of_its_bound(self):
         found = sorted([(0.1, 1.0), (1e-6, 1e-6), (nan, 1.0), (0.0, 0.0)], key=lambda one: check._share(*one))
         assert found[0] == (0.0, 0.0)
         assert found[-1][0] is nan
@@ -226,18 +211,17 @@ def events(*names, on_gpu=(), mark=profiled.MARK):
 
 
 class TestProfile:
-    def test_what_is_counted(self):
-        host = (
+    def test_launches_copies_fills_and_waits_are_counted(self):
+        host = [
             "cudaLaunchKernel",
             "cuLaunchKernelEx",
             "cudaMemcpyAsync",
             "cudaMemsetAsync",
             "aten::add",
             "hipLaunchKernel",
-        )
-        found = profiled.counted(
-            events(*host, "cudaStreamSynchronize", on_gpu=("k", profiled.MARK, "Memcpy HtoD", "k"))
-        )
+        ]
+        device = ("k", profiled.MARK, "Memcpy HtoD", "k")
+        found = profiled.counted(events(*host, "cudaStreamSynchronize", on_gpu=device))
         assert found == (2, 3, 1, 1, 1)
         assert str(found) == "2 kernels, 3 launches, 1 copies, 1 fills, 1 waits"
 
@@ -251,7 +235,7 @@ class TestProfile:
             ((0, 0, 0, 0, 0), (0, 0, 0, 0, 0), "no kernel"),
         ],
     )
-    def test_judged(self, few, many, problem):
+    def test_what_grows_with_tensors_waits_or_launches_nothing_is_wrong(self, few, many, problem):
         outcome = profiled.judged("a", profiled.Counts(*few), profiled.Counts(*many))
         assert outcome.wrong is bool(problem)
         assert outcome.problem.startswith(problem)
@@ -262,8 +246,9 @@ class TestProfile:
 
 
 class TestGraph:
-    @names
-    @pytest.mark.parametrize("follows", [True, False])
+    @pytest.mark.parametrize(
+        ("name", "follows"), [("Lamb", True), ("Lamb", False), pytest.param("Adafactor", True, marks=pytest.mark.slow)]
+    )
     def test_a_replay_has_to_follow_the_rate(self, name, follows, place, monkeypatch):
         """With something that steps anew instead of a graph, which may keep the rate it was captured with."""
 
@@ -359,17 +344,14 @@ class TestTables:
 
     def test_two_groups_have_decays_of_their_own(self, place):
         work = place_of.Place(place.device, "cpu").work({"a": (4,), "b": (3,), "c": (2,)})
-        opt = rivals.in_two_groups("Lamb").make(work.params)
-        assert [(len(group["params"]), bool(group["weight_decay"])) for group in opt.param_groups] == [
-            (2, True),
-            (1, False),
-        ]
+        groups = rivals.in_two_groups("Lamb").make(work.params).param_groups
+        assert [(len(group["params"]), bool(group["weight_decay"])) for group in groups] == [(2, True), (1, False)]
 
-    def test_everybody_that_is_taken_is_there(self, place):
-        for name in place_of.OPTIMIZERS:
-            labels = [peer.label for peer in rivals.eager(name)]
-            assert len(labels) == 2 + len(rivals.TAKEN[name])
-            assert rivals.yardstick(name).label in labels
+    @names
+    def test_everybody_that_is_taken_is_there(self, name):
+        labels = [peer.label for peer in rivals.eager(name)]
+        assert len(labels) == 2 + len(rivals.TAKEN[name])
+        assert rivals.yardstick(name).label in labels
 
 
 class TestPlan:
@@ -378,14 +360,19 @@ class TestPlan:
         return plan.Run(found.console, place, found, plan.Deadline(seconds))
 
     def test_what_fails_does_not_take_the_rest_with_it(self, place):
-        def fails():
-            raise RuntimeError("broken")
+        def failing(problem):
+            def part():
+                raise problem
 
-        def fills():
-            raise torch.OutOfMemoryError("full")
+            return part
 
         done, run = [], self.run(place)
-        run.carry_out(iter([plan.Part("a", fails), plan.Part("b", fills), plan.Part("c", lambda: done.append("c"))]))
+        parts = {
+            "a": failing(RuntimeError("broken")),
+            "b": failing(torch.OutOfMemoryError("full")),
+            "c": lambda: done.append("c"),
+        }
+        run.carry_out(plan.Part(*each) for each in parts.items())
         assert done == ["c"]
         assert run.wrong == 1
         assert run.left_out == ["b, for which there is too little memory"]
@@ -411,21 +398,14 @@ class TestPlan:
             assert all(len(row.timing.rounds) >= plan.FEW for row in found.rows.values())
         assert set(run.results.tables[-1][1].rows) == {"layerwise.torch.Adafactor", rivals.rule_compiled("Adafactor")}
 
-    def test_what_there_is_no_time_for_is_left_out(self, place):
-        run = self.run(place, seconds=0)
-        run.carry_out(iter([plan.Part("a", lambda: None)]))
-        assert run.left_out == ["a, for which there was no time"]
-
-    def test_checks_leave_time_for_the_rest(self, place):
-        run = self.run(place, seconds=0)
-        run.judge("check", lambda _: iter([Outcome("a", 0.0), Outcome("b", 1.0)]), 0.5)
-        assert run.left_out == ["check beyond 'a', for which there was no time"]
-        assert run.wrong == 0
-
-    def test_what_is_wrong_is_counted(self, place):
-        run = self.run(place)
-        run.judge("check", lambda _: iter([Outcome("a", 0.0), Outcome("b", 1.0)]), 0.5)
-        assert run.wrong == 1
+    def test_what_there_is_no_time_for_is_left_out_and_what_is_wrong_is_counted(self, place):
+        outcomes = [Outcome("a", 0.0), Outcome("b", 1.0)]
+        late, run = self.run(place, seconds=0), self.run(place)
+        late.carry_out(iter([plan.Part("a", lambda: None)]))
+        for one in (late, run):
+            one.judge("check", lambda _: iter(outcomes), 0.5)
+        assert late.left_out == ["a, for which there was no time", "check beyond 'a', for which there was no time"]
+        assert (late.wrong, run.wrong) == (0, 1)
         assert run.console.file.getvalue().endswith("WRONG: b: 1.0e+00 of 0.0e+00 ()\n1 wrong\n\n")
 
     def test_the_order(self, place):
@@ -458,39 +438,31 @@ class TestFirstRun:
         assert (tmp_path / "report.txt").read_text("utf-8") == shown
         assert not (tmp_path / script.TABLE).exists()  # an interpreter's times are no results
 
-    def test_without_rich(self):
-        """The same table, in plain lines."""
-        program = (
-            "import sys; sys.modules.update(dict.fromkeys(('rich', 'typer', 'pytest', 'hypothesis')))\n"
-            "from layerwise.cli.bench import report\n"
-            "from layerwise.cli.bench.display import Console\n"
-            "from layerwise.cli.bench.measure import Row, Table\n"
-            "from layerwise.cli.bench.timing import Timing\n"
-            "times = {'ours': 0.5, 'another': 0.25}\n"
-            "rows = {name: Row(name, 'torch', Timing([seconds])) for name, seconds in times.items()}\n"
-            "report.show(Console(), Table('Lamb', 'a', {'p': (3,)}, 'float32', 'cpu', 1, 'ours', rows))"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        lines = done.stdout.splitlines()
-        assert lines[0] == "Lamb on a: 3 parameters in 1 tensors, float32 on cpu, 1 thread"
+    def test_without_rich_the_table_has_plain_lines(self, monkeypatch):
+        for name in ("rich", "rich.text", "rich.table", "rich.console"):
+            monkeypatch.setitem(sys.modules, name, None)
+        for name in ("layerwise.cli.bench.report", "layerwise.cli.bench.display"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        display = importlib.import_module("layerwise.cli.bench.display")
+        report, file = importlib.import_module("layerwise.cli.bench.report"), StringIO()
+        with contextlib.redirect_stdout(file):
+            report.show(display.Console(), table("Lamb", "a", timed("ours", [0.5]), timed("another", [0.25])))
+        lines = file.getvalue().splitlines()
+        assert lines[0] == "Lamb on a: 100,000 parameters in 1 tensors, float32 on cuda:0, 1 thread"
         assert lines[1].split("  ")[0] == "implementation"
         assert [line.split()[:2] for line in lines[2:4]] == [["ours", "500"], ["another", "250"]]
-        assert (
-            len(
-                {line.index(cell) + len(cell) for line, cell in zip(lines[1:4], ("step ms", "500", "250"), strict=True)}
-            )
-            == 1
-        )
+        ends = zip(lines[1:4], ("step ms", "500", "250"), strict=True)
+        assert len({line.index(cell) + len(cell) for line, cell in ends}) == 1
 
-    def test_sources_that_were_never_installed(self):
-        program = (
-            "import importlib.metadata as found\n"
-            "def none(name): raise found.PackageNotFoundError(name)\n"
-            "found.version = none\n"
-            "import layerwise; print(layerwise.__version__)"
-        )
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert done.stdout == "0+source\n"
+    def test_sources_that_were_never_installed_have_a_version(self, monkeypatch):
+        def none(name):
+            raise metadata.PackageNotFoundError(name)
+
+        monkeypatch.setattr(metadata, "version", none)
+        spec = importlib.util.find_spec("layerwise")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.__version__ == "0+source"
 
     def test_what_tests_lack_is_said(self, tmp_path, place, monkeypatch):
         monkeypatch.setattr(testing, "find_spec", lambda name: None if name == "hypothesis" else 1)
@@ -502,7 +474,9 @@ class TestFirstRun:
         run.tests()
         assert run.left_out == ["tests, which need --out for what they print", "tests, which need hypothesis"]
 
-    @pytest.mark.parametrize(("body", "failed"), [("pass", False), ("assert False", True)])
+    @pytest.mark.parametrize(
+        ("body", "failed"), [pytest.param("pass", False, marks=pytest.mark.slow), ("assert False", True)]
+    )
     def test_tests_that_fail_are_wrong(self, body, failed, tmp_path):
         (tmp_path / "test_one.py").write_text(f"def test_one(): {body}")
         found = testing.run(tmp_path / "log.txt", 120, str(tmp_path / "test_one.py"), "--noconftest")
