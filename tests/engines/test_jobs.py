@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from cases import KERNELED
 from draws import seeds
 from engines.jobs import Limits, drawn, held
 from engines.parts import stepping_in_parts
-from engines.worlds import WORLDS, needed, surroundings
+from engines.worlds import WORLDS, copied, make_job, needed, numbers, stored, surroundings
 
+import layerwise.numpy
 from layerwise.engines import compiled
 
-pytestmark = [needed, pytest.mark.every]
+pytestmark = needed
 SETS = compiled._native.instruction_sets() if compiled._native is not None else []
-EACH = 24
+EACH = 36
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 @pytest.mark.parametrize("first", seeds(1, 20))
 def test_any_jobs_are_stepped_as_by_the_rule(case, first):
@@ -35,6 +39,38 @@ def test_any_jobs_are_stepped_as_by_the_rule(case, first):
             taken += held(one, world, step)
         assert [surroundings(job.p) for job in one.jobs] == around
     assert taken > EACH * 0.8
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
+def test_every_length_at_every_address_is_stepped_and_nothing_beside_it(case, name):
+    """Of lengths around that of a register, and around the most that is kept between two passes."""
+    h = case.hyper(**{**case.busy, "lr": 0.1})
+    for lengths in (range(71), (2**14, 2**14 + 3)):
+        rooms, jobs = [], [make_job(case, h, (n,), (), n) for n in lengths for _ in range(5)]
+        for i, job in enumerate(jobs):
+            n, at = job.p.nbytes, (0, 4, 8, 2, 1)[i % 5]
+            rooms.append(np.full(n + 16, 0xA5, np.uint8))
+            p = rooms[-1][at : at + n].view(np.float32)
+            p[...] = job.p
+            jobs[i] = replace(job, p=p)
+        theirs, places = [copied(job) for job in jobs], [(0, 4, 8, 2, 1)[i % 5] for i in range(len(jobs))]
+        with instructions(name), np.errstate(all="ignore"):
+            WORLDS[0].engine().step(jobs)
+        WORLDS[0].rule.step(theirs)
+        for one, other, room, at in zip(jobs, theirs, rooms, places, strict=True):
+            for a, b in zip(stored(one), stored(other), strict=True):
+                np.testing.assert_allclose(numbers(a), numbers(b), rtol=1e-5, atol=1e-6)
+            assert np.all(np.delete(room, np.s_[at : at + one.p.nbytes]) == 0xA5)
+
+
+def test_an_infinite_gradient_spoils_its_own_entry_alone():
+    """Where updates are not clipped, no sum takes it to the others."""
+    for engine in ("compiled", "rule"):
+        w = np.ones(3, np.float32)
+        opt = layerwise.numpy.Adafactor(lr=0.1, clip_threshold=None, scale_parameter=False, engine=engine)
+        opt.step("w", w, np.array([1, np.inf, 1], np.float32))
+        assert np.isnan(w).tolist() == [False, True, False]
 
 
 @contextmanager

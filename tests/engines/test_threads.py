@@ -1,97 +1,166 @@
-"""Optimizers stepped from several Python threads at once: with the interpreter's lock, and without it."""
+"""However many threads step, and whoever they are, the same bits come of it; and people say how many there may be."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from math import prod
 from threading import Barrier
 
 import numpy as np
 import pytest
+from cases import KERNELED, case_of
+from engines.worlds import WORLDS, bits, make_job, needed, new_gradient, now_of
 
 import layerwise
-from layerwise.engines.compiled import why_not
+from layerwise.engines import compiled
+from layerwise.errors import EngineError, HyperparameterError
 from layerwise.numpy import Adafactor, Lamb, Lars, Mixed
 
-pytestmark = pytest.mark.skipif(bool(why_not()), reason="is about the compiled extension")
-THREADS, STEPS = 8, 12
-SHAPES = ((700, 900), (33,), (4, 5, 6))  # the first is shared by the engine's threads
-OPTIMIZERS = (Lamb, Lars, Adafactor)
+pytestmark = needed
+_native = compiled._native
+NUMPY = WORLDS[0]
+CLIPPED = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.3}
+# Several chunks each, several tensors of one chunk, one that is cut along its columns, one of rank four.
+SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
+assert sum(map(prod, SHAPES)) > 2**19, "fewer elements are stepped by one thread alone"
+cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
+def threads():
     before = layerwise.get_num_threads()
     layerwise.set_num_threads(2)
-    yield
+    yield layerwise.set_num_threads
     layerwise.set_num_threads(before)
 
 
-def walked(seed: int, ready: Barrier | None = None, steps: int = STEPS) -> list[np.ndarray]:
-    """Return weights after some steps of an optimizer of this thread's own."""
+def many(case, options, dtype="float32"):
+    h = case.hyper(**{**case.busy, **{name: x for name, x in options.items() if name in case.options}})
+    kinds = (dtype, dtype, "float64" if dtype == "float64" else "float32")
+    return [make_job(case, h, shape, (), i, kinds) for i, shape in enumerate(SHAPES)]
+
+
+def walked(engine, jobs, steps=2):
+    """The bits of weights and state after some steps, and the last measurements."""
+    for t in range(1, steps + 1):
+        jobs = [replace(job, now=now_of(job.h, t), g=new_gradient(job.p, t, job.g.dtype.name)) for job in jobs]
+        with np.errstate(all="ignore"):
+            stats = engine.step(jobs)
+    return bits(jobs), [{key: np.asarray(value).tolist() for key, value in one.items()} for one in stats]
+
+
+@cases
+@pytest.mark.parametrize(("options", "dtype"), [({}, "float32"), (CLIPPED, "bfloat16"), (CLIPPED, "float64")], ids=str)
+def test_threads_do_not_change_a_bit(case, options, dtype, threads):
+    found = []
+    for n in (1, 2, 7):
+        threads(n)
+        found.append(walked(NUMPY.engine(), many(case, options, dtype)))
+    assert found[0] == found[1] == found[2]
+
+
+@cases
+def test_company_does_not_change_a_bit(case):
+    together, _ = walked(NUMPY.engine(), many(case, {}))
+    assert together == [x for job in many(case, {}) for x in walked(NUMPY.engine(), [job])[0]]
+
+
+def test_one_list_of_jobs_is_stepped_by_two_threads_at_once():
+    """The second does not wait for the first, and does not share its memory."""
+    engine, lists = NUMPY.engine(), [many(case_of("Lamb"), {}) for _ in range(2)]
+
+    def often(jobs):
+        for _ in range(8):
+            engine.step(jobs)
+
+    running = [threading.Thread(target=often, args=(jobs,)) for jobs in lists]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert bits(lists[0]) == bits(lists[1])
+
+
+# ---- optimizers in threads of a program
+
+MANY, STEPS = 6, 5
+OWN = ((700, 900), (33,), (4, 5, 6))  # the first is shared by the engine's threads
+
+
+def own_weights(seed, ready=None):
+    """Weights after some steps of an optimizer of this thread's own."""
     draw = np.random.default_rng(seed)
-    weights = {str(i): draw.normal(size=shape).astype(np.float32) for i, shape in enumerate(SHAPES)}
-    opt = OPTIMIZERS[seed % len(OPTIMIZERS)](lr=0.01, engine="compiled")
-    for _ in range(steps):
+    weights = {str(i): draw.normal(size=shape).astype(np.float32) for i, shape in enumerate(OWN)}
+    opt = (Lamb, Lars, Adafactor)[seed % 3](lr=0.01, engine="compiled")
+    for _ in range(STEPS):
         grads = {name: draw.normal(size=w.shape).astype(np.float32) for name, w in weights.items()}
         if ready is not None:
             ready.wait()
         opt.step_all(weights, grads)
-    return [*weights.values()]
+    return [w.tobytes() for w in weights.values()]
 
 
-def test_optimizers_of_several_threads_step_at_once():
-    expected = [walked(seed) for seed in range(THREADS)]
-    ready = Barrier(THREADS)
-    with ThreadPoolExecutor(THREADS) as threads:
-        found = [*threads.map(lambda seed: walked(seed, ready), range(THREADS))]
-    for mine, theirs in zip(expected, found, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+def test_optimizers_of_several_threads_step_at_once_while_another_changes_the_number_of_threads(threads):
+    expected, ready = [own_weights(seed) for seed in range(MANY)], Barrier(MANY)
+
+    def one(seed):
+        for n in range(200) if seed == MANY else ():
+            threads(1 + n % 4)
+        return own_weights(seed, ready) if seed < MANY else []
+
+    with ThreadPoolExecutor(MANY + 1) as running:
+        assert [*running.map(one, range(MANY + 1))][:MANY] == expected
 
 
-def test_threads_change_the_number_of_threads_meanwhile():
-    def count(seed: int) -> list[np.ndarray]:
-        if seed % 2:
-            return walked(seed)
-        for n in range(1, 200):
-            layerwise.set_num_threads(1 + n % 4)
-        return []
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        found = [*threads.map(count, range(THREADS))]
-    for seed in range(1, THREADS, 2):
-        assert all(np.array_equal(a, b) for a, b in zip(walked(seed), found[seed], strict=True))
-
-
-MADE = {
-    "compiled": lambda: Lars(lr=0.001, engine="compiled"),
-    "rule": lambda: Lars(lr=0.001, engine="rule"),
-    "mixed": lambda: Mixed({"0": Lars(lr=0.001), "*": Lamb(lr=0.001)}),
-}
-
-
-@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Lars(lr=0.001, engine="compiled"),
+        lambda: Lars(lr=0.001, engine="rule"),
+        lambda: Mixed({"0": Lars(lr=0.001), "*": Lamb(lr=0.001)}),
+    ],
+    ids=["compiled", "rule", "mixed"],
+)
 def test_threads_step_one_optimizer_one_after_the_other(made):
-    def begun():
-        return MADE[made](), {str(i): np.ones(shape, np.float32) for i, shape in enumerate(SHAPES)}
-
-    grads = {str(i): np.full(shape, 0.5, np.float32) for i, shape in enumerate(SHAPES)}
-    opt, weights = begun()
-    alone, wanted = begun()
-    with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(lambda _: [opt.step_all(weights, grads) for _ in range(STEPS)], range(THREADS)))
-    for _ in range(THREADS * STEPS):
+    grads = {str(i): np.full(shape, 0.5, np.float32) for i, shape in enumerate(OWN)}
+    (opt, weights), (alone, wanted) = ((made(), {name: np.ones_like(g) for name, g in grads.items()}) for _ in "ab")
+    with ThreadPoolExecutor(MANY) as running:
+        [*running.map(lambda _: [opt.step_all(weights, grads) for _ in range(STEPS)], range(MANY))]
+    for _ in range(MANY * STEPS):
         alone.step_all(wanted, grads)
-    assert opt.steps == THREADS * STEPS
+    assert opt.steps == MANY * STEPS
     assert all(np.array_equal(w, wanted[name]) for name, w in weights.items())
 
 
 # In a process of its own, because libraries that others of these tests import do not bear being forked.
 FORKING = """
-import os, threading, numpy as np
+import os, threading, numpy as np, layerwise
 from layerwise.numpy import Lamb
+
+def stepped():
+    draw, optimizer = np.random.default_rng(0), Lamb(0.1, weight_decay=0.1, engine="compiled")
+    weights = {name: draw.normal(size=(450, 450)).astype(np.float32) for name in "abc"}
+    for _ in range(3):
+        optimizer.step_all(weights, {name: draw.normal(size=(450, 450)).astype(np.float32) for name in weights})
+    return b"".join(w.tobytes() for w in weights.values())
+
+def forked(work):
+    if not (child := os.fork()):
+        os._exit(7 if work() else 1)
+    return child
+
+def left(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+layerwise.set_num_threads(3)
+before = stepped()
+print([left(child) for child in [forked(lambda: stepped() == before) for _ in range(2)]], stepped() == before)
+
 begun, go = threading.Event(), threading.Event()
 def lr(step):
     if threading.current_thread() is not threading.main_thread():
@@ -102,22 +171,53 @@ opt, w = Lamb(lr=lr), np.ones(3)
 thread = threading.Thread(target=lambda: opt.step("w", w, np.ones(3)))
 thread.start()
 begun.wait()
-if not (child := os.fork()):
-    opt.step("w", w, np.ones(3))
-    os._exit(7)
+child = forked(lambda: opt.step("w", w, np.ones(3)) or True)
 go.set()
 thread.join()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), opt.steps)
+print(left(child), opt.steps)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_steps_what_another_thread_was_stepping():
+def test_a_fork_has_threads_of_its_own_and_steps_what_another_thread_was_stepping():
     command = [sys.executable, "-W", "ignore", "-c", FORKING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "7 1\n", done.stderr
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "[7, 7] True\n7 1\n", done.stderr
 
 
 @pytest.mark.skipif(not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled(), reason="has the lock")
 def test_the_extension_leaves_the_lock_off():
     assert not sys._is_gil_enabled()
+
+
+# ---- what people say
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, "2", None, True, float("nan")])
+def test_a_bad_number_of_threads_is_refused(n):
+    with pytest.raises(HyperparameterError, match="`n` must be an integer"):
+        layerwise.set_num_threads(n)
+
+
+@pytest.mark.parametrize(("asked", "had"), [(3, 3), (10**9, 1024)])
+def test_the_extension_has_as_many_threads_as_were_asked_for(asked, had, threads):
+    threads(asked)
+    assert layerwise.get_num_threads() == _native.num_threads() == had
+
+
+def test_the_environment_says_how_many_threads_and_which_instructions(monkeypatch):
+    before = _native.instruction_set()
+    monkeypatch.setattr("layerwise.threads._given", None)
+    for name, value in {"LAYERWISE_NUM_THREADS": "3", "LAYERWISE_ISA": "baseline"}.items():
+        monkeypatch.setenv(name, value)
+    compiled.heed_environment()
+    assert (layerwise.get_num_threads(), _native.num_threads(), _native.instruction_set()) == (3, 3, "baseline")
+    monkeypatch.setenv("LAYERWISE_ISA", "mmx")
+    with pytest.raises(EngineError, match=r"LAYERWISE_ISA must be one of .*baseline on this machine, but is 'mmx'"):
+        compiled.heed_environment()
+    assert not _native.use_instruction_set("mmx")
+    assert _native.instruction_set() == "baseline"
+    assert _native.use_instruction_set(before)
+    monkeypatch.setenv("LAYERWISE_NUM_THREADS", "many")
+    with pytest.raises(HyperparameterError, match="LAYERWISE_NUM_THREADS must be an integer ≥ 1, but is 'many'"):
+        layerwise.get_num_threads()

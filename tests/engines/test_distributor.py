@@ -1,0 +1,182 @@
+"""A job goes to the first engine that does not decline it, with a reason if none is left, and then stays there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import case_of
+from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of, numbers
+
+import layerwise.numpy
+from layerwise import engines
+from layerwise.engines import compiled
+from layerwise.engines.distributor import prepare
+from layerwise.errors import EngineError
+
+pytestmark = needed
+NUMPY, WORLD = WORLDS
+CASE = case_of("Lamb")
+H = CASE.hyper(lr=0.1, weight_decay=0.1)
+
+
+class Odd(torch.Tensor):
+    """A tensor that may lie anywhere."""
+
+
+class Recorded:
+    """The rule, which remembers what it was given to prepare."""
+
+    def __init__(self):
+        self.prepared = []
+
+    def prepare(self, jobs, layouts=None):
+        self.prepared.append([job.p for job in jobs])
+        return WORLD.engine_of_rule.prepare(jobs)
+
+    def __getattr__(self, name):
+        return getattr(WORLD.engine_of_rule, name)
+
+
+def jobs_of(kinds, h=H):
+    """A job for each kind: one that is "here", one "there", or one without elements, here."""
+    made = []
+    for i, kind in enumerate(kinds):
+        job = mapped(make_job(CASE, h, (0, 3) if kind == "empty" else (6, 4), (), i), WORLD.array)
+        p = job.p.as_subclass(Odd) if kind == "there" else job.p
+        made.append((engines.Job(job.rule, job.h, p, job.state, job.block_dims), job.g))
+    return [job for job, _ in made], [g for _, g in made]
+
+
+def weights(jobs):
+    return [numbers(job.p.as_subclass(torch.Tensor)) for job in jobs]
+
+
+def distributed(otherwise, jobs):
+    return prepare((compiled.CompiledEngine(), otherwise), jobs)
+
+
+@pytest.mark.parametrize("bound", [None, 0.5])
+@pytest.mark.parametrize(
+    "kinds",
+    [[], ["there", "there"], ["here"], ["empty"], ["here", "there", "here"], ["there", "here", "empty"]],
+    ids=str,
+)
+def test_jobs_out_of_reach_are_another_engines_with_all_that_wait_for_them(kinds, bound):
+    h, otherwise = CASE.hyper(lr=0.1, weight_decay=0.1, max_grad_norm=bound), Recorded()
+    (jobs, grads), (theirs, _) = jobs_of(kinds, h), jobs_of(kinds, h)
+    ready, rule = distributed(otherwise, jobs), WORLD.engine_of_rule.prepare(theirs)
+    for t in (1, 2, 3):
+        for one in (ready, rule):
+            one.step(grads, [now_of(h, t)] * len(jobs))
+    for one, other in zip(weights(jobs), weights(theirs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for one, other in zip(ready.stats(), rule.stats(), strict=True):
+        assert one.keys() == other.keys()
+        for key, x in one.items():
+            np.testing.assert_allclose(numbers(x).ravel(), numbers(other[key]).ravel(), rtol=1e-5)
+    together = bound is not None and "there" in kinds
+    there = {id(p) for some in otherwise.prepared for p in some}
+    assert [id(job.p) in there for job in jobs] == [together or kind == "there" for kind in kinds]
+    assert len(otherwise.prepared) == ("there" in kinds)
+    assert not ready.counts
+
+
+def test_a_job_declined_for_its_gradient_is_asked_about_again():
+    otherwise, ([job], [g]) = Recorded(), jobs_of(["here"])
+    ready, now = distributed(otherwise, [job]), now_of(H, 1)
+    ready.step([g.as_subclass(Odd)], [now])
+    assert len(otherwise.prepared) == 1
+    ready.step([g], [now])
+    assert isinstance(ready.stats()[0], compiled.Measured)
+    assert len(otherwise.prepared) == 1
+    with pytest.raises(engines.Changed):
+        ready.step([g.as_subclass(Odd)], [now])
+
+
+@pytest.mark.parametrize("kinds", [["there", "here"], ["here", "there"]], ids=str)
+def test_nothing_is_touched_if_one_of_several_engines_finds_a_change(kinds):
+    jobs, grads = jobs_of(kinds)
+    ready, nows = distributed(WORLD.engine_of_rule, jobs), [now_of(H, 1)] * 2
+    ready.step(grads, nows)
+    jobs[1].p.data = jobs[1].p.data.clone()
+    before = weights(jobs)
+    with pytest.raises(engines.Changed):
+        ready.step(grads, nows)
+    np.testing.assert_array_equal(weights(jobs), before)
+
+
+STRANGE = {
+    "on the device": lambda job: replace(job, skip=torch.tensor(False)),
+    "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),
+    "followed by autograd": lambda job: replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))),
+    r"the parameter is not an array .* \(Odd\)": lambda job: replace(job, p=Odd(job.p)),
+}
+
+
+@pytest.mark.parametrize("reason", STRANGE)
+def test_without_another_engine_it_says_why_and_changes_nothing(reason):
+    jobs = [mapped(make_job(CASE, H, (6, 4), (), i), WORLD.array) for i in range(3)]
+    before = bits(jobs)
+    with pytest.raises(EngineError, match=f"compiled engine does not take.*{reason}"):
+        WORLD.engine().step([*jobs[:2], STRANGE[reason](jobs[2])])
+    assert bits(jobs) == before
+
+
+@pytest.mark.parametrize("bound", [None, 0.5])
+def test_a_strange_job_is_left_to_the_rule(bound):
+    h = CASE.hyper(lr=0.1, max_grad_norm=bound)
+    jobs = [mapped(make_job(CASE, h, (6, 4), (), i), WORLD.array) for i in range(3)]
+    jobs[1] = replace(jobs[1], skip=torch.tensor(False))
+    expected = [mapped(job, torch.clone) for job in jobs]
+    measured = WORLD.engine(insisting=False).step(jobs)
+    WORLD.rule.step(expected)
+    for one, other in zip(jobs, expected, strict=True):
+        torch.testing.assert_close(one.p, other.p)
+    assert [set(one) for one in measured] == [{"weight_norm", "update_norm", "trust_ratio"}] * 3
+
+
+def _read_only(job):
+    job.p.flags.writeable = False
+    return job
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: _read_only(make_job(CASE, H, (6, 4), (), 1)), "a job that the engine does not take"),
+        (lambda: (job := make_job(CASE, H, (6, 4), (), 1)) and replace(job, g=job.g.astype(">f4")), "the gradient is"),
+        (
+            lambda: make_job(
+                case_of("Adafactor"),
+                case_of("Adafactor").hyper(lr=0.1, factored=((0, 2, 4, 6, 8), (1, 3, 5, 7, 9))),
+                (2,) * 10,
+                (),
+                1,
+            ),
+            "more dimensions",
+        ),
+    ],
+    ids=["read-only", "swapped bytes", "dimensions not in a row"],
+)
+def test_arrays_that_are_not_plain_are_left_to_the_rule(made, why):
+    job = made()
+    before = bits([job])
+    with pytest.raises(EngineError, match=why):
+        NUMPY.engine().step([job])
+    assert bits([job]) == before
+    if not job.p.flags.writeable:
+        return
+    theirs = copied(job)
+    NUMPY.engine(insisting=False).step([job])
+    NUMPY.rule.step([theirs])
+    assert bits([job]) == bits([theirs])
+
+
+def test_an_optimizer_says_by_its_measurements_which_engine_stepped():
+    for engine, kind in ((None, True), ("compiled", True), ("rule", False)):
+        opt = layerwise.numpy.Lamb(0.1, engine=engine)
+        opt.step("w", np.ones((5, 4), np.float32), np.ones((5, 4), np.float32))
+        assert isinstance(opt._slots["w"].measured[0], compiled.Measured) is kind

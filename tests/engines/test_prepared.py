@@ -1,0 +1,347 @@
+"""What an engine has laid out serves the next step while it holds, and never memory that is another's by then."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import case_of
+from engines.worlds import WORLDS, bits, make_job, mapped, needed, now_of, numbers, stored, worlds
+from torch.nn import Parameter
+
+from layerwise import engines
+from layerwise import numpy as of_numpy
+from layerwise import torch as of_torch
+from layerwise.engines import compiled
+from layerwise.errors import ParameterError
+from layerwise.numpy._optimizer import MOST_LAYOUTS
+from layerwise.torch import _optimizer
+
+pytestmark = needed
+LAMB = case_of("Lamb")
+SHAPES = {"a": (6, 4), "b": (5,), "c": (3, 2, 4)}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often a batch was laid out, and how often a parameter was planned."""
+    found, native, plan_of = {"batches": 0, "plans": 0}, compiled._native, _optimizer.plan_of
+
+    class Batch(native.Batch):
+        def __init__(self, *given, **more):
+            found["batches"] += 1
+            super().__init__(*given, **more)
+
+    class Extension:
+        def __getattr__(self, name):
+            return Batch if name == "Batch" else getattr(native, name)
+
+    def planned(*given):
+        found["plans"] += 1
+        return plan_of(*given)
+
+    monkeypatch.setattr(compiled, "_native", Extension())
+    monkeypatch.setattr(_optimizer, "plan_of", planned)
+    return found
+
+
+# ---- optimizers
+
+
+def made(name, **options):
+    torch.manual_seed(0)
+    params = {key: Parameter(torch.randn(shape)) for key, shape in SHAPES.items()}
+    return params, getattr(of_torch, name)(params.items(), **{**case_of(name).busy, "lr": 0.1, **options})
+
+
+def give(params, seed):
+    torch.manual_seed(seed)
+    for p in params.values():
+        p.grad = torch.randn(p.shape)
+
+
+def bits_of(params, opt):
+    state = [x for p in params.values() for x in opt.state[p].values()]
+    return [x.detach().numpy().tobytes() for x in (*params.values(), *state)], repr(opt.stats())
+
+
+NUMBERS = {  # two values that differ in nothing but numbers
+    "Lamb": ({"betas": (0.8, 0.99)}, {"betas": (0.7, 0.98)}),
+    "Lans": ({"betas": (0.8, 0.99)}, {"betas": (0.7, 0.98)}),
+    "Lars": ({"momentum": 0.8}, {"momentum": 0.7}),
+    "Adafactor": ({"clip_threshold": 0.5, "beta1": 0.8}, {"clip_threshold": 0.6, "beta1": 0.7}),
+    "StableAdamW": ({"betas": (0.8, 0.9)}, {"betas": (0.7, 0.8)}),
+}
+MORE = [
+    ("Lamb", {"adapt": False}),
+    ("Lamb", {"max_grad_norm": 1.0}),
+    ("Lamb", {"max_grad_norm_per_tensor": 0.1}),
+    ("Lamb", {"eps_root": 1e-3, "bias_correction": False}),
+    ("Lars", {"momentum": 0.0}),
+    ("Lars", {"nesterov": True, "dampening": 0.0}),
+    ("Adafactor", {"relative_step": False, "scale_parameter": True}),
+    ("Adafactor", {"clip_threshold": None}),
+]
+
+
+@pytest.mark.parametrize("fused", [None, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize(("name", "values"), [*NUMBERS.items(), *((name, (one, {})) for name, one in MORE)], ids=str)
+def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, name, values, fused):
+    """Heard as by an optimizer that forgets all its plans before every step."""
+    blocks = {} if fused is False else {"blocks": {"c": 3}}
+    (params, opt), (others, anew) = (made(name, fused=fused, **blocks) for _ in range(2))
+    first = None
+    for seed in range(4):
+        for one in (opt, anew):
+            one.param_groups[0].update({key: one.defaults[key] for key in values[0]} | values[seed % 2])
+        give(params, seed), give(others, seed)
+        opt.step()
+        first, before = first or dict(counted), dict(counted)
+        anew._forget_plans()
+        anew.step()
+        counted.update(before)
+        assert bits_of(params, opt) == bits_of(others, anew)
+    assert not values[1] or counted == first
+
+
+def test_a_scheduler_that_moves_betas_lays_nothing_out(counted):
+    params, opt = made("Lamb")
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=6)
+    for seed in range(5):
+        give(params, seed)
+        opt.step(), scheduler.step()
+    assert counted == {"batches": 1, "plans": 3}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}], ids=str)
+def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(counted, options):
+    params = [Parameter(torch.ones(3)) for _ in range(150)]
+    opt = of_torch.Lamb([{"params": [p], "eps": 1e-6 * (i + 1)} for i, p in enumerate(params)], **options)
+    for p in params:
+        p.grad = torch.ones(3)
+    opt.step()
+    first = dict(counted)
+    for _ in range(3):
+        opt.step()
+    assert counted == first
+    for step in range(1000):
+        opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
+        opt._settings_of(opt.param_groups[0])
+    assert len(opt._groups._made) < 600
+
+
+def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):
+    (params, opt), (others, rule) = made("Lamb"), made("Lamb", fused=False)
+    for seed in range(6):
+        give(params, seed), give(others, seed)
+        if seed % 2:
+            params["a"].grad = params["a"].grad.t().contiguous().t()
+        opt.step(), rule.step()
+        for name, p in params.items():
+            torch.testing.assert_close(p, others[name], rtol=1e-5, atol=1e-6)
+    assert counted == {"batches": 2, "plans": 6}
+    assert opt.stats()["a"]["weight_norm"] == pytest.approx(rule.stats()["a"]["weight_norm"])
+
+
+def test_numbers_and_arrays_of_numpy_that_are_others_at_every_step_lay_nothing_out(counted, monkeypatch):
+    planned, make = [], of_numpy.Lamb._make_plan
+    monkeypatch.setattr(of_numpy.Lamb, "_make_plan", lambda *given: (planned.append(given), make(*given))[1])
+    opt, twin = of_numpy.Lamb(), of_numpy.Lamb(lr=lambda step: 0.1 / (step + 1), weight_decay=lambda step: 0.01 * step)
+    weights, others = ({name: np.ones((3, 3)) for name in "ab"} for _ in range(2))
+    for step in range(4):
+        grads = {name: np.full((3, 3), step + 1.0) for name in weights}
+        opt.lr, opt.weight_decay = 0.1 / (step + 1), 0.01 * step
+        weights = {name: w.copy() for name, w in weights.items()}
+        opt.step_all(weights, grads)
+        twin.step_all(others, grads)
+    assert all(np.array_equal(weights[name], others[name]) for name in weights)
+    assert counted["batches"] == 2
+
+
+def test_an_option_of_numpy_that_is_more_than_a_number_is_heard():
+    """Whether Adafactor's step follows t."""
+    (opt, w), (fixed, v) = (of_numpy.Adafactor(), np.ones((3, 4))), (of_numpy.Adafactor(lr=0.5), np.ones((3, 4)))
+    opt.set_options(lr=0.5, relative_step=False, scale_parameter=False)
+    opt.step("w", w, np.ones((3, 4)))
+    fixed.step("w", v, np.ones((3, 4)))
+    assert np.array_equal(w, v)
+
+
+def test_not_all_sets_of_names_and_strides_of_gradients_are_remembered():
+    opt, weights = of_numpy.Lamb(), {name: np.ones(2) for name in "abcdef"}
+    for n in range(1, 2 ** len(weights)):
+        opt.step_all(weights, {name: np.ones(2) for i, name in enumerate(weights) if n >> i & 1})
+    assert len(opt._layouts) == MOST_LAYOUTS + len(weights)
+    opt, w = of_numpy.Lamb(), np.ones((2, 2))
+    for n in range(2, 12):
+        opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
+    [layouts] = opt._layouts.values()
+    assert [len(one.batches) for one in layouts.by_share.values()] == [compiled.LAYOUTS]
+
+
+# ---- measurements
+
+
+@pytest.mark.parametrize("change", ["skipped", "refused"])
+def test_measurements_stay_if_the_next_step_is_not_taken(change):
+    """Though the engine had looked at some of the tensors before it came to what is wrong."""
+    params, opt = made("Lamb", skip_nonfinite=True)
+    give(params, 0)
+    opt.step()
+    before = opt.stats()
+    opt.param_groups[0]["betas"] = (0.5, 0.9)
+    if change == "skipped":
+        params["b"].grad[0] = float("nan")
+        opt.step()
+        assert opt.skipped == 1
+    else:
+        params["b"].data = params["b"].grad = torch.ones(7)
+        with pytest.raises(ParameterError, match="had the shape"):
+            opt.step()
+    assert opt.stats() == before
+
+
+@pytest.mark.parametrize("api", ["torch", "numpy"])
+def test_sets_that_share_their_ends_share_no_measurements(api):
+    arrays = {name: np.full((4, 4), x) for name, x in zip("ABCD", (1.0, 2.0, 30.0, 4.0), strict=True)}
+    params = {name: Parameter(torch.from_numpy(x)) for name, x in arrays.items()}  # in the arrays' memory
+    opt = of_numpy.Lamb(lr=0.01) if api == "numpy" else of_torch.Lamb(params.items(), lr=0.01)
+    seen = {}
+    for names in ("ABD", "ACD", "ABD", "ACD"):
+        seen |= {name: np.linalg.norm(arrays[name]) for name in names}
+        if api == "numpy":
+            opt.step_all(arrays, {name: np.ones((4, 4)) for name in names})
+        else:
+            for name, p in params.items():
+                p.grad = torch.ones_like(p) if name in names else None
+            opt.step()
+        assert {name: measured["weight_norm"] for name, measured in opt.stats().items()} == pytest.approx(seen)
+
+
+def test_neither_optimizers_of_the_same_array_nor_copies_of_one_share_measurements():
+    w = np.ones((4, 4))
+    opt, other = of_numpy.Lamb(lr=0.01), of_numpy.Lamb(lr=0.01)
+    opt.step("w", w, np.ones((4, 4)))
+    for one in (other, copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        one.step("w", np.full((4, 4), 2.0), np.ones((4, 4)))
+        assert (opt.stats()["w"]["weight_norm"], one.stats()["w"]["weight_norm"]) == (4.0, 8.0)
+    params, opt = made("Lamb")
+    give(params, 0)
+    opt.step()
+    before, twin = opt.stats(), copy.deepcopy(opt)
+    for p in twin.param_groups[0]["params"]:
+        p.grad = torch.ones_like(p)
+    twin.step()
+    assert opt.stats() == before
+
+
+def test_a_copy_of_measurements_is_of_their_step():
+    jobs, engine = jobs_of(WORLDS[0]), WORLDS[0].engine()
+    measured = engine.step(jobs)[0]
+    copied = pickle.loads(pickle.dumps(measured))
+    assert (type(copied), copied) == (dict, {key: np.asarray(value) for key, value in measured.items()})
+    engine.step([replace(job, now=now_of(job.h, 2)) for job in jobs])
+    assert copied["update_norm"] != measured["update_norm"]
+
+
+# ---- engines
+
+
+def jobs_of(world, shapes=((40, 30), (7,)), **options):
+    h = LAMB.hyper(**{**LAMB.busy, **options})
+    return [mapped(make_job(LAMB, h, shape, (), i), world.array) for i, shape in enumerate(shapes)]
+
+
+def again(array):
+    return array.clone() if isinstance(array, torch.Tensor) else array.copy()
+
+
+@worlds
+def test_a_layout_is_handed_on_while_it_holds(world, counted):
+    jobs, engine = jobs_of(world), world.engine()
+    for t in (1, 2, 3):
+        engine.step([replace(job, now=now_of(job.h, t), g=again(job.g)) for job in jobs])
+    engine.step([replace(job, h=job.h.settled(eps=0.1)) for job in jobs])
+    first = counted["batches"]
+    assert first <= 2  # declined or not is asked once by laying out
+    engine.step([replace(job, h=job.h.settled(adapt=False)) for job in jobs])
+    assert counted["batches"] > first
+
+
+@worlds
+def test_arrays_that_were_replaced_are_not_written_to(world):
+    [job], engine = jobs_of(world, [(40, 30)]), world.engine()
+    engine.step([job])
+    old = numbers(job.p)
+    moved = mapped(job, again)
+    engine.step([replace(moved, now=now_of(job.h, 2))])
+    assert np.array_equal(numbers(job.p), old)
+    assert (numbers(moved.p) != old).any()
+    if world.name == "torch":
+        kept, job.p.data = job.p.data, job.p.data.clone()  # the same tensor, elsewhere
+        engine.step([replace(job, now=now_of(job.h, 2))])
+        assert np.array_equal(numbers(kept), old)
+        assert (numbers(job.p) != old).any()
+
+
+@worlds
+def test_a_layout_is_not_used_for_another_array_at_the_same_address(world):
+    [big], engine = jobs_of(world, [(64, 8)]), world.engine()
+    engine.step([big])
+    for cut in (lambda a: a[:32], lambda a: a.reshape(8, 64), lambda a: a[:, :4], lambda a: a.reshape(-1)):
+        ours = mapped(big, cut)
+        theirs = mapped(ours, again)
+        engine.step([ours])
+        world.rule.step([theirs])
+        np.testing.assert_allclose(numbers(ours.p), numbers(theirs.p), rtol=1e-5, atol=1e-6)
+
+
+@worlds
+def test_a_prepared_step_refuses_other_gradients_and_a_skip_and_goes_on(world):
+    [job] = jobs_of(world, [(40, 30)])
+    ready = world.engine().prepare([job])
+    ready.step([job.g], [job.now])
+    before = bits([job])
+    for given in ([job.g[:20]], [job.now]), ([job.g], [job.now], torch.tensor(False)):
+        with pytest.raises(engines.Changed):
+            ready.step(*given)
+        assert bits([job]) == before
+    ready.step([again(job.g)], [job.now])
+    assert bits([job]) != before
+
+
+@pytest.mark.parametrize("insisting", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
+@pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
+def test_a_prepared_step_says_that_an_array_is_not_where_it_was(insisting, which, change):
+    """At another address; or at the same one, but with the other sign, or with too little memory."""
+    job = mapped(jobs_of(WORLDS[0], [(40, 30)])[0], lambda a: torch.from_numpy(a).clone())
+    ready = (WORLDS[1].engine() if insisting else WORLDS[1].rule).prepare([job])
+    ready.step([job.g], [job.now])
+    array = job.p if which == "p" else job.state.exp_avg_sq
+    kept, before, size = array.data, array.clone(), array.untyped_storage().nbytes()
+    if change == "shortened":
+        array.untyped_storage().resize_(size // 2)
+    else:
+        array.data = array.data.clone() if change == "moved" else torch._neg_view(array.data)
+    with pytest.raises(engines.Changed):
+        ready.step([job.g], [job.now])
+    kept.untyped_storage().resize_(size)
+    left = 600 if change == "shortened" else 1200
+    assert torch.equal(kept.view(-1)[:left], before.view(-1)[:left])
+
+
+@worlds
+def test_nothing_is_kept_alive(world):
+    jobs, engine = jobs_of(world), world.engine()
+    engine.step(jobs)
+    kept = [weakref.ref(array) for job in jobs for array in (*stored(job), job.g)]
+    del jobs
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * len(kept)
