@@ -36,8 +36,8 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "storage",
         "storage/",
-        "storage contract/test_storage.py reference/test_reference.py torch_front/test_rounding.py "
-        "torch_front/test_split.py torch_front/test_state_dtype.py",
+        "storage contract/test_storage.py reference/test_reference.py torch_front/test_few_bytes.py "
+        "torch_front/test_split_weights.py contract/test_resume.py",
     ),
     _room(
         "drive",
@@ -69,7 +69,7 @@ ROOMS: tuple[Room, ...] = (
         "checkpoints",
         "torch/checkpoints/",
         "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
-        "torch_front/test_names.py torch_front/test_full_precision.py contract/test_state.py "
+        "torch_front/test_names.py contract/test_state.py torch_front/test_split_weights.py "
         "torch_front sharding/test_resume.py sharding/test_flat_buffers.py",
     ),
     _room(

@@ -15,12 +15,16 @@ def numbers(n=20000, seed=0, spread=8.0):
     return (draw.normal(size=n) * np.exp2(draw.uniform(-spread, spread, n))).astype(np.float32)
 
 
-def test_24_bits_are_off_by_at_most_2_to_the_minus_16():
-    x = numbers(spread=100.0)
-    p, rest = weights.split_bf16(BITS, x, 8)
+@pytest.mark.parametrize("drawn", [None, 0, 1, 2**31, 2**32 - 1])
+def test_24_bits_are_off_by_half_of_their_last_place_or_a_whole_one_if_drawn(drawn):
+    x = np.concatenate([numbers(spread=100.0), floats([0x7F7F0000, 0x7F7F7FFF, 0xFF7F0000, 0x00800000])])
+    p, rest = weights.split_bf16(BITS, x, 8, None if drawn is None else np.full(len(x), drawn))
     back = weights.join_bf16(BITS, p, rest, 8)
-    assert np.all(abs(back.astype(np.float64) - x) <= 2.0**-16 * abs(x.astype(np.float64)))
+    assert np.all(abs(back.astype(np.float64) - x) <= 2.0 ** -(16 if drawn is None else 15) * abs(x.astype(np.float64)))
     assert np.any(back != x)
+    odd = floats([0x7F800000, 0xFF800000, 0x7FC00000])
+    lost = weights.join_bf16(BITS, *weights.split_bf16(BITS, odd, 8, None if drawn is None else np.full(3, drawn)), 8)
+    assert not np.isfinite(lost).any()
 
 
 @pytest.mark.parametrize("kept", [16, 8])
