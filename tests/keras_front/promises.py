@@ -1,0 +1,330 @@
+"""Tests of layerwise.keras on one backend, which Keras takes from the environment for the whole process.
+
+test_backends.py runs them for each backend; by hand: KERAS_BACKEND=torch python -m pytest -W ignore promises.py
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from cases import CASES
+from reference.paths import close, data
+from reference.tensors import norm
+
+import layerwise
+import layerwise.keras as front
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
+from layerwise.keras import _namespace
+
+ON_JAX = keras.config.backend() == "jax"
+# JAX compiles each operation, and takes ten times as long. What Keras does around a step is the same on every backend,
+# and the tests of the rules run all of them on JAX's functions.
+not_on_jax = pytest.mark.skipif(ON_JAX, reason="is tried on another backend")
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+LR = float(np.float32(0.02))  # as Keras holds it
+
+
+def numbers(x):
+    return np.asarray(keras.ops.convert_to_numpy(x))
+
+
+def taken(optimizer, params, grads):
+    """The tensors after the steps, in the dtypes in which they are given."""
+    variables = [keras.Variable(p, dtype=str(p.dtype), name=f"v{i}") for i, p in enumerate(map(np.asarray, params))]
+    for gs in grads:
+        optimizer.apply([keras.ops.convert_to_tensor(np.asarray(g)) for g in gs], variables)
+    return [numbers(v) for v in variables]
+
+
+def settings(options):
+    clips = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
+    kept = {name: x for name, x in options.items() if name not in (*clips, "lr") and not callable(x)}
+    return {**kept, "weight_decay": options.get("weight_decay", 0.0)}
+
+
+def model():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+
+
+def fitted(optimizer, epochs, made=None, size=32):
+    """A model, or the given one, after some epochs; and their losses."""
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    y = x @ np.array([[1.0], [2.0], [-1.0], [0.5]], np.float32)
+    made = made or model()
+    if optimizer is not None:
+        made.compile(optimizer=optimizer, loss="mse")
+    history = made.fit(x, y, batch_size=size, epochs=epochs, verbose=0, shuffle=False)
+    return made, history.history["loss"]
+
+
+def weights(*args, **options):
+    return fitted(*args, **options)[0].get_weights()
+
+
+def same(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def saved_and_loaded(made, folder):
+    made.save(folder / "model.keras")
+    return keras.saving.load_model(folder / "model.keras")
+
+
+def serialized(optimizer):
+    return keras.saving.serialize_keras_object(optimizer.get_config())
+
+
+# ---- numbers
+
+
+@not_on_jax
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.every
+@each
+def test_steps_are_those_of_the_formula(case, seed):
+    drawn = case.busy if seed is None else case.drawn(seed)
+    if drawn.get("lr", 0.0) is None:
+        pytest.skip("a relative step has a test of its own")
+    options, (params, grads) = settings(drawn), data(seed or 0)
+    stepper, named = case.reference(lr=LR, **options), dict(enumerate(params))
+    for gs in grads:
+        named = stepper.step(named, dict(enumerate(gs)))
+    close(taken(getattr(front, case.name)(LR, **options), params, grads), list(named.values()), 1e-12, options)
+
+
+@not_on_jax
+def test_adafactor_without_a_rate_steps_relatively_also_when_made_of_its_config():
+    params, grads = data(0)
+    case = next(case for case in CASES if case.name == "Adafactor")
+    stepper, named = case.reference(lr=None), dict(enumerate(params))
+    for gs in grads:
+        named = stepper.step(named, dict(enumerate(gs)))
+    for ours in (front.Adafactor(), front.Adafactor.from_config(front.Adafactor().get_config())):
+        close(taken(ours, params, grads), list(named.values()), 1e-12)
+
+
+@not_on_jax
+def test_with_its_preset_lamb_is_keras_s():
+    params, grads = data(0)
+    params, grads = [np.float32(p) for p in params], [[np.float32(g) for g in gs] for gs in grads]
+    theirs = taken(keras.optimizers.Lamb(LR, weight_decay=0.1), params, grads)
+    close(taken(front.Lamb.like("keras.Lamb", LR, weight_decay=0.1), params, grads), theirs, 1e-5)
+
+
+def test_presets_are_spelled_as_keras_does():
+    apex = front.Lamb.like("apex.FusedLAMB", weight_decay=0.1)
+    assert (apex.weight_decay, apex.global_clipnorm, apex.get_config()["adapt"]) == (0.1, 1.0, "decayed")
+    assert front.Lamb.like("keras.Lamb", epsilon=1e-3).get_config()["eps"] == 1e-3
+    assert front.Lamb(epsilon=1e-7, **layerwise.preset("keras.Lamb")).get_config()["eps"] == 1e-7
+    assert front.NovoGrad.like("optax.novograd", beta_1=0.5).get_config()["betas"] == (0.5, 0.25)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_norms_that_float32_cannot_square_are_exact(size):
+    p = np.full((3, 2), size, np.float32)
+    [moved] = taken(front.Lamb(0.125), [p], [[np.ones((3, 2), np.float32)]])
+    np.testing.assert_allclose(moved, p * (1 - 0.125), rtol=1e-5)
+
+
+def test_an_empty_variable_stays_empty():
+    empty = np.zeros((0, 2), np.float32)
+    [moved] = taken(front.Lamb(0.125), [empty], [[empty]])
+    assert moved.shape == (0, 2)
+
+
+def test_state_of_sixteen_bit_variables_is_float32():
+    variable = keras.Variable(np.ones((3, 2)), dtype="bfloat16", name="v")
+    optimizer = front.Lamb(0.125)
+    optimizer.apply([keras.ops.ones((3, 2), dtype="bfloat16")], [variable])
+    kept = [v for v in optimizer.variables if "exp_avg" in v.path]
+    assert [keras.backend.standardize_dtype(v.dtype) for v in kept] == ["float32", "float32"]
+    np.testing.assert_array_equal(numbers(keras.ops.cast(variable, "float32")), np.full((3, 2), 0.875))
+
+
+# ---- in a model
+
+
+@pytest.mark.parametrize(
+    ("name", "lr", "options"),
+    [
+        ("Lamb", keras.optimizers.schedules.ExponentialDecay(0.05, 20, 0.5), {}),
+        pytest.param("Lars", 20.0, {"zero_norm_ratio": 1e-3}, marks=not_on_jax),
+        pytest.param("Adafactor", 0.05, {}, marks=not_on_jax),
+    ],
+)
+@pytest.mark.every
+def test_a_saved_model_trains_on_bit_for_bit(name, lr, options, tmp_path):
+    made, losses = fitted(getattr(front, name)(lr, weight_decay=1e-3, **options), 8)
+    assert losses[-1] < 0.9 * losses[0]
+    again = saved_and_loaded(made, tmp_path)
+    assert type(again.optimizer) is getattr(front, name)
+    assert int(numbers(again.optimizer.iterations)) == 8
+    assert serialized(again.optimizer) == serialized(made.optimizer)
+    same(weights(None, 2, made), weights(None, 2, again))
+
+
+@each
+@pytest.mark.every
+def test_a_config_makes_the_same_optimizer(case):
+    made = getattr(front, case.name)(LR, **settings(case.drawn(3)))
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(made))
+    assert type(again) is type(made)
+    assert serialized(again) == serialized(made)
+
+
+@not_on_jax
+def test_variables_that_are_excluded_do_not_decay():
+    excluding = front.AdamW(LR, weight_decay=0.5)
+    excluding.exclude_from_weight_decay(var_names=["kernel"])
+    excluded, plain, decayed = (
+        weights(one, 3) for one in (excluding, front.AdamW(LR, weight_decay=0.0), front.AdamW(LR, weight_decay=0.5))
+    )
+    assert np.abs(decayed[0] - plain[0]).max() > 1e-4
+    np.testing.assert_allclose(excluded[0], plain[0], atol=0.02)
+    assert np.abs(excluded[0]).sum() > np.abs(decayed[0]).sum()
+
+
+@not_on_jax
+@pytest.mark.parametrize("by_name", [False, True], ids=["by_variable", "by_name"])
+def test_what_is_excluded_from_weight_decay_is_saved(by_name, tmp_path):
+    made, optimizer = model(), front.AdamW(LR, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(
+        *((None, ["kernel"]) if by_name else ([made.layers[0].trainable_variables[0]],))
+    )
+    again = saved_and_loaded(fitted(optimizer, 2, made)[0], tmp_path)
+    kept = [again.optimizer._use_weight_decay(v) for v in again.trainable_variables]
+    assert kept == [False, True, not by_name, True]
+    same(weights(None, 2, made), weights(None, 2, again))
+
+
+def test_what_cannot_be_saved_of_an_exclusion_warns():
+    assert "excluded_from_weight_decay" not in front.AdamW().get_config()
+    unbuilt = front.AdamW()
+    unbuilt.exclude_from_weight_decay([model().trainable_variables[0]])
+    with pytest.warns(UserWarning, match="Exclude them by var_names"):
+        unbuilt.get_config()
+
+
+@not_on_jax
+@pytest.mark.parametrize(
+    ("name", "theirs", "ours"),
+    [
+        ("Lamb", {"beta_1": 0.8, "beta_2": 0.95, "epsilon": 1e-3}, {"betas": (0.8, 0.95), "eps": 1e-3}),
+        ("AdamW", {"beta_2": 0.95}, {"betas": (0.9, 0.95)}),
+        ("Adafactor", {"beta_2_decay": -0.5, "epsilon_2": 0.3}, {"beta2_decay": -0.5, "eps": (1e-30, 0.3)}),
+    ],
+)
+@pytest.mark.every
+def test_options_may_have_the_names_that_keras_has(name, theirs, ours):
+    scaled = {"scale_parameter": True} if name == "Adafactor" else {}
+    one, other, plain = (getattr(front, name)(LR, **scaled, **given) for given in (theirs, ours, {}))
+    assert {**one.get_config(), "name": ""} == {**other.get_config(), "name": ""}
+    ends = [taken(each, *data(2)) for each in (one, plain)]
+    assert max(np.abs(a - b).max() for a, b in zip(*ends, strict=True)) > 1e-4
+
+
+@not_on_jax
+def test_schedules_are_rates_set_by_hand_also_when_made_of_a_config():
+    scheduled = front.Lamb(keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5))
+    restored, by_hand = front.Lamb.from_config(scheduled.get_config()), front.Lamb(0.05)
+    ends = weights(scheduled, 4)
+    same(ends, weights(restored, 4))
+    c = model()
+    c.compile(optimizer=by_hand, loss="mse")
+    for step in range(4):
+        by_hand.learning_rate = float(0.05 * 0.5 ** (step / 2))
+        fitted(None, 1, c)
+    for x, z in zip(ends, c.get_weights(), strict=True):
+        np.testing.assert_allclose(x, z, rtol=1e-5, atol=1e-6)
+    assert np.abs(weights(front.Lamb(0.05), 4)[0] - ends[0]).max() > 1e-3
+
+
+@not_on_jax
+def test_keras_accumulates_and_averages_around_a_step():
+    whole, halves = weights(front.Lamb(LR), 4), weights(front.Lamb(LR, gradient_accumulation_steps=2), 4, size=16)
+    for a, b in zip(whole, halves, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    averaged = weights(front.Lamb(LR, use_ema=True, ema_momentum=0.5), 4)
+    assert any(np.abs(a - b).max() > 1e-5 for a, b in zip(whole, averaged, strict=True))
+
+
+@not_on_jax
+def test_keras_clips_and_unscales_before_a_step():
+    params, *grads = ([x] for x in np.random.default_rng(0).normal(size=(4, 3, 2)))
+    plain = front.SGD(LR)
+    scaled = [[g * min(1, 0.5 / norm(g)) for g in gs] for gs in grads]
+    close(taken(front.SGD(LR, clipnorm=0.5), params, grads), taken(plain, params, scaled), 1e-6)
+    unscaled = taken(front.SGD(LR, loss_scale_factor=8.0), params, [[8 * g for g in gs] for gs in grads])
+    close(unscaled, taken(front.SGD(LR), params, grads), 1e-12)
+
+
+@pytest.mark.skipif(not ON_JAX, reason="Keras divides variables on JAX")
+def test_state_is_divided_as_its_variable_is():
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((len(devices),), ["model"], devices)
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*kernel"] = ("model", None)
+    parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="model")
+    try:
+        keras.distribution.set_distribution(parallel)
+        made = model()
+        for optimizer in (front.Lamb(LR), front.Adafactor(LR, min_dim_size_to_factor=99)):
+            optimizer.build(made.trainable_variables)
+            kernel = made.layers[0].trainable_variables[0]
+            kept = [v for v in optimizer.variables if v.shape == kernel.shape]
+            assert kept
+            assert all(v.value.sharding == kernel.value.sharding for v in kept)
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+# ---- refused
+
+A_RATE = "`learning_rate` must be a finite number ≥ 0, but is .* a schedule of Keras"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "says"),
+    [
+        ("Lamb", {"lr": 0.1}, UnknownOptionError, "learning_rate"),
+        ("Lamb", {"max_grad_norm": 1.0}, UnknownOptionError, "global_clipnorm"),
+        ("Lamb", {"betas": (1.5, 0.9)}, HyperparameterError, "`betas`"),
+        ("Lamb", {"beta_1": 1.5}, HyperparameterError, r"`beta_1` must be a number in \[0, 1\), but is 1.5"),
+        ("Lamb", {"epsilon": "small"}, HyperparameterError, "`epsilon` must be"),
+        (
+            "Lamb",
+            {"beta_2": 0.9, "betas": (0.8, 0.95)},
+            ContradictionError,
+            r"`beta_2` must be None beside betas=\(0.8, 0.95\), but is 0.9\. ",
+        ),
+        *(
+            ("Lamb", {"learning_rate": wrong}, HyperparameterError, A_RATE)
+            for wrong in (-0.1, None, "adam", keras.optimizers.schedules.CosineDecay)
+        ),
+        ("Lamb", {"weight_decay": lambda step: 0.1}, HyperparameterError, "`weight_decay`"),
+        ("Adafactor", {"beta2": lambda step: 0.1}, HyperparameterError, "config"),
+        *(
+            ("Lamb", {clip: -1.0}, HyperparameterError, f"`{clip}`")
+            for clip in ("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor")
+        ),
+    ],
+)
+@pytest.mark.every
+def test_an_option_that_cannot_be_is_named(name, options, error, says):
+    with pytest.raises(error, match=f"(?s){says}"):
+        getattr(front, name)(**options)
+
+
+def test_an_integer_variable_is_named():
+    whole = keras.Variable(np.ones((2,)), dtype="int32", trainable=False)
+    with pytest.raises(ParameterError, match="int32"):
+        front.Lamb().build([whole])
+
+
+def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
+    monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
+    with pytest.raises(EngineError, match="KERAS_BACKEND"):
+        _namespace.namespace.__wrapped__()
