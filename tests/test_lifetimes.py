@@ -10,8 +10,7 @@ import pytest
 
 from layerwise import numpy as of_numpy
 
-METHODS = ("Lamb", "Lars", "Adafactor")
-methods = pytest.mark.parametrize("method", METHODS)
+methods = pytest.mark.parametrize("method", ["Lamb", "Adafactor"])
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +24,8 @@ def alive(refs):
     return [kind for kind, ref in refs if ref() is not None]
 
 
-def watched(kind, objects):
-    return [(kind, weakref.ref(one)) for one in objects]
+def watched(**kinds):
+    return [(kind, weakref.ref(one)) for kind, objects in kinds.items() for one in objects]
 
 
 # ---- NumPy
@@ -35,38 +34,26 @@ def watched(kind, objects):
 @methods
 @pytest.mark.parametrize("engine", [None, "rule"])
 @pytest.mark.parametrize("together", [True, False], ids=["step_all", "step"])
-@pytest.mark.parametrize("read", [True, False], ids=["stats", "unread"])
-def test_of_numpy(method, engine, together, read):
+def test_numpy_keeps_no_arrays_but_its_state(method, engine, together):
     opt = getattr(of_numpy, method)(lr=0.01, engine=engine, blocks={"a": 2})
     weights = {name: np.ones((4, 4)) for name in "abc"}
+    if engine is None and together:
+        weights["b"] = weights["b"].astype(">f8")  # which the compiled engine leaves to the rule
     for _ in range(3):
         grads = {name: np.ones((4, 4)) for name in "abc"}
         if together:
             opt.step_all(weights, grads)
+            opt.stats()
         else:
             for name in weights:
                 opt.step(name, weights[name], grads[name])
-        if read:
-            opt.stats()
-    arrays = watched("weights", weights.values()) + watched("gradients", grads.values())
+    arrays = watched(weights=weights.values(), gradients=grads.values())
     state = [x for slot in opt._slots.values() for x in slot.state if x is not None]
-    kept = watched("state", state) + watched("optimizer", [opt])
+    kept = watched(state=state, optimizer=[opt])
     del weights, grads, state
     assert alive(arrays) == []  # though the optimizer goes on
     del opt
     assert alive(kept) == []
-
-
-def test_of_numpy_in_part():
-    """Where the compiled engine leaves an array to the rule."""
-    opt, weights = of_numpy.Lamb(lr=0.01), {"a": np.ones((4, 4)), "b": np.ones((4, 4)).astype(">f8")}
-    grads = {name: np.ones((4, 4)) for name in weights}
-    for _ in range(3):
-        opt.step_all(weights, grads)
-    opt.stats()
-    refs = watched("weights", weights.values()) + watched("gradients", grads.values())
-    del weights, grads
-    assert alive(refs) == []
 
 
 # ---- PyTorch
@@ -77,7 +64,7 @@ class Nowhere:
         pass
 
 
-def plain(torch, front, model, opt):
+def by_itself(torch, front, model, opt):
     return None
 
 
@@ -117,19 +104,18 @@ def after_loading(torch, front, model, opt):
     opt.load_state_dict(opt.state_dict())
 
 
-WAYS = [plain, in_backward, in_every_second_backward, with_monitor, with_noise_scale, with_scheduler]
+WAYS = [by_itself, in_backward, in_every_second_backward, with_monitor, with_noise_scale, with_scheduler]
 WAYS += [with_our_scheduler, with_stats, after_loading]
 
 
-@methods
 @pytest.mark.parametrize("fused", [None, False], ids=["fused", "rule"])
 @pytest.mark.parametrize("way", WAYS)
-def test_of_torch(method, fused, way):
+def test_torch_closes_no_circle_around_parameters(fused, way):
     torch = pytest.importorskip("torch")
     from layerwise import torch as front
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
-    opt = getattr(front, method)(model.named_parameters(), lr=0.01, fused=fused)
+    opt = front.Lamb(model.named_parameters(), lr=0.01, fused=fused)
     beside = way(torch, front, model, opt)
     for _ in range(3):
         opt.zero_grad()
@@ -140,16 +126,19 @@ def test_of_torch(method, fused, way):
             beside.step()
     model(torch.ones(2, 4)).sum().backward()  # and a pass that nothing follows
     assert opt.state
-    refs = watched("weights", model.parameters()) + watched("optimizer", [opt])
-    refs += watched("gradients", [p.grad for p in model.parameters() if p.grad is not None])
-    refs += watched("state", [x for state in opt.state.values() for x in state.values()])
+    refs = watched(
+        weights=model.parameters(),
+        optimizer=[opt],
+        gradients=[p.grad for p in model.parameters() if p.grad is not None],
+        state=[x for state in opt.state.values() for x in state.values()],
+    )
     del model, opt, beside
     assert alive(refs) == []
 
 
 @methods
 @pytest.mark.parametrize("fused", [None, False], ids=["fused", "rule"])
-def test_of_torch_with_others(method, fused):
+def test_torch_closes_none_with_other_processes(method, fused):
     torch = pytest.importorskip("torch")
     import torch.distributed as dist
 
@@ -163,40 +152,24 @@ def test_of_torch_with_others(method, fused):
             p.grad = torch.ones(4, 4)
             opt.step()
         opt.stats()
-        refs = watched("weights", [p]) + watched("optimizer", [opt]) + watched("gradients", [p.grad])
-        refs += watched("state", opt.state[p].values())
+        refs = watched(weights=[p], optimizer=[opt], gradients=[p.grad], state=opt.state[p].values())
         del p, opt
         assert alive(refs) == []
     finally:
         dist.destroy_process_group()
 
 
-def test_a_dropped_optimizer_does_not_step_in_backward():
-    torch = pytest.importorskip("torch")
-    from layerwise.errors import ParameterError
-    from layerwise.torch import Lamb, step_in_backward
-
-    model = torch.nn.Linear(2, 2)
-    handle = step_in_backward(Lamb(model.parameters()))
-    with pytest.raises(ParameterError, match="Keep a reference to it"):
-        model(torch.ones(1, 2)).sum().backward()
-    handle.remove()
-    model.zero_grad()
-    model(torch.ones(1, 2)).sum().backward()
-
-
 # ---- JAX
 
 
-@pytest.mark.parametrize("method", ["lamb", "lars", "adafactor"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_of_jax(method, compiled):
+def test_jax_keeps_no_arrays(compiled):
     jax = pytest.importorskip("jax")
     import optax
 
     import layerwise.jax as front
 
-    transform = getattr(front, method)(0.01)
+    transform = front.lamb(0.01)
     params = {"a": jax.numpy.ones((4, 4)), "b": jax.numpy.ones(4)}
     state = transform.init(params)
     update = jax.jit(transform.update) if compiled else transform.update
@@ -204,6 +177,6 @@ def test_of_jax(method, compiled):
         grads = jax.tree.map(jax.numpy.ones_like, params)
         updates, state = update(grads, state, params)
         params = optax.apply_updates(params, updates)
-    refs = [each for tree in (params, state, grads, updates) for each in watched("array", jax.tree.leaves(tree))]
+    refs = [each for tree in (params, state, grads, updates) for each in watched(array=jax.tree.leaves(tree))]
     del params, state, grads, updates
     assert alive(refs) == []
