@@ -47,13 +47,15 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "engines",
         "engines/ threads.py",
-        "engines test_interrupts.py test_extremes.py numpy_front/test_step.py torch_front/test_step.py "
+        "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
+        "test_extremes.py numpy_front/test_step.py torch_front/test_step.py "
         "torch_front/test_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "native",
         "csrc/",
-        "engines storage test_interrupts.py test_extremes.py torch_front/test_exact_sums.py "
+        "engines/test_formats.py engines/test_jobs.py engines/test_prepared.py engines storage test_interrupts.py "
+        "test_extremes.py torch_front/test_exact_sums.py "
         "torch_front/test_between_steps.py contract/test_storage.py torch_front/test_step.py "
         "sharding/test_model_group.py",
     ),
