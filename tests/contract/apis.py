@@ -86,9 +86,12 @@ class Run:
     opt: Any
     _weights: dict[str, Any]
 
-    def __init__(self, api: Any, name: str, dtype: str, options: dict[str, Any]) -> None:
+    def __init__(self, api: Any, name: str, dtype: Any, options: dict[str, Any]) -> None:
         self.api, self.name, self.dtype, self.options = api, name, dtype, options
         self.case = case_of(name)
+
+    def dtype_of(self, name: str) -> str:
+        return self.dtype if isinstance(self.dtype, str) else self.dtype[name]
 
     def step(self, grads: Mapping[str, Any], **now: Any) -> Any:
         """Take a step. Gradients are numbers in float64, which become the weights' dtype; None or no entry is none."""
@@ -159,8 +162,10 @@ class Api:
         """What this API needs around it."""
         yield
 
-    def make(self, name: str, weights: Arrays, *, dtype: str = "float64", groups: Any = None, **options: Any) -> Run:
-        """An optimizer of these weights. `groups` are pairs of names and their own options."""
+    def make(self, name: str, weights: Arrays, *, dtype: Any = "float64", groups: Any = None, **options: Any) -> Run:
+        """An optimizer of these weights, of one dtype or each of its own. `groups` are pairs of names and options."""
+        if "engine" in options and options["engine"] is None:
+            del options["engine"]
         run = self.run(self, name, dtype, options)
         run.given = SimpleNamespace(groups=groups, options=options)
         run.begin(weights, groups, dict(options))
@@ -186,11 +191,11 @@ class NumPyRun(Run):
         import layerwise.numpy
 
         assert groups is None, "groups of names are layerwise.numpy.Mixed"
-        self._weights = {name: as_dtype(w, self.dtype).copy() for name, w in weights.items()}
+        self._weights = {name: as_dtype(w, self.dtype_of(name)).copy() for name, w in weights.items()}
         self.opt = getattr(layerwise.numpy, self.name)(**options)
 
     def step(self, grads: Mapping[str, Any]) -> Any:
-        given = {name: g if g is None else as_dtype(g, self.dtype) for name, g in grads.items()}
+        given = {name: g if g is None else as_dtype(g, self.dtype_of(name)) for name, g in grads.items()}
         return self.opt.step_all(self._weights, given)
 
     def state(self) -> dict[str, Arrays]:
@@ -227,8 +232,8 @@ class NumPyRun(Run):
 class NumPy(Api):
     name, run = "NumPy", NumPyRun
     offers = frozenset([
-        "skip", "blocks", "names", "mixed", "schedules", "stats", "state_dtype", "own_counts", "clipping", "none",
-        "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
+        "skip", "empty", "extremes", "blocks", "names", "mixed", "schedules", "stats", "state_dtype", "own_counts",
+        "clipping", "none", "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
         "patterns", "clear",
     ])  # fmt: skip
 
@@ -242,8 +247,11 @@ class TorchRun(Run):
 
         import layerwise.torch
 
-        dtype, self.torch = getattr(torch, self.dtype), torch
-        self._weights = {name: torch.nn.Parameter(torch.tensor(w).to(dtype)) for name, w in weights.items()}
+        self.torch = torch
+        self._weights = {
+            name: torch.nn.Parameter(torch.tensor(np.asarray(w)).to(getattr(torch, self.dtype_of(name))))
+            for name, w in weights.items()
+        }
         if options.pop("engine", None) == "rule":
             options["fused"] = False
         params: Any = self._weights.items()
@@ -296,9 +304,9 @@ class TorchRun(Run):
 class Torch(Api):
     name, run = "Torch", TorchRun
     offers = frozenset([
-        "skip", "blocks", "names", "groups", "mixed", "stats", "state_dtype", "own_counts", "clipping", "none", "lr",
-        "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
-        "patterns", "clear",
+        "skip", "empty", "extremes", "blocks", "names", "groups", "mixed", "stats", "state_dtype", "own_counts",
+        "clipping", "none", "lr", "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled",
+        "saves_lr", "patterns", "clear",
     ])  # fmt: skip
 
 
@@ -357,19 +365,21 @@ class JaxRun(Run):
 
         assert groups is None, "groups are optax.partition"
         arguments = {"stats": True, **optax_arguments(self.name, options)}
+        if isinstance(blocks := arguments.get("blocks"), Mapping):
+            arguments["blocks"] = {**dict.fromkeys(weights), **blocks}  # a tree like the parameters
         try:
             key = tuple((name, type(x), x) for name, x in sorted(arguments.items()))
             self.opt, self._step = _program(self.name, key, _drive.LARGE)
         except TypeError:  # options without a hash
             self.opt, self._step = _made(self.name, arguments)
-        self._weights = {name: jnp.asarray(as_dtype(w, self.dtype)) for name, w in weights.items()}
+        self._weights = {name: jnp.asarray(as_dtype(w, self.dtype_of(name))) for name, w in weights.items()}
         self._state = self.opt.init(self._weights)
 
     def step(self, grads: Mapping[str, Any]) -> None:
         import jax.numpy as jnp
 
         given = {name: None if grads.get(name) is None else grads[name] for name in self._weights}
-        given = {name: g if g is None else jnp.asarray(as_dtype(g, self.dtype)) for name, g in given.items()}
+        given = {name: g if g is None else jnp.asarray(as_dtype(g, self.dtype_of(name))) for name, g in given.items()}
         unknown = {name: np.asarray(g) for name, g in grads.items() if name not in given}
         self._weights, self._state = self._step(self._weights, self._state, {**given, **unknown})
 
@@ -438,10 +448,10 @@ class PaddleRun(Run):
         for name, w in weights.items():
             with paddle.utils.unique_name.guard():
                 p = paddle.create_parameter(list(np.shape(w)), "float32", attr=paddle.ParamAttr(name=name))
-            if self.dtype != "float32":
-                p = paddle.base.framework.EagerParamBase.from_tensor(paddle.cast(p, self.dtype))
+            if self.dtype_of(name) != "float32":
+                p = paddle.base.framework.EagerParamBase.from_tensor(paddle.cast(p, self.dtype_of(name)))
             p.name = name
-            p.set_value(paddle.cast(paddle.to_tensor(np.asarray(w, np.float64)), self.dtype))
+            p.set_value(paddle.cast(paddle.to_tensor(np.asarray(w, np.float64)), self.dtype_of(name)))
             p.stop_gradient = False
             self._weights[name] = p
 
@@ -460,9 +470,7 @@ class PaddleRun(Run):
     def step(self, grads: Mapping[str, Any]) -> Any:
         for name, p in self._weights.items():
             g = grads.get(name)
-            p.grad = (
-                None if g is None else self.paddle.cast(self.paddle.to_tensor(np.asarray(g, np.float64)), self.dtype)
-            )
+            p.grad = None if g is None else self.paddle.cast(self.paddle.to_tensor(np.asarray(g, np.float64)), p.dtype)
         return self.opt.step()
 
     def state(self) -> dict[str, Arrays]:

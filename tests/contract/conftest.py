@@ -1,4 +1,4 @@
-"""The fixture `api`: each API that offers what a test needs."""
+"""The fixture `api`: each API that offers what a test needs; with `engine` beside it, by kernels and by the rule."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ def pytest_generate_tests(metafunc):
     if "api" not in metafunc.fixturenames:
         return
     needed = {one for mark in metafunc.definition.iter_markers("offers") for one in mark.args}
-    metafunc.parametrize("api", [_row(name) for name, api in APIS.items() if api.has(*needed)], indirect=True)
+    names = [name for name, api in APIS.items() if api.has(*needed)]
+    if "engine" not in metafunc.fixturenames or _has_own_engines(metafunc.definition):
+        metafunc.parametrize("api", [_row(name) for name in names], indirect=True)
+        return
+    pairs = [(name, engine) for name in names for engine in (None, "rule") if not engine or APIS[name].has("engines")]
+    metafunc.parametrize(("api", "engine"), [_row(*pair) for pair in pairs], indirect=["api"])
 
 
-def _row(name):
+def _row(name, *engine):
     marks = [] if name in EVERYWHERE else [pytest.mark.slow]
     if name in ("Jax", "Keras"):  # XLA compiles each step: one optimizer, unless a test says how many it needs
         marks.append(pytest.mark.thinned(1, 2))
-    return pytest.param(name, marks=marks, id=name)
+    return pytest.param(name, *engine, marks=marks, id=f"{name} rule" if engine == ("rule",) else name)
 
 
 @pytest.fixture
@@ -26,3 +31,7 @@ def api(request):
     made = APIS[request.param]()
     with made.world():
         yield made
+
+
+def _has_own_engines(test):
+    return any("engine" in mark.args[0] for mark in test.iter_markers("parametrize"))

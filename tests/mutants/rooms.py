@@ -30,7 +30,7 @@ ROOMS: tuple[Room, ...] = (
         "core",
         ".",
         "test_options.py test_factoring.py test_misspelt.py contract/test_blocks.py contract/test_names.py "
-        "contract/test_stats.py test_keep_norm.py numpy_front test_rules.py",
+        "contract/test_stats.py contract/test_keep_norm.py numpy_front test_rules.py",
     ),
     _room("schedules", "schedules.py", "test_schedules.py contract/test_schedules.py torch_front/test_schedulers.py"),
     _room(
@@ -48,15 +48,15 @@ ROOMS: tuple[Room, ...] = (
         "engines",
         "engines/ threads.py",
         "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
-        "test_extremes.py numpy_front/test_step.py torch_front/test_step.py "
-        "torch_front/test_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
+        "contract/test_extremes.py numpy_front/test_step.py torch_front/test_tensors.py "
+        "torch_front/test_changes_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "native",
         "csrc/",
         "engines/test_formats.py engines/test_jobs.py engines/test_prepared.py engines storage test_interrupts.py "
-        "test_extremes.py torch_front/test_exact_sums.py "
-        "torch_front/test_between_steps.py contract/test_storage.py torch_front/test_step.py "
+        "contract/test_extremes.py torch_front/test_exact_sums.py "
+        "torch_front/test_changes_between_steps.py contract/test_storage.py torch_front/test_tensors.py "
         "sharding/test_model_group.py",
     ),
     _room(
@@ -65,8 +65,8 @@ ROOMS: tuple[Room, ...] = (
         "gpu/test_device_steps.py gpu/test_left_to_the_rule.py gpu/test_factored.py gpu/test_storage.py "
         "gpu/test_proof.py gpu/test_optimizers.py gpu",
     ),
-    _room("numpy", "numpy/", "numpy_front test_extremes.py test_precision.py test_lifetimes.py"),
-    _room("torch", "torch/", "torch_front test_lifetimes.py test_extremes.py test_keep_norm.py test_precision.py"),
+    _room("numpy", "numpy/", "numpy_front contract test_lifetimes.py"),
+    _room("torch", "torch/", "torch_front contract test_lifetimes.py"),
     _room(
         "checkpoints",
         "torch/checkpoints/",
@@ -87,9 +87,9 @@ ROOMS: tuple[Room, ...] = (
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
         "sharding/test_noise_scale.py sharding/test_in_backward.py",
     ),
-    _room("jax", "jax/", "jax_front"),
-    _room("paddle", "paddle/", "paddle_front", slow=True),
-    _room("keras", "keras/", "keras_front", slow=True),
+    _room("jax", "jax/", "jax_front contract"),
+    _room("paddle", "paddle/", "paddle_front contract", slow=True),
+    _room("keras", "keras/", "keras_front contract", slow=True),
     _room(
         "converters",
         "convert.py presets.py arguments.py",

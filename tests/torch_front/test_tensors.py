@@ -19,7 +19,6 @@ from torch_front.front import (
     everything,
     fronts,
     in_slices,
-    lows,
     numbers,
     parameters,
     set_grads,
@@ -98,78 +97,6 @@ def test_slices_of_blocks(case, seed, size, monkeypatch):
         close(opt.stats()[name], calm.stats()[name], 1e-11, name)
 
 
-@fronts
-@pytest.mark.needs("max_grad_norm")
-def test_bounds_of_the_common_norm_may_differ(front):
-    params, apart = parameters(1), parameters(1)
-    groups = [{"params": [p], "max_grad_norm": 0.5 / (1 + i)} for i, p in enumerate(params.values())]
-    opt, free = busy(front, groups), busy(front, apart.items())
-    for t in range(3):
-        set_grads(params, t)
-        norm = torch.cat([p.grad.reshape(-1) for p in params.values()]).norm()
-        for i, (p, q) in enumerate(zip(params.values(), apart.values(), strict=True)):
-            q.grad = p.grad / max(1, norm * (1 + i) / 0.5)
-        opt.step()
-        free.step()
-    close(numbers(params), numbers(apart))
-
-
-@lows
-@fronts
-def test_low_precision_is_computed_in_float32_and_rounded_once(front, low):
-    params = parameters(3, dtype=low)
-    opt = busy(front, params.items())
-    wide = {name: torch.nn.Parameter(p.detach().float()) for name, p in params.items()}
-    calm = busy(front, wide.items())
-    for t in range(3):
-        for name, p in params.items():
-            wide[name].data.copy_(p.data)
-        set_grads(params, t)
-        for name, p in params.items():
-            wide[name].grad = p.grad.float()
-        opt.step()
-        calm.step()
-        assert bits(params) == bits({name: p.to(low) for name, p in wide.items()})
-        for ours, theirs in zip(opt.state.values(), calm.state.values(), strict=True):
-            for key, x in ours.items():  # sums may be added up in another order
-                assert torch.equal(x, theirs[key]) or (
-                    x.numel() == 1 and torch.allclose(x, theirs[key], rtol=1e-6, atol=0)
-                )
-    floating = [x.dtype for one in opt.state.values() for x in one.values() if x.is_floating_point()]
-    assert set(floating) == {torch.float32}
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-@cases
-def test_every_dtype_follows_the_reference(case, dtype):
-    tolerance = {torch.bfloat16: 8e-2, torch.float16: 1e-2, torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
-    params = parameters(2, dtype=dtype)
-    opt, oracle, expected = FRONT_OF[case.name](params.items(), lr=0.1), case.reference(lr=0.1), numbers(params)
-    for t in range(3):
-        set_grads(params, 20 + t)
-        expected = oracle.step(expected, {name: p.grad.double().numpy() for name, p in params.items()})
-        opt.step()
-    close(numbers(params), expected, tolerance)
-
-
-@fronts
-@pytest.mark.needs("max_grad_norm")
-def test_dtypes_share_a_global_norm(front):
-    dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-    params = {str(dtype): parameters(2, {"w": (3, 2)}, dtype)["w"] for dtype in dtypes}
-    params["0-d"] = parameters(3, {"w": ()}, torch.float32)["w"]
-    opt = busy(front, params.items(), max_grad_norm=0.5)
-    wide = {name: torch.nn.Parameter(p.detach().double()) for name, p in params.items()}
-    calm = busy(front, wide.items(), max_grad_norm=0.5)
-    set_grads(params, 1)
-    for name, p in params.items():
-        wide[name].grad = p.grad.double()
-    opt.step()
-    calm.step()
-    for name, p in params.items():
-        close(numbers({"": p}), numbers({"": wide[name]}), 1e-2 if p.dtype in dtypes[:2] else 2e-6)
-
-
 def strided(p):
     """The same numbers in every other place of something larger."""
     wide = torch.full((*p.shape[:-1], 2 * p.shape[-1]), 7.0, dtype=p.dtype)
@@ -218,33 +145,6 @@ def test_expanded_gradients(front):
     busy(front, params.items()).step()
     busy(front, calm.items()).step()
     assert bits(params) == bits(calm)
-
-
-EMPTY = {
-    "empty vector": (0,),
-    "empty matrix": (0, 3),
-    "empty columns": (3, 0),
-    "empty stack": (2, 0, 3),
-    "full": (2, 3),
-}
-
-
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1, "max_grad_norm_per_tensor": 0.1}], ids=str)
-@pytest.mark.parametrize("blocks", [None, "each"])
-@fronts
-def test_tensors_without_elements(front, options, blocks):
-    params, alone = parameters(1, EMPTY), parameters(1, {"full": (2, 3)})
-    alone["full"].data.copy_(params["full"].data)
-    opt, calm = (busy(front, ps.items(), blocks=blocks, **options) for ps in (params, alone))
-    for t in range(3):
-        set_grads(params, t)
-        alone["full"].grad = params["full"].grad
-        opt.step()
-        calm.step()
-    assert bits(params["full"]) == bits(alone["full"])
-    assert {name: tuple(p.shape) for name, p in params.items()} == EMPTY
-    assert opt.stats().keys() == EMPTY.keys()
-    assert all(int(one["step"]) == 3 for one in opt.state.values())
 
 
 @pytest.mark.parametrize(
@@ -337,33 +237,6 @@ def test_a_first_step_that_is_skipped_on_the_device_leaves_the_start(front, monk
     walk(opt, a, range(2))
     walk(calm, b, range(2))
     close(numbers(a), numbers(b), 1e-12)
-
-
-@fronts
-def test_order_of_groups_does_not_matter(front):
-    a, b = parameters(1), parameters(1)
-    opt = busy(front, a.items())
-    other = busy(front, [{"params": [(name, b[name])]} for name in reversed(b)])
-    walk(opt, a, range(3))
-    walk(other, b, range(3))
-    assert bits(a) == bits(b)
-
-
-@fronts
-@pytest.mark.needs("max_grad_norm")
-def test_a_group_that_is_not_clipped_counts_towards_the_common_norm(front):
-    """The norm is that of all gradients of the optimizer, whatever group they are in."""
-    a, b = parameters(1), parameters(1)
-    opt = busy(front, [{"params": [p], "max_grad_norm": 0.5 * i or None} for i, p in enumerate(a.values())])
-    free = busy(front, b.items())
-    for t in range(2):
-        set_grads(a, t)
-        norm = torch.cat([p.grad.reshape(-1) for p in a.values()]).norm()
-        for i, (p, q) in enumerate(zip(a.values(), b.values(), strict=True)):
-            q.grad = p.grad / max(1, norm / (0.5 * i)) if i else p.grad.clone()
-        opt.step()
-        free.step()
-    close(numbers(a), numbers(b))
 
 
 @pytest.mark.parametrize("shape", [(3,), (70, 80)], ids=["stacked", "alone"])
