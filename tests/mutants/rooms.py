@@ -48,7 +48,7 @@ ROOMS: tuple[Room, ...] = (
         "engines",
         "engines/ threads.py",
         "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
-        "contract/test_extremes.py numpy_front/test_step.py torch_front/test_tensors.py "
+        "contract/test_extremes.py numpy_front/test_arrays.py torch_front/test_tensors.py "
         "torch_front/test_changes_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
