@@ -1,4 +1,4 @@
-"""What people are told of engines, and how many threads are wanted."""
+"""People are told which engine there is, why not another, and how many threads it has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from layerwise.errors import EngineError
 
 
 @needed
-def test_info(capsys, monkeypatch):
+def test_info_names_the_compiler_the_instructions_and_the_threads(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["layerwise", "info"])
     with pytest.raises(SystemExit) as left:
         cli.main()
