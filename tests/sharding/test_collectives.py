@@ -16,6 +16,7 @@ from sharding.cells import CLIP, Found, Lying, Row, agree, alone, in_buckets_of,
 from sharding.counting import Collectives, Seen
 from sharding.layouts import mesh_of
 from sharding.models import FRONT_OF, Blend, Irregular, local
+from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from layerwise.torch import Lamb, Lars, Mixed, monitor
@@ -192,6 +193,26 @@ def test_each_bucket_has_rounds_of_its_own_and_no_say_in_what_comes_out(ranks, f
     fewer = OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front]) + OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
     assert numbers[0] == (BUCKETS * ACROSS[front] - fewer if ASKS[front] else 1)  # they meet once
     agree(found, wanted)
+
+
+def _of_squares() -> int:
+    """The collectives of a step of eight matrices of 64 elements, of which each of four ranks has 16."""
+    mesh, params = mesh_of(2, 2), []
+    for _ in range(8):
+        x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0), Shard(1)], src_data_rank=None)
+        params.append(nn.Parameter(x))
+        params[-1].grad = x.clone()
+    opt = Lamb(params, lr=0.1, fused=False)
+    with in_buckets_of(64):  # of which two may wait
+        opt.step()
+        with Collectives() as collectives:
+            opt.step()
+    return len(collectives.seen)
+
+
+def test_buckets_are_as_large_as_what_a_rank_has(ranks):
+    """Two matrices each, and two dimensions of the mesh that cut them."""
+    assert ranks.run(4, _of_squares) == [8 // 2 * 2] * 4
 
 
 def _on_their_way(front: Any, size: int, fused: bool | None) -> list[tuple[str, int]]:

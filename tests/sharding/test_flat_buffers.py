@@ -94,10 +94,13 @@ def test_a_buffer_that_is_described_again_holds_something_else():
     assert opt.stats().keys() == {"w"}
 
 
-def test_a_buffer_keeps_the_length_that_was_described():
+@pytest.mark.parametrize(
+    "now", [torch.ones(2, 2), torch.ones(5), torch.ones(8)[::2]], ids=["matrix", "longer", "strided"]
+)
+def test_a_buffer_keeps_the_length_that_was_described(now):
     buffer = nn.Parameter(torch.ones(4))
     opt = Lamb(Segments({buffer: [Stretch("w", (2, 2), 0, 4)]}).named_parameters())
-    buffer.data = buffer.grad = torch.ones(2, 2)
+    buffer.data = buffer.grad = now
     with pytest.raises(ParameterError, match="a flat buffer of 4 elements"):
         opt.step()
 

@@ -153,9 +153,11 @@ def test_the_same_bits_on_any_number_of_processes(ranks, front, row):
 @fronts
 @pytest.mark.thinned(1, 2)
 @table(
-    *(Row("tensor parallel on 4", dtype=dtype, options={"max_grad_value": 0.5, **EXACTLY}) for dtype in (DOUBLE, HALF))
+    *(Row("tensor parallel on 4", dtype=dtype, options={"max_grad_value": 0.5, **EXACTLY}) for dtype in (DOUBLE, HALF)),
+    Row("strided", dtype=SINGLE, options={"max_grad_value": 1.5, **EXACTLY}, steps=20),
+    later(Row("fsdp on 3", dtype=SINGLE, options={"max_grad_value": 1.5, **EXACTLY}, steps=100)),
 )
-def test_the_same_bits_in_every_dtype(ranks, front, row):
+def test_the_same_bits_in_every_dtype_and_after_many_steps(ranks, front, row):
     check(ranks, front, row)
 
 
