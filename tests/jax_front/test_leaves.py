@@ -14,12 +14,13 @@ from jax_front.front import DECAY_MASK, NAMES, made, mainly
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
 
+pytestmark = pytest.mark.thinned(1, 2)
 each = pytest.mark.parametrize("name", NAMES)
 
 
 @mainly("Lars")
 @pytest.mark.parametrize("jit", [False, True])
-def test_integers_stay_what_they_are(name, jit):
+def test_integers_among_parameters_stay_as_they_are(name, jit):
     params = {"w": jnp.ones((3, 2)), "count": jnp.arange(3), "flag": jnp.array(True), "n": 3}
     nothing = np.zeros(3, jax.dtypes.float0)
     opt = made(name, stats=True)
@@ -41,7 +42,7 @@ def test_integers_stay_what_they_are(name, jit):
 
 
 @mainly("Lamb")
-def test_masks_of_jax(name):
+def test_masks_may_be_arrays_unless_they_are_traced(name):
     params = {"w": jnp.ones(3), "b": jnp.ones(2)}
     masks = {"w": jnp.array(True), "b": jnp.array(False)}, {"w": True, "b": np.False_}
     argument = DECAY_MASK[name]
@@ -57,7 +58,7 @@ def test_masks_of_jax(name):
 
 @mainly("Lars")
 @pytest.mark.parametrize("one", [jnp.array([0.25]), np.array([[0.25]])])
-def test_rates_of_one_element(name, one):
+def test_a_rate_may_be_an_array_of_one_element(name, one):
     params = {"w": jnp.arange(1.0, 4.0)}
 
     def moved(rate):
@@ -77,7 +78,7 @@ def test_rates_of_one_element(name, one):
 
 @each
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf"), [0.1, 0.2], 1j])
-def test_a_schedules_answer_is_checked_in_every_form(name, bad):
+def test_what_a_schedule_answers_is_checked(name, bad):
     params = {"w": jnp.ones(3)}
     for answer in (jnp.asarray(bad), np.asarray(bad)):
         opt = made(name, learning_rate=lambda count, answer=answer: answer)
@@ -86,18 +87,18 @@ def test_a_schedules_answer_is_checked_in_every_form(name, bad):
 
 
 @each
-def test_a_schedule_takes_a_step(name):
+def test_a_schedule_that_takes_no_step_is_refused(name):
     with pytest.raises(HyperparameterError, match=r"`learning_rate` must be .* a callable of the step"):
         made(name, learning_rate=lambda: 0.1)
 
 
 @pytest.mark.parametrize("given", [jnp.bfloat16, "bfloat16", ml_dtypes.bfloat16, np.dtype("bfloat16"), torch.bfloat16])
-def test_dtypes_of_the_momentum(given):
+def test_the_momentum_takes_dtypes_of_any_library(given):
     params = {"w": jnp.ones((3, 2))}
     assert front.adafactor(0.1, momentum=0.9, dtype_momentum=given).init(params).ema["w"].dtype == jnp.bfloat16
 
 
-def test_betas_that_look_swapped_are_taken():
+def test_betas_that_look_swapped_are_taken_with_a_warning():
     params = {"w": jnp.ones(3)}
     opt = front.lamb(0.1, 0.99, 0.9)
     opt.update(params, opt.init(params), params)

@@ -93,7 +93,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "converters",
         "convert.py presets.py arguments.py",
-        "jax_front/test_convert.py test_presets.py jax_front/test_presets.py test_docs.py",
+        "jax_front/test_conversion.py test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
     _room("trainers", "trainers/ run.py", "trainers", slow=True),
