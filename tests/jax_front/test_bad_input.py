@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax_front.front import DECAY_MASK, FRONTS, NAMES, THEIRS, close, gradients, made, mainly, same, tree
-from jax_front.test_trees import MASK, STACKED
+from jax_front.test_trees import MASK
 
 from layerwise import jax as front
 from layerwise.errors import (
@@ -38,9 +38,8 @@ W = {"w": jnp.ones((4, 3))}
         (object(), {}, "deep/w must be an array"),
         (jnp.ones(2, "float8_e4m3fn"), {}, "deep/w must be floating point of 16 to 64 bits"),
         (jnp.ones(2, "complex64"), {"max_grad_value": 1.0}, "deep/w is complex, and max_grad_value"),
-        (jnp.ones((3, 4)), {"blocks": {"deep": {"w": 2}}}, "deep/w"),
     ],
-    ids=["key", "text", "object", "float8", "complex", "blocks"],
+    ids=["key", "text", "object", "float8", "complex"],
 )
 def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
     with pytest.raises(ParameterError, match=says):
@@ -176,15 +175,6 @@ def test_a_count_may_be_any_integer_and_a_negative_one_that_is_traced_is_0(name)
 def test_a_mask_that_is_no_tree_of_true_and_false_is_named(name, mask):
     with pytest.raises(HyperparameterError, match=DECAY_MASK[name]):
         made(name, **{DECAY_MASK[name]: mask}).init(tree(0))
-
-
-@each
-@pytest.mark.parametrize(
-    "blocks", [{"layers": 0, "head": None}, {"layers": "every", "head": 1}, {"layers": True, "head": 1}], ids=str
-)
-def test_blocks_that_cannot_be_are_named(name, blocks):
-    with pytest.raises(HyperparameterError, match="blocks"):
-        made(name, blocks=blocks).init(tree(0, STACKED))
 
 
 NAN = float("nan")

@@ -122,41 +122,16 @@ def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
             np.testing.assert_allclose(values, [wanted[f"layers/{i}/{key}"][measured] for i in range(3)], rtol=1e-10)
 
 
-@mainly("Lars")
-def test_without_blocks_a_stack_is_one_layer(name):
-    plain, blocked = (
-        run(made(name, blocks=one), tree(0, STACKED), [tree(1, STACKED)])[0]
-        for one in (None, lambda params: {"layers": "each", "head": None})
-    )
-    assert not np.allclose(plain["layers"]["k"], blocked["layers"]["k"], rtol=1e-3, atol=0)
-    same(plain["head"], blocked["head"])
-
-
-def pieces(x, blocks):
-    """The blocks of an array."""
-    if blocks.split == "each":
-        return list(np.moveaxis(x, blocks.axis, 0)) if isinstance(blocks.axis, int) else [*x.reshape(-1, *x.shape[2:])]
-    ends = np.cumsum(blocks.split)[:-1] if isinstance(blocks.split, tuple) else blocks.split
-    return np.split(x, ends, axis=blocks.axis)
-
-
-@pytest.mark.parametrize(
-    ("blocks", "shape"),
-    [
-        (Blocks(3), (6, 4)),
-        (Blocks(2, axis=1), (6, 4)),
-        (Blocks((1, 3, 2)), (6, 4)),
-        (Blocks("each", axis=-1), (6, 4)),
-        (Blocks("each", axis=(0, 1)), (2, 3, 5, 4)),
-    ],
-    ids=str,
-)
-@each
-def test_a_block_is_a_parameter_of_its_own(name, blocks, shape, jax64):
-    first, *grads = (np.asarray(tree(i, shape, "float64")) for i in range(3))
-    together, _ = run(made(name, blocks=blocks), first, grads)
-    alone, _ = run(made(name), pieces(first, blocks), [pieces(g, blocks) for g in grads])
-    close(pieces(np.asarray(together), blocks), alone, 1e-7 if name == "Adafactor" else 1e-12)
+@mainly("Lamb")
+def test_blocks_are_a_value_for_all_a_tree_a_prefix_or_a_callable(name):
+    """Also of several leading axes."""
+    params = tree(0, {"k": (2, 3, 5, 4), "v": (2, 3, 4)})
+    wanted = program(name, params, blocks={"k": Blocks("each", axis=(0, 1)), "v": Blocks("each", axis=(0, 1))})
+    for blocks in (Blocks("each", axis=(0, 1)), lambda _: Blocks("each", axis=(0, 1))):
+        assert program(name, params, blocks=blocks) == wanted
+    each_one = jax.tree.map(lambda x: list(x.reshape(-1, *x.shape[2:])), params)
+    together, _ = run(made(name, blocks=Blocks("each", axis=(0, 1))), params, [params])
+    close(jax.tree.map(lambda x: list(x.reshape(-1, *x.shape[2:])), together), run(made(name), each_one, [each_one])[0])
 
 
 # ---- leaves
