@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
 
+from layerwise.blocks import Blocks
 from layerwise.errors import ParameterError, StateError
 from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat, param_groups
 from layerwise.torch.sharding._flat import flat_of
@@ -218,7 +219,8 @@ def _in_bits(options: Mapping[str, Any], flat_: bool) -> tuple[dict[str, Any], l
         each = {name: [i * p.numel() // world for i in (rank, rank + 1)] for name, p in params.items()}
         described = [[Stretch(name, tuple(params[name].shape), *ends, 0)] for name, ends in each.items()]
         segments = Segments({nn.Parameter(flats.filled(one, params, torch.bfloat16)): one for one in described})
-    opt = AdamW(segments.named_parameters() if flat_ else params.items(), lr=0.01, **options)
+    blocks = {"even": Blocks((4, 12))}
+    opt = AdamW(segments.named_parameters() if flat_ else params.items(), lr=0.01, blocks=blocks, **options)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for t in range(3):

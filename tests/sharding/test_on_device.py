@@ -222,6 +222,16 @@ def test_measurements_say_that_a_step_was_disputed(ranks):
     assert ranks.run(2, _read) == [[TOGETHER, TOGETHER, ""]] * 2
 
 
+def test_a_disagreement_is_remembered_until_the_host_learns_of_it():
+    """A graph may be replayed many times before that."""
+    verdicts = _on_device.Verdicts(torch.device("cpu"))
+    for disagreed in (True, False):
+        verdicts.note(torch.tensor(disagreed))
+        assert verdicts.disagreed()
+    verdicts.forget()
+    assert not verdicts.disagreed()
+
+
 def _skipping(front: Any, wanted: Any) -> Found:
     with agreeing() as noted:
         lying, opt = _begun(front, "fsdp on 3", MAY_SKIP)

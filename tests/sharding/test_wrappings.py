@@ -10,6 +10,7 @@ import pytest
 import torch
 from sharding.cells import DOUBLE, TOLERANCE
 from sharding.models import FRONTS, Blend, Small, close, named
+from sharding.releasing import Branching
 from sharding.wrappings import WRAPPINGS, batches, fsdp1, gathered, optimizer_of
 
 from layerwise.torch import Lamb
@@ -68,6 +69,24 @@ def test_clipping_and_climbing_too(ranks, front):
 @pytest.mark.parametrize("options", [{}, CLIP], ids=str)
 def test_zero_redundancy_optimizer_steps_some_parameters_on_each_rank(ranks, front, options):
     check(ranks, front, "DDP", DOUBLE, zero=True, **options)
+
+
+def _with_a_block_unused() -> set[str]:
+    """The parts of the model that have state after some steps."""
+    model = fsdp1(Branching(torch.float32), nested=True)
+    opt = Lamb(model.named_parameters(), lr=0.1)
+    for batch in batches(2):
+        model(batch).backward()
+        opt.step()
+        opt.zero_grad()
+    stepped = [name for name, p in model.named_parameters() if opt.state.get(p)]
+    return {part for part in ("embed", "blocks.0", "blocks.1", "norm") if any(part in name for name in stepped)}
+
+
+def test_flat_pieces_without_a_gradient_wait_also_where_a_rank_holds_nothing_of_them(ranks):
+    """FSDP1 shows no gradient of what a rank has nothing of, in either case."""
+    for found in ranks.run(3, _with_a_block_unused):
+        assert found == {"embed", "blocks.0", "norm"}
 
 
 def _undescribed() -> None:
