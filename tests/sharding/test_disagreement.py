@@ -219,6 +219,7 @@ def test_a_first_step_that_is_not_taken_leaves_no_state(ranks, front):
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of all ranks, and what the odd one has otherwise
     "engine": (CLIP, {"fused": False}),
+    "buckets": ({"fused": False}, {}),
     "reproducible": ({**CLIP, **EXACTLY}, {"reproducible": False}),
     "reproducible, by the rule": ({**CLIP, **EXACTLY}, {"reproducible": False, "fused": False}),
 }
@@ -241,7 +242,11 @@ def _otherwise(layout: str, which: str, in_group: bool) -> tuple[str, bool]:
         if which == "model_group":
             opt.step()
             opt.model_group = None if odd else opt.model_group
-        return tried(opt, lying.params)
+        if which == "buckets":
+            opt.step()
+            lying.give(1)
+        with in_buckets_of(80 if odd and which == "buckets" else 1 << 27):
+            return tried(opt, lying.params)
 
 
 by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine alone")
@@ -258,6 +263,7 @@ by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine
         ),
         ("fsdp on 2", "model_group", True, ["model_group is there on one and missing"]),
         ("two-dimensional", "model_group", True, ["model_group is there on one and missing"]),
+        ("fsdp on 2", "buckets", False, ["what steps it is"]),
         ("fsdp on 2", "reproducible", False, []),
         ("fsdp on 2", "reproducible, by the rule", False, []),
         ("plain", "reproducible, by the rule", True, []),
