@@ -67,15 +67,22 @@ def broken():
 
 
 class TestReport:
-    def test_it_is_whole_and_alone(self, usual):
+    def test_it_is_whole_and_alone_and_every_colour_comes_from_the_page(self, usual):
         seen = Page(usual)
         assert seen.open == []
         assert max(seen.ids.values()) == 1
         assert seen.used <= set(seen.ids)
         assert [ref[:22] for ref in seen.fetched] == ["data:image/png;base64,"] * len(seen.fetched)
         assert not re.search(r"@import|url\((?!#)", seen.text["style"])
+        assert not re.search(r"#(0[1-9])\1\1", usual)
+        assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
+        assert "prefers-color-scheme: dark" in usual
 
-    def test_pictures(self, usual):
+    def test_headlines_then_pictures_then_tables_then_caveats(self, usual):
+        parts = ("class=cards", "<svg", "<table", "What this does not show.", "<script")
+        places = [usual.index(part) for part in parts]
+        assert places == sorted(places)
+        assert "Step time" not in usual
         labels = re.findall(r'aria-label="([^"]*)"', usual)
         for part in (
             "Test accuracy at batch 32 and 1,024",
@@ -89,14 +96,7 @@ class TestReport:
         assert len(ratios) == 5  # LARS and LAMB re-tuned, and all of ours in act 3
         assert Page(usual).tags["svg"] == len(labels)
 
-    def test_headlines_then_pictures_then_tables_then_caveats(self, usual):
-        places = [
-            usual.index(part) for part in ("class=cards", "<svg", "<table", "What this does not show.", "<script")
-        ]
-        assert places == sorted(places)
-        assert "Step time" not in usual
-
-    def test_what_diverged_says_so_in_its_plot(self, broken):
+    def test_what_diverged_says_so_in_its_plot_and_what_is_missing_that_the_run_was_interrupted(self, broken):
         first, second, memory = (
             re.search(rf'aria-label="{title}.*?</svg>', broken, re.DOTALL).group()
             for title in ("Test accuracy at", "Test loss at", "Test loss against memory")
@@ -106,24 +106,14 @@ class TestReport:
         assert "✕ diverged: LAMB 24+8" in memory
         curves = re.findall(r'aria-label="Training loss.*?</svg>', broken, re.DOTALL)
         assert ["diverged" in curve for curve in curves] == [True, False, True]
+        assert "This run was interrupted" in broken
+        assert json.loads(Page(broken).text["script"])["partial"] is True
 
     def test_no_better_than_guessing(self):
-        labelled = [
-            page(result({("SGD", 1024): [x, x, x]}, acts=(1,))).count("no better than guessing") for x in (9, 30)
-        ]
-        assert labelled == [1, 0]
+        pages = [page(result({("SGD", 1024): [x, x, x]}, acts=(1,))) for x in (9, 30)]
+        assert [one.count("no better than guessing") for one in pages] == [1, 0]
 
-    def test_long_settings_wrap(self, usual):
-        cell = re.search(r"<td ([^>]*)>[^<]*master_weights=[^<]*</td>", usual).group(1)
-        assert cell == "class=text"
-        assert re.search(r"\.text {[^}]*white-space: normal", usual)
-
-    def test_colours_come_from_the_page(self, usual):
-        assert not re.search(r"#(0[1-9])\1\1", usual)
-        assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
-        assert "prefers-color-scheme: dark" in usual
-
-    def test_all_figures_are_in_it(self, usual):
+    def test_every_figure_and_every_setting_is_in_it(self, usual):
         seen = json.loads(Page(usual).text["script"])
         assert set(seen["versions"]) >= {"python", "torch", "layerwise", "numpy", "scikit-learn", "matplotlib"}
         assert not seen["partial"]
@@ -134,19 +124,11 @@ class TestReport:
                 assert case["lr"] > 0
                 assert case["steps"] * case["batch"] == act["task"]["epochs"] * act["task"]["examples"]
         assert found == USUAL
-
-    def test_every_setting(self, usual):
-        for words in (
-            "layerwise.torch.Lamb",
-            "weight_decay=0.01",
-            "0.02, tuned at batch 8, times √16",
-            "scale_parameter",
-        ):
-            assert words in usual
-
-    def test_partial(self, broken):
-        assert "This run was interrupted" in broken
-        assert json.loads(Page(broken).text["script"])["partial"] is True
+        settings = ("layerwise.torch.Lamb", "weight_decay=0.01", "0.02, tuned at batch 8, times √16", "scale_parameter")
+        assert all(words in usual for words in settings)
+        cell = re.search(r"<td ([^>]*)>[^<]*master_weights=[^<]*</td>", usual).group(1)
+        assert cell == "class=text"  # and wraps
+        assert re.search(r"\.text {[^}]*white-space: normal", usual)
 
     def test_a_quick_run_draws_no_conclusion(self):
         seen = page(result(is_quick=True, acts=(2,)))
@@ -154,11 +136,9 @@ class TestReport:
         assert "class=card" not in seen
         assert "did better" not in seen
 
-    def test_nothing_at_all(self):
-        nothing = Result(ACTS, range(3), 2, partial=True)
-        seen = Page(page(nothing))
-        assert seen.open == []
-        assert seen.tags["svg"] == 0
+    def test_nothing_at_all_is_a_page_without_pictures(self):
+        seen = Page(page(Result(ACTS, range(3), 2, partial=True)))
+        assert (seen.open, seen.tags["svg"]) == ([], 0)
 
     @pytest.mark.slow
     def test_it_is_reproducible(self, usual):
