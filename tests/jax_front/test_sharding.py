@@ -194,6 +194,29 @@ def test_where_neither_types_nor_specs_say_what_is_cut_it_is_not_guessed(name):
         step(jnp.ones((4, 2)))
 
 
+def inits(opt, shape, spec):
+    """The state that a device makes of its part of zeros."""
+    made = []
+    mapped = jax.shard_map(
+        lambda p: made.append(opt.init(p)) or p, mesh=mesh_of(8), in_specs=spec, out_specs=spec, check_vma=False
+    )
+    jax.eval_shape(mapped, jax.ShapeDtypeStruct(shape, "float32"))
+    return made[0]
+
+
+@pytest.mark.parametrize("spec", [P(("x", "y")), P("x", "y"), P(None, ("y", "x"))], ids=str)
+def test_a_part_is_factored_if_the_whole_is(spec):
+    least = {"min_dim_size_to_factor": 16, "axis_name": ("x", "y"), "specs": spec}
+    assert inits(FRONTS["Adafactor"](0.1, **least), (16, 16), spec).v_row is not None
+    assert inits(FRONTS["Adafactor"](0.1, **least), (16, 8), spec).v_row is None
+
+
+def test_blocks_along_an_axis_that_is_cut_are_refused():
+    opt = FRONTS["Lamb"](0.1, blocks=2, axis_name=("x", "y"), specs=P("x", None))
+    with pytest.raises(ParameterError, match=r"blocks of .* lie along axis 0, which .*x.* cut"):
+        inits(opt, (8, 4), P("x", None))
+
+
 # ---- stored in few bits
 
 STORED = {"w": (64, 128), "stack": (8, 16, 64), "v": (8192,), "b": (7,)}
