@@ -23,79 +23,52 @@ class Sub(Parameter):
     """A parameter that may be anything."""
 
 
+def sub(p):
+    p.__class__ = Sub
+
+
 def state_of(opt, params):
     """The matrix's first array of state, by its dict and its key."""
     state = opt.state[params["matrix"]]
     return state, next(key for key, x in state.items() if key != "step" and x.dim() == 2)
 
 
-def replace_state(opt, params):
-    state, key = state_of(opt, params)
-    state[key] = state[key] * 2
+def of_state(change):
+    """A change of the matrix's first array of state, which is put back."""
+
+    def changed(opt, params):
+        state, key = state_of(opt, params)
+        state[key] = change(state[key])
+
+    return changed
 
 
-def move_state(opt, params):
-    state, key = state_of(opt, params)
-    state[key].data = state[key].data * 2
+def of_data(name, change):
+    """Other data of a parameter."""
+    return lambda opt, params: setattr(params[name], "data", change(params[name].data))
 
 
-def write_state(opt, params):
-    state, key = state_of(opt, params)
-    state[key].mul_(2)
+def of_grad(name, change):
+    return lambda opt, params: setattr(params[name], "grad", change(params[name].grad))
 
 
-def widen_state(opt, params):
-    state, key = state_of(opt, params)
-    state[key] = state[key].double()
+def of_step(name, number):
+    return lambda opt, params: opt.state[params[name]].update(step=torch.tensor(number))
 
 
-def replace_dict(opt, params):
+def of_group(key, value):
+    return lambda opt, params: opt.param_groups[0].update({key: value})
+
+
+def with_data(x, data):
+    """The same tensor with other data."""
+    x.data = data
+    return x
+
+
+def another_dict(opt, params):
     p = params["matrix"]
     opt.state[p] = {key: x * 2 for key, x in opt.state[p].items()}
-
-
-def forget_one(opt, params):
-    del opt.state[params["matrix"]]
-
-
-def forget_all(opt, params):
-    opt.state.clear()
-
-
-def replace_step(opt, params):
-    opt.state[params["matrix"]]["step"] = torch.tensor(9)
-
-
-def write_step(opt, params):
-    opt.state[params["vector"]]["step"].fill_(9)
-
-
-def float_step(opt, params):
-    opt.state[params["scalar"]]["step"] = torch.tensor(9.0)
-
-
-def move(opt, params):
-    params["matrix"].data = params["matrix"].data * 2
-
-
-def transpose(opt, params):
-    params["matrix"].data = params["matrix"].data.t()
-
-
-def widen(opt, params):
-    params["vector"].data = params["vector"].data.double()
-
-
-def subclass(opt, params):
-    params["matrix"].__class__ = Sub
-
-
-def another_gradient(opt, params):
-    params["vector"].grad = torch.linspace(-1, 1, 6)
-
-
-def transposed_gradient(opt, params):
-    params["matrix"].grad = params["matrix"].grad.t()
 
 
 def wide_gradient(opt, params):
@@ -105,24 +78,31 @@ def wide_gradient(opt, params):
     p.grad = torch.linspace(-1, 1, 36, dtype=torch.float64).reshape(6, 6)
 
 
-def no_gradient(opt, params):
-    params["vector"].grad = None
-
-
-def group(key, value):
-    def change(opt, params):
-        opt.param_groups[0][key] = value
-
-    change.__name__ = key
-    return change
-
-
-CHANGES = [
-    *(replace_state, move_state, write_state, widen_state, replace_dict, forget_one, forget_all),
-    *(replace_step, write_step, float_step, move, transpose, widen, subclass),
-    *(another_gradient, transposed_gradient, wide_gradient, no_gradient),
-    *(group("lr", 0.02), group("weight_decay", 0.5), group("maximize", True), group("max_grad_norm", 0.1)),
-]
+CHANGES = {
+    "another array of state": of_state(lambda x: x * 2),
+    "other data of state": of_state(lambda x: with_data(x, x.data * 2)),
+    "numbers written into state": of_state(lambda x: x.mul_(2)),
+    "wider state": of_state(lambda x: x.double()),
+    "another dict of state": another_dict,
+    "one state deleted": lambda opt, params: opt.state.pop(params["matrix"]),
+    "all states deleted": lambda opt, params: opt.state.clear(),
+    "another count": of_step("matrix", 9),
+    "a number written into a count": lambda opt, params: opt.state[params["vector"]]["step"].fill_(9),
+    "a floating count": of_step("scalar", 9.0),
+    "other data": of_data("matrix", lambda x: x * 2),
+    "transposed data": of_data("matrix", lambda x: x.t()),
+    "wider data": of_data("vector", lambda x: x.double()),
+    "another class": lambda opt, params: sub(params["matrix"]),
+    "another gradient": of_grad("vector", lambda g: torch.linspace(-1, 1, 6)),
+    "a transposed gradient": of_grad("matrix", lambda g: g.t()),
+    "a wide gradient": wide_gradient,
+    "no gradient": of_grad("vector", lambda g: None),
+    "lr": of_group("lr", 0.02),
+    "weight_decay": of_group("weight_decay", 0.5),
+    "maximize": of_group("maximize", True),
+    "max_grad_norm": of_group("max_grad_norm", 0.1),
+}
+changes = pytest.mark.parametrize("change", CHANGES)
 
 
 def after_two_steps(front, fused, blocks):
@@ -144,18 +124,18 @@ def never_stepped(front, opt, params, fused, blocks):
     return other, others
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@changes
 @engines
 @blocks
 @fronts
 @pytest.mark.thinned(1)
-def test_a_change_is_seen(front, blocks, fused, change):
+def test_a_change_between_two_steps_is_seen_by_the_second(front, blocks, fused, change):
     pairs = [after_two_steps(front, fused, blocks)]
     pairs.append(never_stepped(front, *pairs[0], fused, blocks))
     before = bits(pairs[0][1])
     for opt, params in pairs:
         set_grads(params, 7)
-        change(opt, params)
+        CHANGES[change](opt, params)
         opt.step()
     (opt, params), (other, others) = pairs
     assert bits(params) == bits(others) != before
@@ -165,45 +145,34 @@ def test_a_change_is_seen(front, blocks, fused, change):
     assert bits(list(opt.state.values())) == bits(list(other.state.values()))
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@changes
 @fronts
-def test_the_change_makes_a_difference(front, change):
+def test_each_of_these_changes_makes_a_difference(front, change):
     """Else the test before could not fail."""
-    if change is subclass and printed_for(front._hyper) is None:
+    if change == "another class" and printed_for(front._hyper) is None:
         pytest.skip("it is the rule that steps in both")
     changed, plain = after_two_steps(front, None, None), after_two_steps(front, None, None)
     set_grads(changed[1], 7)
     set_grads(plain[1], 7)
-    change(*changed)
+    CHANGES[change](*changed)
     for opt, _ in (changed, plain):
         opt.step()
     assert bits(everything(*changed)) != bits(everything(*plain))
 
 
-def sparse(opt, params):
-    params["matrix"].grad = params["matrix"].grad.to_sparse()
+ERRORS = {
+    "a sparse gradient": (of_grad("matrix", lambda g: g.to_sparse()), GradientError),
+    "state of another shape": (of_state(lambda x: x[:1, :1].clone()), StateError),
+    "data of state of another shape": (of_state(lambda x: with_data(x, x.data[:1, :1].clone())), StateError),
+}
 
 
-def cut_state(opt, params):
-    state, key = state_of(opt, params)
-    state[key] = state[key][:1, :1].clone()
-
-
-def cut_state_in_place(opt, params):
-    state, key = state_of(opt, params)
-    state[key].data = state[key].data[:1, :1].clone()
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [(sparse, GradientError), (cut_state, StateError), (cut_state_in_place, StateError)],
-    ids=lambda x: x.__name__,
-)
+@pytest.mark.parametrize("what", ERRORS)
 @engines
 @blocks
 @fronts
-def test_a_change_that_is_an_error_changes_nothing(front, blocks, fused, change, error):
-    opt, params = after_two_steps(front, fused, blocks)
+def test_a_change_that_is_an_error_changes_nothing(front, blocks, fused, what):
+    (change, error), (opt, params) = ERRORS[what], after_two_steps(front, fused, blocks)
     set_grads(params, 7)
     change(opt, params)
     before = everything(opt, params)
@@ -221,75 +190,38 @@ def watched():
     return params, [torch.ones_like(p) for p in params], states
 
 
-def the_data(params, grads, states):
-    params[0].data = params[0].data.clone()
+def data_of(i, change):
+    return lambda params, grads, states: setattr(params[i], "data", change(params[i].data))
 
 
-def the_strides(params, grads, states):
-    params[0].data = params[0].data.t()
+def grad_of(i, change):
+    return lambda params, grads, states: grads.__setitem__(i, change(grads[i]))
 
 
-def the_type(params, grads, states):
-    params[1].__class__ = Sub
+def entry_of(i, key, change):
+    return lambda params, grads, states: states[params[i]].update({key: change(states[params[i]][key])})
 
 
-def the_dtype(params, grads, states):
-    params[2].data = params[2].data.double()
-
-
-def the_gradients_dtype(params, grads, states):
-    grads[1] = grads[1].double()
-
-
-def the_gradients_shape(params, grads, states):
-    grads[1] = grads[1][:3]
-
-
-def the_gradients_rank(params, grads, states):
-    grads[1] = grads[1].reshape(2, 3)
-
-
-def the_gradients_layout(params, grads, states):
-    grads[0] = grads[0].to_sparse()
-
-
-def the_gradients_device(params, grads, states):
-    grads[0] = grads[0].to("meta")
-
-
-def the_dict(params, grads, states):
-    states[params[0]] = dict(states[params[0]])
-
-
-def an_entry(params, grads, states):
-    states[params[1]]["m"] = states[params[1]]["m"].view(6)
-
-
-def an_entrys_data(params, grads, states):
-    states[params[1]]["m"].data = states[params[1]]["m"].data.clone()
-
-
-def the_step(params, grads, states):
-    states[params[2]]["step"] = states[params[2]]["step"].view(())
-
-
-def one_entry_more(params, grads, states):
-    states[params[2]]["more"] = torch.zeros(())
-
-
-def one_entry_less(params, grads, states):
-    del states[params[2]]["m"]
-
-
-def a_state_less(params, grads, states):
-    del states[params[2]]
-
-
-DIFFERENCES = [
-    *(the_data, the_strides, the_type, the_dtype, the_dict, an_entry, an_entrys_data, the_step),
-    *(the_gradients_dtype, the_gradients_shape, the_gradients_rank, the_gradients_layout, the_gradients_device),
-    *(one_entry_more, one_entry_less, a_state_less),
-]
+DIFFERENCES = {
+    "data": data_of(0, lambda x: x.clone()),
+    "strides": data_of(0, lambda x: x.t()),
+    "dtype": data_of(2, lambda x: x.double()),
+    "class": lambda params, grads, states: sub(params[1]),
+    "the gradient's dtype": grad_of(1, lambda g: g.double()),
+    "the gradient's shape": grad_of(1, lambda g: g[:3]),
+    "the gradient's rank": grad_of(1, lambda g: g.reshape(2, 3)),
+    "the gradient's layout": grad_of(0, lambda g: g.to_sparse()),
+    "the gradient's device": grad_of(0, lambda g: g.to("meta")),
+    "an entry's data": entry_of(0, "m", lambda x: with_data(x, x.data.clone())),
+}
+OF_OBJECTS = {
+    "the dict": lambda params, grads, states: states.update({params[0]: dict(states[params[0]])}),
+    "an entry": entry_of(1, "m", lambda x: x.view(6)),
+    "the step": entry_of(2, "step", lambda x: x.view(())),
+    "one entry more": lambda params, grads, states: states[params[2]].update(more=torch.zeros(())),
+    "one entry less": lambda params, grads, states: states[params[2]].pop("m"),
+    "a state less": lambda params, grads, states: states.pop(params[2]),
+}
 
 
 @pytest.fixture(params=["marks", "table", "methods"])
@@ -306,23 +238,20 @@ def watch(request, monkeypatch):
     compiled.know_torch(torch)
 
 
-OF_OBJECTS = (the_dict, an_entry, the_step, one_entry_more, one_entry_less, a_state_less)
-
-
-@pytest.mark.parametrize("difference", DIFFERENCES, ids=lambda difference: difference.__name__)
-def test_watches_see(watch, difference):
+@pytest.mark.parametrize("difference", [*DIFFERENCES, *OF_OBJECTS])
+def test_a_watch_sees_whatever_a_prepared_step_relies_on(watch, difference):
     given = watched()
     kept = copy.copy(given[1]), {p: dict(state) for p, state in given[2].items()}  # so that no id is used again
     watching = watch(*given)
     assert watching.same(*given)
-    difference(*given)
+    {**DIFFERENCES, **OF_OBJECTS}[difference](*given)
     assert not watching.same(*given)
     assert watching.same(*given, only_objects=True) is (difference not in OF_OBJECTS)
     assert kept
 
 
-def test_watches_let_be(watch):
-    """New numbers, and gradients elsewhere or in another order in memory, are what every step has."""
+def test_a_watch_lets_new_numbers_and_gradients_be(watch):
+    """Also gradients elsewhere or in another order in memory: they are what every step has."""
     params, grads, states = watched()
     watching = watch(params, grads, states)
     params[0].data.mul_(2)
@@ -331,7 +260,7 @@ def test_watches_let_be(watch):
     assert watching.same(params, [g.t() if g.dim() == 2 else g for g in grads], states)
 
 
-def test_counts(watch):
+def test_counts_are_read_and_written_whatever_tensors_hold_them(watch):
     """`watch` is asked for so that tensors are read in every way."""
     steps = [torch.tensor(0), torch.tensor(2**40)]
     assert _state.counts(steps) == [0, 2**40]
