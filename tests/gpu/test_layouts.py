@@ -4,61 +4,51 @@ from __future__ import annotations
 
 import gc
 
-import numpy as np
 import pytest
 import torch
-from cases import KERNELED, case_of
-from engines.worlds import make_job, mapped, now_of, numbers, stored
-from gpu.world import GPU, SMALL
+from cases import case_of
+from engines.worlds import bits, stored
+from gpu.world import ENGINE, cases, copies, given, jobs_of, near, step
+from gpu.world import prepared as prepared_jobs
 
 from layerwise import engines
 from layerwise.engines.gpu import prepared, step_params
-from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.errors import EngineError
 
-cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
-
-
-def jobs_of(case):
-    return [
-        mapped(make_job(case, case.hyper(lr=0.1), shape, (), i), GPU.array) for i, shape in enumerate([(12, 10), (7,)])
-    ]
+SHAPES = [(12, 10), (7,)]
 
 
 def prepare(jobs):
-    return GpuEngine(None, SMALL).prepare([engines.Job(j.rule, j.h, j.p, j.state) for j in jobs])
+    """The jobs on the engine alone, without the distributor around it."""
+    return ENGINE.prepare([given(job) for job in jobs])
 
 
-def odd(g, by=1):
-    return torch.empty(g.numel() + by, dtype=g.dtype, device=g.device)[by:].view(g.shape).copy_(g)
+def odd(g):
+    return torch.empty(g.numel() + 1, dtype=g.dtype, device=g.device)[1:].view(g.shape).copy_(g)
 
 
 @cases
-def test_gradients_in_turns_are_laid_out_once_each(case, monkeypatch):
-    jobs = jobs_of(case)
-    same = [mapped(job, GPU.copy) for job in jobs]
-    ready, theirs, laid = prepare(jobs), prepare(same), []
+def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(case, monkeypatch):
+    jobs = jobs_of(case, SHAPES, lr=0.1)
+    others = copies(jobs)
+    ready, theirs, laid = prepare(jobs), prepared_jobs(others), []
     lay_out = prepared.PreparedOnGpu._lay_out
     monkeypatch.setattr(prepared.PreparedOnGpu, "_lay_out", lambda self, g: (laid.append(self), lay_out(self, g))[1])
-    for t in range(1, 7):
-        nows = [now_of(jobs[0].h, t)] * 2
-        ready.step([odd(job.g) if t % 2 else job.g for job in jobs], nows)
-        theirs.step([job.g for job in same], nows)
-        for one, other in zip(jobs, same, strict=True):
-            for x, y in zip(stored(one), stored(other), strict=True):
-                np.testing.assert_allclose(numbers(x), numbers(y), rtol=1e-5, atol=1e-7)
+    for t in range(4):
+        step(ready, jobs, grads=[odd(job.g) if t % 2 else job.g for job in jobs])
+        step(theirs, others)
+        near(jobs, others)
         for one, other in zip(ready.stats(), theirs.stats(), strict=True):
             assert {key: pytest.approx(x, rel=1e-5) for key, x in dict(one).items()} == dict(other)
     assert laid.count(ready) == 2
 
 
 def test_a_few_layouts_are_kept():
-    jobs = jobs_of(case_of("Lamb"))
+    jobs = jobs_of(case_of("Lamb"), SHAPES)
     ready = prepare(jobs)
-    dtypes = torch.float32, torch.float64, torch.bfloat16, torch.float16
-    for dtype in dtypes:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         for change in (lambda g: g, odd):
-            ready.step([change(job.g.to(dtype)) for job in jobs], [job.now for job in jobs])
+            step(ready, jobs, grads=[change(job.g.to(dtype)) for job in jobs])
     assert len(ready._layouts) == prepared.LAYOUTS
 
 
@@ -73,46 +63,43 @@ def capturing(monkeypatch):
 
 @cases
 @pytest.mark.parametrize("new", ["nothing before", "a scale", "a skip", "a dtype"])
-def test_nothing_is_compiled_in_a_recording(case, new, capturing, monkeypatch):
-    jobs = jobs_of(case)
+def test_nothing_is_compiled_in_a_recording(case, new, capturing):
+    jobs = jobs_of(case, SHAPES, lr=0.1)
     ready, counts = prepare(jobs), [torch.zeros((), dtype=torch.int64, device=job.p.device) for job in jobs]
     nows = [job.now._replace(t=engines.Counter(count)) for job, count in zip(jobs, counts, strict=True)]
-    grads = [job.g for job in jobs]
     if new != "nothing before":
-        ready.step(grads, nows)
-    before = [x.clone() for job in jobs for x in stored(job)]
+        step(ready, jobs, nows)
+    before = bits(jobs)
     scaled = [now._replace(g_scale=2.0) for now in nows] if new == "a scale" else nows
-    skip = torch.zeros((), dtype=torch.bool, device=grads[0].device) if new == "a skip" else None
-    given = [g.bfloat16() for g in grads] if new == "a dtype" else grads
+    skip = torch.zeros((), dtype=torch.bool, device=jobs[0].p.device) if new == "a skip" else None
+    grads = [job.g.bfloat16() if new == "a dtype" else job.g for job in jobs]
     capturing(True)
     with pytest.raises(EngineError, match="cannot be recorded in a CUDA graph before one like it has been taken"):
-        ready.step(given, scaled, skip)
-    assert all(torch.equal(x, y) for x, y in zip(before, (x for job in jobs for x in stored(job)), strict=True))
+        step(ready, jobs, scaled, skip, grads)
+    assert bits(jobs) == before
     capturing(False)
-    ready.step(given, scaled, skip)  # with the parameters of the refused one
+    step(ready, jobs, scaled, skip, grads)  # with the parameters of the refused one
     assert {int(count) for count in counts} == {1 + (new != "nothing before")}
-    after = [x.clone() for x in (jobs[0].p,)]
+    after = jobs[0].p.clone()
     capturing(True)
-    ready.step(given, scaled, skip)
-    assert not torch.equal(after[0], jobs[0].p)
+    step(ready, jobs, scaled, skip, grads)
+    assert not torch.equal(after, jobs[0].p)
 
 
 @cases
 def test_memory_is_kept_for_every_stream_that_uses_it(case, monkeypatch):
-    jobs = jobs_of(case)
+    jobs = jobs_of(case, SHAPES, lr=0.1)
     ready, stream, recorded = prepare(jobs), ["a"], []
     monkeypatch.setattr(prepared, "stream_of", lambda device: stream[0])
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda x, where: recorded.append((where, x.data_ptr())))
     rate = torch.tensor(0.5, dtype=torch.float16, device=jobs[0].p.device)
-    nows = [job.now._replace(lr=rate) for job in jobs]
     for now in ("a", "a", "b", "b"):
         stream[0] = now
-        ready.step([job.g for job in jobs], nows)
+        step(ready, jobs, [job.now._replace(lr=rate) for job in jobs])
     kept = {place for where, place in recorded if where == "b"}
     own = {x.data_ptr() for job in jobs for x in (*stored(job), job.g)} | {rate.data_ptr()}
     assert kept >= {x.data_ptr() for x in reached_from(ready)} - own - {0}
-    tables = [place for where, place in recorded if place == ready._laid.tables.coefficients.data_ptr()]
-    assert len(tables) == 1
+    assert [place for _, place in recorded].count(ready._laid.tables.coefficients.data_ptr()) == 1
 
 
 def reached_from(thing):
