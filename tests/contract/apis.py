@@ -88,7 +88,7 @@ class Run:
 
     def __init__(self, api: Any, name: str, dtype: Any, options: dict[str, Any]) -> None:
         self.api, self.name, self.dtype, self.options = api, name, dtype, options
-        self.case = case_of(name)
+        self.case = None if name == "Mixed" else case_of(name)
 
     def dtype_of(self, name: str) -> str:
         return self.dtype if isinstance(self.dtype, str) else self.dtype[name]
@@ -190,9 +190,16 @@ class NumPyRun(Run):
     def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
         import layerwise.numpy
 
-        assert groups is None, "groups of names are layerwise.numpy.Mixed"
+        front = layerwise.numpy
         self._weights = {name: as_dtype(w, self.dtype_of(name)).copy() for name, w in weights.items()}
-        self.opt = getattr(layerwise.numpy, self.name)(**options)
+        if self.name == "Mixed":  # names of a group begin with the same word
+            own = {f"{names[0].partition('.')[0]}.*": dict(said) for names, said in groups}
+            self.opt = front.Mixed(
+                {names: getattr(front, said.pop("rule"))(**said) for names, said in own.items()}, **options
+            )
+            return
+        assert groups is None, "groups of names are layerwise.numpy.Mixed"
+        self.opt = getattr(front, self.name)(**options)
 
     def step(self, grads: Mapping[str, Any]) -> Any:
         given = {name: g if g is None else as_dtype(g, self.dtype_of(name)) for name, g in grads.items()}
@@ -203,7 +210,8 @@ class NumPyRun(Run):
         for key, value in self.opt.state_dict().items():
             name, slash, field = key.rpartition("/")
             if slash and field != "shape":
-                found.setdefault(name, {})[field] = value
+                own = name.partition(".")[2] if self.name == "Mixed" else name
+                found.setdefault(own, {})[field] = value
         return found
 
     def save(self) -> Any:
