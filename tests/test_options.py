@@ -280,7 +280,6 @@ def test_an_option_takes_its_range_and_has_one_form(cls):
         ({"lr": 0.5, "relative_step": "factor"}, (0.5, "factor", True)),
         ({"lr": 0.5, "relative_step": "cap", "scale_parameter": np.False_}, (0.5, "cap", False)),
     ],
-    ids=str,
 )
 def test_adafactor_settles_its_relative_step_by_its_lr(options, settled):
     made = Adafactor(**options)

@@ -95,7 +95,6 @@ def test_but_not_by_sgd_without_decay(options):
         {"rounding": "stochastic"},
         {"state_dtype": "int8"},
     ],
-    ids=str,
 )
 def test_what_needs_parameters_is_named(needing):
     opt = front.sgd(0.1, momentum=0.9, **needing)

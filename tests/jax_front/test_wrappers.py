@@ -279,9 +279,7 @@ def with_equinox(opt, x):
         yield loss, state
 
 
-@pytest.mark.parametrize(
-    ("name", "trained"), [("Lamb", with_flax), ("Lars", with_nnx), ("Adafactor", with_equinox)], ids=str
-)
+@pytest.mark.parametrize(("name", "trained"), [("Lamb", with_flax), ("Lars", with_nnx), ("Adafactor", with_equinox)])
 @pytest.mark.thinned(3, 3)
 def test_models_are_trained_in(name, trained):
     steps = trained(made(name, learning_rate=0.01), jnp.ones((2, 4)))

@@ -49,7 +49,6 @@ def exempt(groups, key="weight_decay", value=0):
         (["bias", "scale"], {*BIASES, "scale"}),
         ([], set()),
     ],
-    ids=str,
 )
 def test_a_rule_is_a_kind_a_pattern_a_class_dimensions_or_a_function(rules, expected):
     """Of all that trains, once: a tied weight goes by each of its names."""
