@@ -192,6 +192,26 @@ def test_lr_can_be_asked_and_set(front):
         assert opt.get_lr() is lr
 
 
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+@fronts
+@pytest.mark.thinned(1)
+def test_a_tensor_as_a_rate_is_checked_as_the_number_is(front, name, bad):
+    with pytest.raises(HyperparameterError, match=name):
+        busy(front, [some()], **{name: torch.tensor(bad)})
+
+
+@fronts
+@pytest.mark.thinned(1)
+def test_a_step_without_gradients_makes_no_state_and_moves_nothing(front):
+    params = parameters(1)
+    opt = busy(front, params.items())
+    opt.zero_grad(set_to_none=False)
+    assert opt.step() is None
+    assert opt.state_dict()["state"] == {}
+    assert bits(params) == bits(parameters(1))
+
+
 @fronts
 def test_num_parameters_and_stats(front):
     params = parameters(1)
