@@ -15,8 +15,8 @@ LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "g
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
 
-# Nearly all that XLA compiles for a test runs once or twice, on a few numbers. The host stands for several devices.
-os.environ.setdefault("XLA_FLAGS", " ".join([*quick_flags(), "--xla_force_host_platform_device_count=8"]))
+# Nearly all that XLA compiles for a test runs once or twice, on a few numbers.
+os.environ.setdefault("XLA_FLAGS", " ".join(quick_flags()))
 
 if find_spec("torch") and find_spec("triton"):
     import torch
