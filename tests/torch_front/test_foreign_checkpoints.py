@@ -425,6 +425,17 @@ LAYOUTS = {
 }
 
 
+def test_numbers_that_a_schedule_writes_beside_a_relative_step_are_no_lr():
+    name = "transformers.Adafactor"
+    ours = Adafactor(parameters(SMALL), **preset(name))
+    go(ours, [1])
+    theirs = convert_back(ours.state_dict(), stand_in(name, own(ours), LAYOUTS[name][0]), name)
+    theirs["param_groups"][0].update(lr=0.1, initial_lr=0.1)
+    [group] = convert(theirs, name)["param_groups"]
+    assert group["lr"] is None
+    assert "initial_lr" not in group
+
+
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_what_goes_there_lies_as_they_have_it_and_comes_back_as_it_was(target):
     group, attributes, make, shapes = LAYOUTS[target]
