@@ -20,7 +20,7 @@ def pytest_generate_tests(metafunc):
 
 def _row(name, *engine):
     marks = [] if name in EVERYWHERE else [pytest.mark.slow]
-    if name in ("Jax", "Keras"):  # XLA compiles each step: one optimizer, unless a test says how many it needs
+    if name == "Jax":  # XLA compiles each step: one optimizer, unless a test says how many it needs
         marks.append(pytest.mark.thinned(1, 2))
     return pytest.param(name, *engine, marks=marks, id=f"{name} rule" if engine == ("rule",) else name)
 
