@@ -59,6 +59,7 @@ def test_kernels_and_their_launches_for_nvidia():
 
 
 @pytest.mark.slow
+@pytest.mark.repeats
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"])
 @pytest.mark.parametrize("extent", ["formats", *(["all"] if EVERYTHING else [])])
 def test_more_kernels_for_nvidia(target, extent):
