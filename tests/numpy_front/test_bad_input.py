@@ -116,7 +116,7 @@ def test_a_gradient_that_belongs_to_nothing(front):
 
 
 @fronts
-@pytest.mark.parametrize("name", ["", 0.0, True, None, b"w", ("w",)], ids=repr)
+@pytest.mark.parametrize("name", ["", "a\0b", 0.0, True, None, b"w", ("w",)], ids=repr)
 def test_names_are_text_or_integers(front, name):
     opt, w, good = busy(front), np.ones(2), np.ones(2)
     with pytest.raises(ParameterError) as caught:
