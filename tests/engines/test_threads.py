@@ -1,34 +1,26 @@
-"""However many threads step, and whoever they are, the same bits come of it; and people say how many there may be."""
+"""Threads of a program and of the engine do not hinder one another, and people say how many there may be.
+
+`make test-oldest` runs it alone: it needs pytest and NumPy, and nothing else of these tests.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from math import prod
 from threading import Barrier
 
 import numpy as np
 import pytest
-from cases import KERNELED, case_of
-from engines.worlds import WORLDS, bits, make_job, needed, new_gradient, now_of
 
 import layerwise
 from layerwise.engines import compiled
 from layerwise.errors import EngineError, HyperparameterError
 from layerwise.numpy import Adafactor, Lamb, Lars, Mixed
 
-pytestmark = needed
+pytestmark = pytest.mark.skipif(compiled._native is None, reason="this installation has no extension")
 _native = compiled._native
-NUMPY = WORLDS[0]
-CLIPPED = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.3}
-# Several chunks each, several tensors of one chunk, one that is cut along its columns, one of rank four.
-SHAPES = [(300, 390), (70_001,), (5,), (), (3, 100_000), (6, 5, 40, 50), (0, 4), (200, 7)]
-assert sum(map(prod, SHAPES)) > 2**19, "fewer elements are stepped by one thread alone"
-cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 
 
 @pytest.fixture(autouse=True)
@@ -37,53 +29,6 @@ def threads():
     layerwise.set_num_threads(2)
     yield layerwise.set_num_threads
     layerwise.set_num_threads(before)
-
-
-def many(case, options, dtype="float32"):
-    h = case.hyper(**{**case.busy, **{name: x for name, x in options.items() if name in case.options}})
-    kinds = (dtype, dtype, "float64" if dtype == "float64" else "float32")
-    return [make_job(case, h, shape, (), i, kinds) for i, shape in enumerate(SHAPES)]
-
-
-def walked(engine, jobs, steps=2):
-    """The bits of weights and state after some steps, and the last measurements."""
-    for t in range(1, steps + 1):
-        jobs = [replace(job, now=now_of(job.h, t), g=new_gradient(job.p, t, job.g.dtype.name)) for job in jobs]
-        with np.errstate(all="ignore"):
-            stats = engine.step(jobs)
-    return bits(jobs), [{key: np.asarray(value).tolist() for key, value in one.items()} for one in stats]
-
-
-@cases
-@pytest.mark.parametrize(("options", "dtype"), [({}, "float32"), (CLIPPED, "bfloat16"), (CLIPPED, "float64")], ids=str)
-def test_threads_do_not_change_a_bit(case, options, dtype, threads):
-    found = []
-    for n in (1, 2, 7):
-        threads(n)
-        found.append(walked(NUMPY.engine(), many(case, options, dtype)))
-    assert found[0] == found[1] == found[2]
-
-
-@cases
-def test_company_does_not_change_a_bit(case):
-    together, _ = walked(NUMPY.engine(), many(case, {}))
-    assert together == [x for job in many(case, {}) for x in walked(NUMPY.engine(), [job])[0]]
-
-
-def test_one_list_of_jobs_is_stepped_by_two_threads_at_once():
-    """The second does not wait for the first, and does not share its memory."""
-    engine, lists = NUMPY.engine(), [many(case_of("Lamb"), {}) for _ in range(2)]
-
-    def often(jobs):
-        for _ in range(8):
-            engine.step(jobs)
-
-    running = [threading.Thread(target=often, args=(jobs,)) for jobs in lists]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert bits(lists[0]) == bits(lists[1])
 
 
 # ---- optimizers in threads of a program
