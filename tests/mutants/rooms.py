@@ -64,7 +64,7 @@ ROOMS: tuple[Room, ...] = (
         "gpu",
         "engines/gpu/",
         "gpu/test_device_steps.py gpu/test_left_to_the_rule.py gpu/test_factored.py gpu/test_storage.py "
-        "gpu/test_proof.py gpu/test_optimizers.py gpu",
+        "gpu/test_proof.py gpu/test_optimizers.py gpu engines/test_rounds.py",
     ),
     _room("numpy", "numpy/", "numpy_front contract test_lifetimes.py"),
     _room("torch", "torch/", "torch_front contract test_lifetimes.py"),
