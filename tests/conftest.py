@@ -35,6 +35,17 @@ def jax64():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.fixture
+def process_group():
+    """This process alone as a group of torch.distributed."""
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available():
+        pytest.skip("torch was built without distributed")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(scope="session")
 def faithful_interpreter():
     """Triton's interpreter as it is needed where there is no GPU: it rounds as one does."""

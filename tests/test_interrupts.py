@@ -126,16 +126,6 @@ class OfTorch:
         return found if self.way == "backward" else [found]
 
 
-@pytest.fixture
-def process_group():
-    dist = pytest.importorskip("torch.distributed")
-    if not dist.is_available():
-        pytest.skip("torch was built without distributed")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("way", ["ordinary", "first", "rule"])
 def test_a_step_of_numpy_is_taken_or_not_begun_wherever_an_interrupt_comes(handlers, way):
     taken_or_not_begun(OfNumpy(way))

@@ -11,7 +11,7 @@ import inspect
 import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
@@ -142,6 +142,15 @@ class Run:
         self.opt.set_lr(lr)
 
 
+def walk(run: Run, steps: Iterable[int], but: Collection[str] = ()) -> Run:
+    """Steps on gradients of these seeds, of all names but some."""
+    shapes = {name: w.shape for name, w in sorted(run.weights().items())}
+    for t in steps:
+        grads = arrays(100 + t, shapes)
+        run.step({name: g for name, g in grads.items() if name not in but})
+    return run
+
+
 class Api:
     """Base of the adapters."""
 
@@ -240,7 +249,7 @@ class NumPyRun(Run):
 class NumPy(Api):
     name, run = "NumPy", NumPyRun
     offers = frozenset([
-        "skip", "empty", "extremes", "blocks", "names", "mixed", "schedules", "stats", "state_dtype", "own_counts",
+        "skip", "empty", "extremes", "blocks", "mixed", "schedules", "stats", "state_dtype", "own_counts",
         "clipping", "none", "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
         "patterns", "clear",
     ])  # fmt: skip
@@ -312,7 +321,7 @@ class TorchRun(Run):
 class Torch(Api):
     name, run = "Torch", TorchRun
     offers = frozenset([
-        "skip", "empty", "extremes", "blocks", "names", "groups", "mixed", "stats", "state_dtype", "own_counts",
+        "skip", "empty", "extremes", "blocks", "groups", "mixed", "stats", "state_dtype", "own_counts",
         "clipping", "none", "lr", "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled",
         "saves_lr", "patterns", "clear",
     ])  # fmt: skip
@@ -429,7 +438,7 @@ class JaxRun(Run):
 
 class Jax(Api):
     name, run = "Jax", JaxRun
-    offers = frozenset(["blocks", "names", "schedules", "stats", "state_dtype", "clipping", "none", "functions"])
+    offers = frozenset(["blocks", "schedules", "stats", "state_dtype", "clipping", "none", "functions"])
     # Not "in_place": optax adds what a step returns, and that rounds for a second time.
 
     @contextmanager
@@ -500,7 +509,7 @@ class PaddleRun(Run):
 class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
-        "skip", "blocks", "names", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
+        "skip", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
         "functions", "in_place", "patterns",
     ])  # fmt: skip
 

@@ -8,19 +8,11 @@ import pickle
 import numpy as np
 import pytest
 from cases import CASES
-from contract.apis import SHAPES, Run, arrays, bits
+from contract.apis import SHAPES, Run, arrays, bits, walk
 from contract.test_storage import EVERYTHING
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 LARGE = {"w": (64, 80), "v": (4100,), "b": (7,)}
-
-
-def walk(run: Run, steps, but=()) -> Run:
-    shapes = {name: w.shape for name, w in sorted(run.weights().items())}
-    for t in steps:
-        grads = arrays(100 + t, shapes)
-        run.step({name: g for name, g in grads.items() if name not in but})
-    return run
 
 
 def goes_on(api, run: Run, fresh: Run | None = None) -> None:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from cases import CASES
-from contract.apis import SHAPES, Run, arrays
+from contract.apis import SHAPES, Run, arrays, walk
 from contract.test_storage import EVERYTHING, kept_of
 
 from layerwise.errors import StateError
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-def walk(run: Run, steps, but=()) -> Run:
-    shapes = {name: w.shape for name, w in sorted(run.weights().items())}
-    for t in steps:
-        grads = arrays(100 + t, shapes)
-        run.step({name: g for name, g in grads.items() if name not in but})
-    return run
 
 
 @pytest.mark.every

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from cases import CASES, case_of
-from contract.apis import APIS, Arrays, NumPy, Run, arrays, as_dtype
+from contract.apis import APIS, Arrays, NumPy, Run, arrays, as_dtype, walk
 
 from layerwise import Blocks
 from layerwise.errors import ContradictionError, HyperparameterError
@@ -29,12 +29,6 @@ WHOLE = {"lr": 0.01, "relative_step": False, "beta1": 0.9}  # of Adafactor
 
 def made(api, name, shapes=SHAPES, dtype="bfloat16", **options) -> Run:
     return api.make(name, arrays(0, shapes), dtype=dtype, **options)
-
-
-def walk(run: Run, steps) -> Run:
-    for t in steps:
-        run.step(arrays(10 + t, {name: w.shape for name, w in sorted(run.weights().items())}))
-    return run
 
 
 def full(run: Run, name: str) -> np.ndarray:

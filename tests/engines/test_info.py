@@ -1,4 +1,4 @@
-"""People are told which engine there is, why not another, and how many threads it has."""
+"""Reports say which engine is available, why others are not, and how many threads it has."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What kernels do not walk through, or do not know, is stepped by the rule, bit for bit, beside what they take. Who
-insists on kernels is told the reason.
+"""What kernels do not walk through, or do not know, is stepped by the rule, bit for bit, beside what they take.
+Where kernels are insisted on, the error says the reason.
 """
 
 from __future__ import annotations

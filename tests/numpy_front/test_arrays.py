@@ -212,7 +212,7 @@ def test_weights_that_overlap_themselves_are_refused():
 @fronts
 @dtypes
 def test_floating_point_errors_neither_crash_nor_half_step(front, dtype):
-    """Whatever NumPy is told to do with them, which stays as it was told."""
+    """Whatever NumPy is set to do about them. The setting stays as it was."""
     options = {"max_grad_value": 1.0, **({"max_grad_norm": 1.0} if "max_grad_norm" in front._names() else {})}
     for value in (5e-324, 1e-38, 1e300, np.inf, np.nan):
         strict, loose = busy(front, **options), busy(front, **options)

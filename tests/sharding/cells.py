@@ -148,7 +148,7 @@ def in_partial_sums_at_times(lying: Lying, opt: Any, i: int) -> None:
 
 
 def loading(lying: Lying, opt: Any, i: int, in_partial_sums: bool = False) -> None:
-    """One rank loads what it has, which it only has to lay out anew."""
+    """One rank loads the state that it has. Only its layout is made again."""
     if in_partial_sums:
         lying.in_partial_sums()
     if i == 2 and dist.get_rank() == ODD:

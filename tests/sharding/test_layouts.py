@@ -212,7 +212,7 @@ def _by_broken_kernels(broken: tuple[int, ...], wanted: Any) -> Any:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the ranks have their tensors in the machine's memory")
 @pytest.mark.parametrize("broken", [(0, 1), (0,)], ids=["on all ranks", "on one rank"])
 def test_kernels_that_fail_their_proof_leave_the_step_to_the_rule_on_all_ranks_or_none(ranks, broken):
-    """Where one alone fails, nobody waits for the others' sums: all are told what steps it on each."""
+    """Where one rank fails, no rank waits for sums: each reports which engine steps on which rank."""
     pytest.importorskip("triton", reason="kernels need Triton")
     wanted = alone(Lamb, Row(None, steps=2))
     found = ranks.run(2, _by_broken_kernels, broken, wanted)
@@ -289,7 +289,7 @@ def _places_of_state(front: Any, layout: str) -> list[str]:
 @pytest.mark.thinned(1, 2)
 @pytest.mark.parametrize("layout", ["fsdp on 4", "two-dimensional", "several meshes"])
 def test_state_lies_as_its_parameter_does(ranks, front, layout):
-    """So that torch.distributed.checkpoint can cut it anew."""
+    """So that torch.distributed.checkpoint can cut it otherwise."""
     assert ranks.run(world_of(layout), _places_of_state, front, layout) == [[]] * world_of(layout)
 
 

@@ -146,7 +146,7 @@ def _pickled() -> bytes:
 
 
 def test_an_optimizer_read_where_there_are_no_processes_says_what_it_lacks(ranks):
-    """And goes on once it is told that the model is whole."""
+    """And goes on once an argument says that the model is whole."""
     opt = pickle.loads(ranks.run(1, _pickled)[0])
     p = opt.param_groups[0]["params"][0]
     p.grad = torch.ones(2)

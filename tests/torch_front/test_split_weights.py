@@ -1,4 +1,4 @@
-"""16-bit weights with the digits that they lack beside them: float32 ones bit for bit, or 24 bits, whoever writes."""
+"""16-bit weights beside which the digits they lack are kept: float32 bit for bit, or 24 bits; others may write them."""
 
 from __future__ import annotations
 

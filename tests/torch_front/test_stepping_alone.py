@@ -435,15 +435,6 @@ def test_a_bound_of_all_gradients_and_a_bad_gradient_are_refused():
     assert_refused(optimizer, GradientError, "is sparse", p, group, 0)
 
 
-@pytest.fixture
-def process_group():
-    if not dist.is_available():
-        pytest.skip("torch was built without distributed")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def test_gradients_that_other_processes_have_to_complete_are_refused(process_group, monkeypatch):
     model = nn.Linear(3, 2)
     by_trainer(Lamb(model.parameters(), **LAMB))

@@ -315,15 +315,6 @@ def test_one_cycle_moves_betas_or_momentum(cls):
 # ---- processes
 
 
-@pytest.fixture
-def process_group():
-    if not dist.is_available():
-        pytest.skip("torch was built without distributed")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def zero(cls, model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.distributed.optim uses torch.jit
