@@ -101,9 +101,10 @@ def _kinds(item: Any) -> set[str]:
 
 def repeated(items: list[Any]) -> Iterator[Any]:
     """Yield slow cases of tests of a mechanism of which `make test` tries other cases."""
-    tests: dict[str, list[Any]] = {}
+    tests: dict[Any, list[Any]] = {}
     for item in items:
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        api = item.callspec.params.get("api") if hasattr(item, "callspec") else None  # which has code of its own
+        tests.setdefault((item.nodeid.partition("[")[0], api), []).append(item)
     for cases in tests.values():
         slow = [item for item in cases if item.get_closest_marker("slow") is not None]
         if len(slow) < len(cases) and not _is_of_rules(cases[0]):
