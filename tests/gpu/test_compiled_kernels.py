@@ -67,6 +67,7 @@ def test_more_kernels_for_nvidia(target, extent):
 
 
 @pytest.mark.slow
+@pytest.mark.repeats
 def test_kernels_for_amd():
     for one in compiled("gfx942", "all" if EVERYTHING else "few")[0]:
         assert [one[name] for name in ("vgpr_spill_count", "private_segment_fixed_size")] == [0, 0], one

@@ -46,7 +46,7 @@ def arguments(steps: int, *more: Any) -> Sequence[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["lamb", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["lamb", pytest.param("adafactor", marks=pytest.mark.repeats)])
 def test_a_run_that_is_resumed_is_the_uninterrupted_one(ranks, optimizer, tmp_path):
     chosen = "--optimizer", optimizer
     whole = ranks.run(2, _said, *arguments(STEPS, *chosen))
