@@ -69,6 +69,7 @@ def test_steps_have_the_same_bits_however_the_engine_is_told_of_them(case, told)
             nows = [now] * len(jobs)
             if told == "on the device":
                 now = now._replace(t=torch.tensor(t, device=DEVICE), lr=real(0.1), weight_decay=real(0.25))
+                now = now._replace(beta2=now.beta2 and real(now.beta2))
                 nows = [now._replace(g_scale=real(8.0, torch.float16 if i % 2 else torch.float64)) for i in range(5)]
             if told == "counted there":
                 nows = [now._replace(t=Counter(count)) for count in counts]

@@ -133,6 +133,7 @@ def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of,
     assert bits(params) == bits(stepped(front, fused=False, **options)[0])
 
 
+@pytest.mark.slow
 def test_every_kernel_is_broken_above(monkeypatch, proof_of):
     found = set()
     monkeypatch.setattr(KIND, "run", lambda self, *a, **k: (found.add(name_of(self)), RUN(self, *a, **k))[1])
