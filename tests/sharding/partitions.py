@@ -1,18 +1,14 @@
-"""What steps of DeepSpeed's and Megatron's partitions have in common, by their rules and by their own engines."""
+"""What steps of DeepSpeed's and Megatron's partitions have in common, by the rules of their sources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import torch
 from sharding.cells import DOUBLE, Found, Wanted, gradients
-from sharding.models import BUSY, Irregular, Small, named, numbers, off, state_of, whole
-from torch import Tensor
+from sharding.models import BUSY, Irregular, named, numbers, off, state_of
 
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._gathering import whole_of
 from sharding import flats
 
 STEPS = 3
@@ -46,19 +42,3 @@ def found(opt: Any, segments: Any, wanted: Wanted) -> Found:
     assert parts.keys() == wanted.parts.keys()
     unlike = [name for name, x in parts.items() if off(x, wanted.parts[name], wanted.tolerance)]
     return Found(unlike, {name: numbers(x).tobytes() for name, x in parts.items()}, {}, 0)
-
-
-def weights_of(buffers: Sequence[Tensor], values: Sequence[Tensor]) -> dict[str, Any]:
-    each = (whole_of(flat_of(p), x.detach()) for p, x in zip(buffers, values, strict=True))
-    return {name: whole(one) for parts in each for name, one in parts.items()}
-
-
-def replayed(front: Any, grads: Sequence[Mapping[str, Any]], start: torch.dtype = torch.float32) -> dict[str, Any]:
-    """The weights in float32 that begin as the model does in a dtype, and have these gradients."""
-    params = dict(Small(start).float().named_parameters())
-    opt = optimizer_of(front, params)
-    for one in grads:
-        for name, p in params.items():
-            p.grad = torch.tensor(one[name]).to(p.dtype)
-        opt.step()
-    return {name: whole(p) for name, p in params.items()}

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from sharding.cells import DOUBLE, TOLERANCE, agree, gradients
-from sharding.models import FRONTS, Irregular, Small, close, named, whole
-from sharding.partitions import STEPS, alone, found, groups_of, optimizer_of, replayed, weights_of
-from sharding.wrappings import batches
+from sharding.cells import DOUBLE, agree, gradients
+from sharding.models import FRONTS, Irregular, named
+from sharding.partitions import STEPS, alone, found, groups_of, optimizer_of
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.torch import Lamb, flat
 
 fronts = pytest.mark.parametrize("front", FRONTS)
-installed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 SUB_GROUPS = 2  # of each group, in stage 3
-AT_FIRST: dict[str, Any] = {}  # what DeepSpeed knew of process groups before its first use
-
-# ---- partitions by the rules of its source
 
 
 def partitions(params: Mapping[str, Tensor], stage: int) -> tuple[Any, list[list[tuple[str, int, int, int]]]]:
@@ -175,78 +166,3 @@ def test_what_looks_at_all_gradients_is_refused(options, told):
 def test_what_is_no_engine_is_refused(given):
     with pytest.raises(HyperparameterError, match="an engine of DeepSpeed with ZeRO"):
         flat.from_deepspeed(given)
-
-
-# ---- its own engine
-
-
-def bits(inner: Any) -> dict[str, bytes]:
-    saved = flat.full_state_dict(inner)["state"]
-    return {f"{i} {key}": whole(x).tobytes() for i, one in saved.items() for key, x in one.items()}
-
-
-def _trained(front: Any, stage: int, folder: str) -> Any:
-    """The weights that an engine has in the end, its gradients, and whether its checkpoint brought all of the state."""
-    os.environ.update(DS_ACCELERATOR="cpu", DS_BUILD_OPS="0", LOCAL_RANK=str(dist.get_rank()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import deepspeed
-        import deepspeed.ops
-
-        deepspeed.ops.__compatible_ops__ = dict.fromkeys(deepspeed.ops.__compatible_ops__, False)  # nothing to compile
-        _begin_again(deepspeed)
-        deepspeed.init_distributed("gloo", verbose=False)
-        model = Small(torch.float32)
-        params = dict(model.named_parameters())
-        inner = optimizer_of(front, params)
-        config = {
-            "train_micro_batch_size_per_gpu": 4,
-            "zero_allow_untested_optimizer": True,
-            "zero_optimization": {"stage": stage, "sub_group_size": 200, "stage3_param_persistence_threshold": 0},
-        }
-        engine = deepspeed.initialize(model=model, optimizer=inner, config=config)[0]
-        segments = flat.from_deepspeed(engine)
-        grads: list[dict[str, Any]] = []
-        buffers, step = segments.parameters(), inner.step
-        for batch in batches(STEPS):
-            grads.append({})
-            inner.step = partial(_spied, inner, step, grads[-1])
-            engine.backward(engine(batch))
-            engine.step()
-        inner.step = step
-        weights, before = weights_of(buffers, buffers), bits(inner)
-        engine.save_checkpoint(folder, tag="saved")
-        flat.load_full_state_dict(inner, {**flat.full_state_dict(inner), "state": {}})
-        engine.load_checkpoint(folder, tag="saved")
-        after = bits(inner)
-    return weights, grads, before == after
-
-
-def _begin_again(deepspeed: Any) -> None:
-    """Have it forget the process groups of earlier calls, which it keeps for as long as a process runs."""
-    groups = deepspeed.utils.groups
-    if not AT_FIRST:
-        AT_FIRST.update(vars(groups))
-    vars(groups).update(AT_FIRST)
-    deepspeed.comm.comm.cdb = None
-
-
-def _spied(inner: Any, step: Any, seen: dict[str, Any]) -> None:
-    """Step, and note the gradients of what is stepped."""
-    due = [p for group in inner.param_groups for p in group["params"]]
-    seen.update(weights_of(due, [p.grad for p in due]))
-    step()
-
-
-@installed
-@fronts
-@pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_its_own_engine_steps_and_saves(ranks, front, stage, tmp_path):
-    # Always three, because DeepSpeed numbers parameters for as long as a process runs, and compares the numbers.
-    (weights, grads, kept), *others = ranks.run(3, _trained, front, stage, str(tmp_path))
-    close(weights, replayed(front, grads), TOLERANCE[torch.float32])
-    assert kept
-    for other, _, also_kept in others:
-        assert also_kept
-        close(other, weights, 0.0)

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
-from sharding.cells import DOUBLE, TOLERANCE, agree, gradients
+from sharding.cells import DOUBLE, agree, gradients
 from sharding.layouts import mesh_of
-from sharding.models import BUSY, FRONTS, Irregular, Small, close, named, whole
-from sharding.partitions import STEPS, alone, found, groups_of, replayed, weights_of
-from sharding.wrappings import batches
+from sharding.models import BUSY, FRONTS, Irregular, named
+from sharding.partitions import STEPS, alone, found, groups_of
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError
-from layerwise.torch import Adafactor, Lamb, flat
+from layerwise.torch import Lamb, flat
 
-installed = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="Megatron is not installed")
 START, END, BUCKET = 64, 128, 200  # multiples at which parameters begin and buckets end; elements of a bucket
 HALF = "model_float16_groups", "shard_fp32_from_float16_groups"
 FULL = "model_fp32_groups", "shard_fp32_groups"
@@ -195,74 +188,3 @@ def test_shards_that_nobody_described_are_refused(monkeypatch):
     with pytest.raises(ParameterError, match=r"flat\.from_megatron\(optimizer\)"):
         Lamb([shard], lr=0.1).step()
     assert torch.equal(shard, before)
-
-
-# ---- its own
-
-
-@contextmanager
-def on_this_machine() -> Iterator[None]:
-    """Have Megatron, which asks for a GPU by name, take the CPU for one."""
-    kind, tensor = Tensor.type, torch.tensor
-
-    def type_(self: Tensor, *args: Any, **options: Any) -> Any:
-        found = kind(self, *args, **options)
-        return found.replace("torch.", "torch.cuda.") if isinstance(found, str) else found
-
-    def made(*args: Any, device: Any = None, **options: Any) -> Tensor:
-        return tensor(*args, device=None if device == "cuda" else device, **options)
-
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        stack.enter_context(patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")))
-        stack.enter_context(patch.object(Tensor, "type", type_))
-        stack.enter_context(patch.object(torch, "tensor", made))
-        yield
-
-
-def _trained(front: Any, dtype: torch.dtype) -> Any:
-    """The weights of shards in the end, and the gradients that they had, with Megatron's own optimizer."""
-    with on_this_machine():
-        optimizer, model = megatron_of(Small(dtype), dtype)
-        buffers = stepping(front, optimizer)[1].parameters()
-        grads = []
-        for batch in batches(STEPS):
-            model.zero_grad_buffer()
-            optimizer.zero_grad()
-            model(batch).backward()
-            model.finish_grad_sync()
-            optimizer.prepare_grads()
-            grads.append(weights_of(buffers, [p if p.grad is None else p.grad for p in buffers]))
-            optimizer.step_with_ready_grads()
-        weights = weights_of(buffers, buffers)
-        # The model that Megatron has gathered is these weights.
-        for name, p in named(model).items():
-            assert (whole(p) == whole(torch.tensor(weights[name]).to(dtype))).all(), name
-        return weights, grads
-
-
-def megatron_of(model: nn.Module, dtype: torch.dtype) -> tuple[Any, Any]:
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    from megatron.core import parallel_state
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.transformer import TransformerConfig
-
-    parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(create_gloo_process_groups=False)
-    config = TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1)
-    buckets = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True, bucket_size=300)
-    wrapped = DistributedDataParallel(config, buckets, model)
-    half = dtype is torch.bfloat16
-    options = OptimizerConfig(optimizer="adam", lr=0.1, use_distributed_optimizer=True, bf16=half, clip_grad=0.0)
-    return get_megatron_optimizer(options, [wrapped], use_gloo_process_groups=False).chained_optimizers[0], wrapped
-
-
-@installed
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("front", [Lamb, Adafactor])
-def test_its_own_optimizer_is_stepped_as_one_process_would(ranks, front, dtype):
-    (weights, grads), *others = ranks.run(3, _trained, front, dtype)
-    close(weights, replayed(front, grads, dtype), TOLERANCE[torch.float32])
-    for other, _ in others:
-        close(other, weights, 0.0)

@@ -190,6 +190,14 @@ def test_many_parts():
     assert total(found, exact) == total_of(torch, found, exact).item() == wanted
 
 
+def test_many_rows():
+    """Each as large as a carry leaves it, so that only another carry keeps their sum exact."""
+    n = 5 * MOST_PARTS + 1
+    rows = torch.tensor([[UNIT / 2 - 1, UNIT / 2 - 1, 1.0]] * n, dtype=torch.float64)
+    found = sum(int(digit) << 40 * k for k, digit in enumerate(sum_of_rows(torch, rows).tolist()))
+    assert found == n * sum(int(digit) << 40 * k for k, digit in enumerate(rows[0].tolist()))
+
+
 @dtypes
 @pytest.mark.parametrize("name", ["add_scaled", "mix", "move", "sqrt"])
 @pytest.mark.parametrize("pure", [False, True])
