@@ -12,7 +12,6 @@ import subprocess
 import sys
 from importlib import metadata
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -185,19 +184,6 @@ def test_the_same_bits_again_and_a_skipped_step(name, place, monkeypatch):
     assert check.skipped("a", place, name).wrong
 
 
-def test_launches_copies_fills_and_waits_within_a_step_are_counted():
-    copies = ("cudaMemcpyAsync", "cudaMemsetAsync", "aten::add")
-    host = ("cudaLaunchKernel", "cuLaunchKernelEx", *copies, "hipLaunchKernel", "cudaStreamSynchronize")
-    found = profiled.counted([
-        profiled.Event("cudaDeviceSynchronize", 0, 1),
-        profiled.Event(profiled.MARK, 10, 100),
-        *(profiled.Event(name, 20 + i, 21 + i) for i, name in enumerate(host)),
-        *(profiled.Event(name, 0, 1, True) for name in ("k", profiled.MARK, "Memcpy HtoD", "k")),
-        profiled.Event("cudaLaunchKernel", 99, 101),
-    ])  # fmt: skip
-    assert str(found) == "2 kernels, 3 launches, 1 copies, 1 fills, 1 waits"
-
-
 @pytest.mark.parametrize(
     ("few", "many", "problem"),
     [
@@ -211,27 +197,6 @@ def test_launches_that_grow_with_tensors_and_waits_are_wrong(few, many, problem)
     outcome = profiled.judged("a", profiled.Counts(*few), profiled.Counts(*many))
     assert outcome.wrong is bool(problem)
     assert outcome.problem.startswith(problem)
-
-
-@pytest.mark.parametrize("follows", [True, False])
-def test_a_replay_has_to_follow_the_rate(follows, place, monkeypatch):
-    """With something that steps anew instead of a graph, which may keep the rate it was captured with."""
-
-    def captured(step):
-        group = step.__self__.param_groups[0]
-        for _ in range(graph.WARMUP):
-            step()
-        kept = group["lr"].clone()
-
-        def replay():
-            if not follows:
-                group["lr"].copy_(kept)
-            step()
-
-        return SimpleNamespace(replay=replay)
-
-    monkeypatch.setattr(graph, "captured", captured)
-    assert graph.against_eager("a", place, "Lamb").wrong is not follows
 
 
 # ---- what is timed

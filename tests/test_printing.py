@@ -14,7 +14,7 @@ import pytest
 from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
-from layerwise.engines.programs import form_of, names_of, numbers, presence_of
+from layerwise.engines.programs import form_of, numbers, presence_of
 from layerwise.errors import EngineError
 from layerwise.registry import Entry
 from layerwise.rules.asks import Now
@@ -387,10 +387,3 @@ def test_a_rule_must_not_branch_on_values(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match=r"a rule branched on .* Branch on options, and choose between values"):
         kernels_of(rule_from(tmp_path, "Unseen", UNSEEN.replace("(w != 0) & (x != 0)", "bool(w != 0)")))
-
-
-@cases
-def test_names_of_coefficients(case: Any) -> None:
-    h = case.hyper(**case.busy).fit((7,), (), 1e-7)
-    names = names_of(case.rule.coefficients(np, h, Now(1, 0.1, 0.1)))
-    assert len(names) == len({*names}) == len(numbers(h, Now(1, 0.1, 0.1))) - 6

@@ -10,7 +10,6 @@ import torch
 from cases import case_of
 from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of, numbers
 
-import layerwise.numpy
 from layerwise import engines
 from layerwise.engines import compiled
 from layerwise.engines.distributor import prepare
@@ -125,19 +124,6 @@ def test_without_another_engine_it_says_why_and_changes_nothing(reason):
     assert bits(jobs) == before
 
 
-@pytest.mark.parametrize("bound", [None, 0.5])
-def test_a_strange_job_is_left_to_the_rule(bound):
-    h = CASE.hyper(lr=0.1, max_grad_norm=bound)
-    jobs = [mapped(make_job(CASE, h, (6, 4), (), i), WORLD.array) for i in range(3)]
-    jobs[1] = replace(jobs[1], skip=torch.tensor(False))
-    expected = [mapped(job, torch.clone) for job in jobs]
-    measured = WORLD.engine(insisting=False).step(jobs)
-    WORLD.rule.step(expected)
-    for one, other in zip(jobs, expected, strict=True):
-        torch.testing.assert_close(one.p, other.p)
-    assert [set(one) for one in measured] == [{"weight_norm", "update_norm", "trust_ratio"}] * 3
-
-
 def _read_only(job):
     job.p.flags.writeable = False
     return job
@@ -173,10 +159,3 @@ def test_arrays_that_are_not_plain_are_left_to_the_rule(made, why):
     NUMPY.engine(insisting=False).step([job])
     NUMPY.rule.step([theirs])
     assert bits([job]) == bits([theirs])
-
-
-def test_an_optimizer_says_by_its_measurements_which_engine_stepped():
-    for engine, kind in ((None, True), ("compiled", True), ("rule", False)):
-        opt = layerwise.numpy.Lamb(0.1, engine=engine)
-        opt.step("w", np.ones((5, 4), np.float32), np.ones((5, 4), np.float32))
-        assert isinstance(opt._slots["w"].measured[0], compiled.Measured) is kind

@@ -110,15 +110,6 @@ def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, na
     assert not values[1] or counted == first
 
 
-def test_a_scheduler_that_moves_betas_lays_nothing_out(counted):
-    params, opt = made("Lamb")
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=6)
-    for seed in range(5):
-        give(params, seed)
-        opt.step(), scheduler.step()
-    assert counted == {"batches": 1, "plans": 3}
-
-
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}], ids=str)
 def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(counted, options):
     params = [Parameter(torch.ones(3)) for _ in range(150)]

@@ -95,11 +95,6 @@ def test_what_a_rank_holds_is_judged_by_the_shape_of_the_whole():
     assert "does not lie in memory as matrices" in declined(alone._replace(shape=(6, 5)))
 
 
-def test_what_has_no_kernels():
-    [job] = jobs_of(LAMB, [(3,)])
-    assert "no kernels for object" in declined(given(job)._replace(h=object()))
-
-
 @pytest.mark.thinned(2)
 @cases
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from layerwise.torch.step._namespace import BITS
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
 DRAWN, SPLIT, SPLIT24 = FORMS[:3]
-SHAPES = [(3, 128), (300,), (5, 70)]
+SHAPES = [(300,), (5, 70)]  # of several programs, without padding and with it
 ENGINE = GpuEngine(None, SIZES)
 
 
