@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -271,14 +270,6 @@ def test_ignored_signals_stay_ignored(handlers):
 
 
 # ---- threads
-
-
-def test_other_threads_step_as_always(handlers):
-    opt, w = Lamb(), np.ones(3)
-    thread = threading.Thread(target=lambda: [opt.step("w", w, np.ones(3)) for _ in range(50)])
-    thread.start()
-    thread.join()
-    assert int(opt.state_dict()["w/step"]) == 50
 
 
 AT_EXIT = """

@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from engines.test_formats import ODD
 from gpu.world import DEVICE
 
 from layerwise.engines.gpu.kernels import formats
@@ -22,22 +23,7 @@ def numbers():
     draw = np.random.default_rng(0)
     some = draw.integers(0, 1 << 32, N, np.uint32).view(np.float32)
     some[: N // 2] = draw.normal(size=N // 2) * 10.0 ** draw.integers(-9, 6, N // 2)
-    special = [
-        0.0,
-        -0.0,
-        np.inf,
-        -np.inf,
-        np.nan,
-        65504,
-        65519,
-        65520,
-        -65536,
-        6e-8,
-        2.9e-8,
-        6.1e-5,
-        3.4028235e38,
-        1e-45,
-    ]
+    special = [*ODD, np.nan, np.inf, -np.inf, -65536, 2.9e-8, 6.1e-5, 3.4028235e38]
     some[: len(special)] = special
     ends = np.array([0x7F7FFFFF, 0x7F7F0000, 0x7F7F8000, 0x477FE000, 0x477FEFFF, 0x387FFFFF, 0x00008000], np.uint32)
     some[64 : 64 + len(ends)] = ends.view(np.float32)

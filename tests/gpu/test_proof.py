@@ -225,15 +225,15 @@ def test_each_device_owes_its_own(monkeypatch):
 
 def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
     broken("passes.apply", of=Lars)
-    monkeypatch.setattr(info, "ENTRIES", {name: ENTRIES[name] for name in ("Lamb", "Lars", "Came")})
+    monkeypatch.setattr(info, "ENTRIES", {name: ENTRIES[name] for name in ("SGD", "Lars", "Came")})
     [(device, found)] = info.proven([DEVICE]).items()
     assert device == DEVICE
-    assert found.keys() == {f"{name}, {dtype}" for name in ("Lamb", "Lars") for dtype in ("float32", "bfloat16")}
-    assert {what for what, verdict in found.items() if verdict == "proven"} == {"Lamb, float32", "Lamb, bfloat16"}
+    assert found.keys() == {f"{name}, {dtype}" for name in ("SGD", "Lars") for dtype in ("float32", "bfloat16")}
+    assert {what for what, verdict in found.items() if verdict == "proven"} == {"SGD, float32", "SGD, bfloat16"}
     assert "the weights of" in found["Lars, float32"]
     with monkeypatch.context() as patched:
         patched.setattr(info, "proven", lambda: {DEVICE: found})
-        assert f"            {DEVICE}: Lamb, bfloat16: proven" in info.lines(info.facts(devices=True))
+        assert f"            {DEVICE}: SGD, bfloat16: proven" in info.lines(info.facts(devices=True))
     assert any("before its first step on a device" in line for line in info.lines(info.facts()))
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     assert set(info.proven([DEVICE])[DEVICE].values()) == {"stepped without a proof"}
