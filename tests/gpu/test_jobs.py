@@ -15,14 +15,14 @@ LIMITS = Limits(most=700, layouts=("plain", "transposed"), leading=True)
 # the last one, in parts, with blocks, in float64 and in each dtype of 16 bits, and with weights and state in formats.
 CHOSEN = {
     "Adafactor": (2, 4, 6, 7),
-    "AdamMini": (0, 4, 5, 7),
+    "AdamMini": (4, 5, 7),
     "AdamW": (0, 2, 4, 6),
-    "Lamb": (0, 1, 3, 4, 6),
+    "Lamb": (0, 1, 4, 6),
     "Lans": (0, 3, 4, 6),
-    "Lars": (0, 2, 3, 4, 5),
-    "NovoGrad": (0, 2, 3, 5, 6),
-    "SGD": (0, 1, 3, 5, 6),
-    "StableAdamW": (0, 3, 6, 7),
+    "Lars": (2, 3, 4),
+    "NovoGrad": (0, 2, 3, 5),
+    "SGD": (0, 1, 3, 5),
+    "StableAdamW": (0, 3, 7),
 }
 
 
