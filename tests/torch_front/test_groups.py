@@ -217,14 +217,6 @@ def test_printed_is_what_is_not_the_default():
 # ---- parameters of a group
 
 
-@fronts
-def test_a_bad_parameter_leaves_the_groups_as_they_were(front):
-    opt = busy(front, [ones(2)])
-    with pytest.raises(ParameterError, match="complex"):
-        opt.add_param_group({"params": [ones(3), torch.ones(2, dtype=torch.complex64)]})
-    assert len(opt.param_groups) == len(opt.state_dict()["param_groups"]) == 1
-
-
 def used_up():
     given = nn.Linear(3, 2).parameters()
     list(given)
