@@ -43,6 +43,20 @@ def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(case, mo
     assert laid.count(ready) == 2
 
 
+@pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
+def test_weights_and_state_that_moved_are_noticed_before_anything_is_written(which):
+    """What lies there now may be another's."""
+    [job] = jobs = jobs_of(case_of("Lamb"), SHAPES[:1])
+    ready = prepare(jobs)
+    step(ready, jobs)
+    array = job.p if which == "p" else job.state.exp_avg_sq
+    kept, before = array.data, array.clone()
+    array.data = before.clone()
+    with pytest.raises(engines.Changed):
+        step(ready, jobs)
+    assert torch.equal(kept, before)
+
+
 def test_a_few_layouts_are_kept():
     jobs = jobs_of(case_of("Lamb"), SHAPES)
     ready = prepare(jobs)
