@@ -110,7 +110,10 @@ def test_weights_and_state_go_when_nobody_has_them_any_more(front):
             give(params, seed)
             opt.step()
         opt.stats()
-        tensors = [*params, *(p.grad for p in params), *(x for state in opt.state.values() for x in state.values())]
+        grads = [weakref.ref(p.grad) for p in params]
+        opt.zero_grad()  # while the optimizer lives
+        assert not any(ref() is not None for ref in grads)
+        tensors = [*params, *(x for state in opt.state.values() for x in state.values())]
         refs = [weakref.ref(x) for x in tensors if isinstance(x, torch.Tensor)]
         del params, opt, tensors
         assert not any(ref() is not None for ref in refs)
