@@ -43,7 +43,8 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "drive",
         "drive/",
-        "test_requests.py torch_front/test_exact_sums.py sharding/test_model_group.py sharding/test_layouts.py",
+        "test_requests.py torch_front/test_exact_sums.py sharding/test_model_group.py sharding/test_collectives.py "
+        "sharding/test_layouts.py",
     ),
     _room(
         "engines",

@@ -165,6 +165,7 @@ TIED = {
     "flat": lambda e: (e, e.reshape(-1)),
     "overlapping": lambda e: (e[:2], e[1:]),
     "reversed": lambda e: (e, e[::-1]),
+    "reversed, in part": lambda e: (e[:2], e[1:][::-1]),
 }
 
 

@@ -19,7 +19,7 @@ from sharding.models import FRONT_OF, Blend, Irregular, local
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from layerwise.torch import Lamb, Lars, Mixed, monitor
+from layerwise.torch import AdamW, Lamb, Lars, Mixed, monitor
 from layerwise.torch.tools._records import rows_of
 
 ROUNDS = {FRONT_OF[case.name]: case.exchanges() for case in CASES}
@@ -193,6 +193,12 @@ def test_each_bucket_has_rounds_of_its_own_and_no_say_in_what_comes_out(ranks, f
     fewer = OF_VECTORS * (ACROSS[front] - ACROSS_VECTORS[front]) + OF_STACKS * (ACROSS[front] - ACROSS_STACKS[front])
     assert numbers[0] == (BUCKETS * ACROSS[front] - fewer if ASKS[front] else 1)  # they meet once
     agree(found, wanted)
+
+
+def test_ranks_meet_once_where_no_rule_asks_for_a_sum(ranks):
+    """Else nobody would know that another cannot take the step."""
+    assert not ASKS[AdamW]
+    assert len(steady(ranks, AdamW, "fsdp on 2", **BY_RULE)) == 1
 
 
 def _of_squares() -> int:

@@ -149,9 +149,15 @@ def goes_on(ranks: Any, saved: Any, front: Any, row: Row, how: str) -> None:
 @pytest.mark.parametrize(
     ("here", "there", "how"),
     [
-        *(("fsdp on 4", there, "dcp") for there in ("plain", "fsdp on 1", "tensor parallel on 2", "hybrid")),
-        *(("tensor parallel on 4", "fsdp on 3", how) for how in ("flat", "full", "from rank 0")),
+        *(("fsdp on 4", there, "dcp") for there in ("tensor parallel on 2", "hybrid")),
+        ("tensor parallel on 4", "fsdp on 3", "full"),
         ("plain", "fsdp on 4", "dcp"),
+        # PyTorch, and not the library, makes of these what it makes of the others.
+        *(pytest.param("fsdp on 4", there, "dcp", marks=pytest.mark.slow) for there in ("plain", "fsdp on 1")),
+        *(
+            pytest.param("tensor parallel on 4", "fsdp on 3", how, marks=pytest.mark.slow)
+            for how in ("flat", "from rank 0")
+        ),
         ("strided", "fsdp on 3", "dcp"),
     ],
 )
