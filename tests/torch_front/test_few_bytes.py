@@ -14,7 +14,7 @@ from torch_front.front import bits, busy, fronts, in_slices, told_on_device
 from torch_front.storing import by_one_engine, engines, give, made, same, snapshot, walk
 
 import layerwise
-from layerwise.errors import ContradictionError, HyperparameterError, StateError
+from layerwise.errors import ContradictionError, StateError
 from layerwise.torch import SGD, AdamW, Lamb, Lars, convert, step_in_backward
 
 pytestmark = pytest.mark.thinned(1, 2)
@@ -67,17 +67,6 @@ def test_storage_says_the_format_of_each_field_and_why(form):
 def test_what_cannot_be_differentiated_through_is_refused(option):
     with pytest.raises(ContradictionError, match=next(iter(option))):
         Lamb([("w", Parameter(torch.ones(4, 4)))], **option, differentiable=True)
-
-
-@pytest.mark.parametrize("options", [{"state_dtype": "int4"}, {"rounding": "up"}, {"seed": -1}, {"master_weights": 1}])
-def test_a_group_with_a_format_that_there_is_not_is_not_added(options):
-    opt = Lamb([("w", Parameter(torch.ones(4, 4)))])
-    before = repr(opt.param_groups)
-    with pytest.raises(HyperparameterError, match=next(iter(options))):
-        opt.add_param_group({"params": [("x", Parameter(torch.ones(4, 4)))], **options})
-    assert repr(opt.param_groups) == before
-    with pytest.raises(ValueError, match="complex"):
-        Lamb([("w", Parameter(torch.ones(64, 64, dtype=torch.complex64)))], state_dtype="int8")
 
 
 # ---- what happens between steps
