@@ -32,6 +32,7 @@ ENTRIES = {
     "weights that overlap themselves": (lambda: BROADCAST, np.ones, ParameterError, ("share memory", "copy()")),
     "weights that overlap themselves, with gaps": (lambda: GAPS, np.ones, ParameterError, ("share memory", "copy()")),
     "a list of weights": (lambda: [[1.0] * 3] * 2, np.ones, ParameterError, ("numpy array", "list", "np.asarray")),
+    "masked weights": (lambda: np.ma.ones(W), np.ones, ParameterError, ("numpy array", "MaskedArray")),
     "a number as weights": (lambda: 1.0, np.ones, ParameterError, ("numpy array", "float")),
     "a numpy scalar as weights": (lambda: np.float64(1), np.ones, ParameterError, ("numpy array", "float64")),
     "no weights": (lambda: None, np.ones, ParameterError, ("numpy array", "NoneType")),

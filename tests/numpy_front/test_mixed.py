@@ -51,7 +51,9 @@ def test_options_are_those_of_the_optimizers_and_the_bound_is_of_all():
     np.testing.assert_allclose(weights["a.bias"], 0.75)
     opt.max_grad_norm = 1.0
     opt.step_all(weights, {"a.bias": np.full(2, 10.0)})
-    np.testing.assert_allclose(weights["a.bias"], 0.75 - 0.25 / np.sqrt(2))
+    opt.max_grad_norm = 0.5
+    opt.step_all(weights, {"a.bias": np.full(2, 10.0)})
+    np.testing.assert_allclose(weights["a.bias"], 0.75 - (0.25 + 0.125) / np.sqrt(2))
     with pytest.raises(AttributeError):
         opt.lr = 0.1
     with pytest.raises(HyperparameterError, match="`max_grad_norm` must be"):
