@@ -133,9 +133,16 @@ def test_without_the_compiled_engine(ranks):
 # ---- turns
 
 
-def _per_pass(front: Any) -> list[tuple[list[str], list[str]]]:
+def on_two_meshes(model: Model) -> Model:
+    """Each block on a mesh of two processes, and the rest on all."""
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh_of(2, 2)["inner"])
+    return fully_shard(model, mesh=mesh_of(4))
+
+
+def _per_pass(front: Any, wrap: Any) -> list[tuple[list[str], list[str]]]:
     """The collectives of backward passes and of the steps after them."""
-    model, found = fsdp2(Small(DOUBLE)), []
+    model, found = wrap(Small(DOUBLE)), []
     opt = optimizer_of(front, model, {})
     step_in_backward(opt)
     for batch in batches(3):
@@ -148,13 +155,14 @@ def _per_pass(front: Any) -> list[tuple[list[str], list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("front", "rounds"), [(Lars, 1), (Lamb, 1), (Adafactor, 2)])
-def test_a_module_has_its_turn_of_one_message_a_round_once_the_next_one_is_reduced(ranks, front, rounds):
+@pytest.mark.parametrize(("front", "rounds", "meshes"), [(Lars, 1, 1), (Lamb, 1, 1), (Lamb, 1, 2), (Adafactor, 2, 1)])
+def test_a_module_has_its_turn_of_one_message_a_round_once_the_next_one_is_reduced(ranks, front, rounds, meshes):
+    """Over the processes that have parts of this module, and no others."""
     reduced, stepped = "_reduce_scatter_base_", "allreduce_"
-    for during, after in ranks.run(2, _per_pass, front)[0][1:]:
+    for during, after in ranks.run(2 * meshes, _per_pass, front, [fsdp2, on_two_meshes][meshes - 1])[0][1:]:
         order = [name for name in during if name in (reduced, stepped)]
         assert order == [reduced, reduced, *[stepped] * rounds, reduced, *[stepped] * 2 * rounds]
-        assert after == [stepped]  # that nothing is left is agreed on as well
+        assert after == [stepped] * meshes  # that nothing is left is agreed on as well
 
 
 def _on_two_meshes() -> set[str]:
