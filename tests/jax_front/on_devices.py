@@ -173,7 +173,7 @@ def test_in_shard_map_the_first_state_has_the_types_that_a_step_makes(name):
 ALIKE = {"factored": False, "dims": False}  # with which all dimensions of a tensor are alike
 
 
-@of_parts
+@pytest.mark.kinds("rows and columns")
 @each
 def test_with_axis_name_alone_types_say_which_parameters_are_cut(name):
     """But not along which dimension, so `specs` are needed where dimensions differ."""

@@ -11,7 +11,7 @@ import optax
 import pytest
 from cases import CASES
 from draws import seeds
-from jax_front.front import FRONTS, NAMES, THEIRS, arguments, close, gradients, made, mainly, run, same, tree
+from jax_front.front import FRONTS, LITTLE, NAMES, THEIRS, arguments, close, gradients, made, mainly, run, same, tree
 from oracles import data
 from parity import test_optax as parity
 from parity.live import Draw, tensors
@@ -24,10 +24,12 @@ pytestmark = pytest.mark.thinned(1, 2)
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
 SEEDS = seeds(2, 6)
+# Small tensors with drawn options are the contract's.
+OF_LARGE = [pytest.param(0, marks=pytest.mark.slow), *SEEDS[1:]]
 with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", OF_LARGE)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")
 @pytest.mark.thinned(2)
@@ -50,7 +52,7 @@ def test_the_formulas_with_drawn_options(case, seed, jax64, monkeypatch):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @with_theirs
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(1, 2)
 def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     """The same call, and the same numbers."""
     _, _, _, draw = parity.CASES[name.lower()]
@@ -65,7 +67,7 @@ def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
 
 
 @mainly("Adafactor", THEIRS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "bfloat16"])
 def test_updates_have_the_dtype_and_the_size_of_optax_s(name, dtype, jax64):
     shapes = {"w": (5, 4), "b": (3,), "large": (129, 130)}
     params, grads = tree(0, shapes, dtype), gradients(2, shapes, dtype)
@@ -91,7 +93,7 @@ def test_the_signature_begins_with_optax_s(name):
 
 @mainly("Lamb")
 def test_one_compilation_for_all_steps(name):
-    opt, params, traced = made(name), tree(0), []
+    opt, params, traced = made(name), tree(0, LITTLE), []
 
     @jax.jit
     def step(params, state, g):
@@ -100,7 +102,7 @@ def test_one_compilation_for_all_steps(name):
         return optax.apply_updates(params, updates), state
 
     state = opt.init(params)
-    for g in gradients(3):
+    for g in gradients(3, LITTLE):
         params, state = step(params, state, g)
     assert traced == [1]
     assert step._cache_size() == 1
@@ -108,8 +110,8 @@ def test_one_compilation_for_all_steps(name):
 
 @mainly("Adafactor")
 def test_donation(name):
-    opt, params = made(name), tree(0)
-    expected, _ = run(opt, params, gradients(2))
+    opt, params, grads = made(name), tree(0, LITTLE), gradients(2, LITTLE)
+    expected, _ = run(opt, params, grads)
 
     def step(params, state, g):
         updates, state = jax.jit(opt.update)(g, state, params)
@@ -119,8 +121,8 @@ def test_donation(name):
     assert program.memory_analysis().alias_size_in_bytes >= sum(x.nbytes for x in jax.tree.leaves(opt.init(params)))
     given, state = jax.tree.map(jnp.copy, params), opt.init(params)
     old = [*jax.tree.leaves(given), *jax.tree.leaves(state)]
-    for g in gradients(2):
-        given, state = jax.jit(step, donate_argnums=(0, 1))(given, state, g)
+    for g in grads:
+        given, state = program(given, state, g)
     assert all(x.is_deleted() for x in old)
     close(given, expected)
 
@@ -133,7 +135,7 @@ def test_jitted_and_not(name):
 
 @mainly("Lamb")
 def test_in_a_scan(name):
-    opt, params, grads = made(name, stats=True), tree(0), gradients(3)
+    opt, params, grads = made(name, stats=True), tree(0, LITTLE), gradients(3, LITTLE)
 
     def step(carry, g):
         params, state = carry
@@ -165,7 +167,7 @@ def test_schedules_see_0_1_2(name):
 
 @mainly("Lars")
 def test_the_count_stays_at_its_largest(name):
-    opt, params = made(name), tree(0)
+    opt, params = made(name), tree(0, LITTLE)
     most = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
     updates, state = jax.jit(opt.update)(params, opt.init(params)._replace(count=most), params)
     assert int(state.count) == int(most)
@@ -183,19 +185,19 @@ def test_state_is_float32_for_low_precision_and_follows_high(name, jax64):
 
 @mainly("Lamb")
 def test_low_precision_is_rounded_once(name, jax64):
-    params, grads = tree(0, dtype="bfloat16"), gradients(2, dtype="bfloat16")
+    params, [g] = tree(0, LITTLE, "bfloat16"), gradients(1, LITTLE, "bfloat16")
     exact = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     opt = made(name)
-    updates, _ = jax.jit(opt.update)(grads[0], opt.init(params), params)
-    wide = jax.tree.map(lambda x: x.astype(jnp.float64), grads[0])
+    updates, _ = jax.jit(opt.update)(g, opt.init(params), params)
+    wide = jax.tree.map(lambda x: x.astype(jnp.float64), g)
     wanted, _ = jax.jit(opt.update)(wide, opt.init(exact), exact)
     for a, b in zip(jax.tree.leaves(updates), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(b), rtol=2**-8, atol=1e-30)
 
 
 def test_momentum_in_another_dtype():
-    opt, params = made("Adafactor", dtype_momentum=jnp.bfloat16), tree(0)
-    _, state = run(opt, params, gradients(2))
+    opt, params = made("Adafactor", dtype_momentum=jnp.bfloat16), tree(0, LITTLE)
+    _, state = run(opt, params, gradients(2, LITTLE))
     assert {x.dtype.name for x in jax.tree.leaves(state.ema)} == {"bfloat16"}
 
 
@@ -212,7 +214,7 @@ def test_complex_parameters_as_optax(name):
 
 @mainly("Lamb")
 def test_nothing_given_is_written_to(name):
-    opt, params, g = made(name), tree(0), tree(1)
+    opt, params, g = made(name), tree(0, LITTLE), tree(1, LITTLE)
     state = opt.init(params)
     before = jax.tree.map(np.array, (params, g, state))
     jax.jit(opt.update)(g, state, params)
@@ -222,7 +224,7 @@ def test_nothing_given_is_written_to(name):
 @mainly("Adafactor")
 def test_the_same_numbers_every_time(name):
     """Two compilations of one optimizer take the same steps."""
-    params, (g,), opt = tree(0), gradients(1), made(name)
+    params, (g,), opt = tree(0, LITTLE), gradients(1, LITTLE), made(name)
     state = opt.init(params)
     once, again = (jax.jit(lambda *given: opt.update(*given)).lower(g, state, params).compile() for _ in range(2))
     assert once is not again
@@ -249,9 +251,9 @@ SUMS = {
 }  # fmt: skip
 
 
-# What optimizers share, and what takes most sums; each of the others is slow.
+# Nothing, and what takes most sums; each of the others is slow.
 SETTINGS = [
-    pytest.param(name, one, marks=pytest.mark.slow if one in SUMS.get(name, [])[1:] else ())
+    pytest.param(name, one, marks=() if one in ({}, *SUMS.get(name, [])[:1]) else pytest.mark.slow)
     for name in NAMES
     for one in OF_ALL + SUMS.get(name, [])
 ]
@@ -272,7 +274,11 @@ def test_large_tensors_take_no_memory_on_the_way(name, options):
 
 
 @each
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.slow), {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4}],
+    ids=str,
+)
 @pytest.mark.kinds("rows and columns", "factored")
 def test_large_tensors_step_as_small_ones(name, options, monkeypatch):
     options = {**options, "stats": True}

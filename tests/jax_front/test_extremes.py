@@ -75,15 +75,13 @@ def way(request, monkeypatch):
 
 
 OF_WEIGHTS = [
-    ("Lamb", 1e-25, "branch"),
     ("Lamb", 1e30, "large"),
-    ("Lars", 1e25, "short"),
     ("Lars", 1e-30, "large"),
     ("Adafactor", 1e-30, "short"),
     ("Adafactor", 1e25, "branch"),
     ("Adafactor", 1e30, "accelerator"),
 ]
-OF_GRADIENTS = [("Lars", size, way) for size, way in zip(SIZES, WAYS, strict=True)]
+OF_GRADIENTS = [("Lars", 1e-30, "short"), ("Lars", 1e30, "branch")]
 
 
 @pytest.mark.parametrize(("name", "size", "way"), products(CASES, OF_WEIGHTS), indirect=["way"])
@@ -97,17 +95,15 @@ def test_gradients_of_any_size_have_a_norm_in_lars(name, size, way):
 
 
 def test_norms_are_finite_and_not_0_and_have_slopes(way):
+    norm = jax.jit(lambda x: _norms.length(_norms.measured([x], [_norms.Wanted((0,), 1)])[0])[0])
+    slope, each = jax.jit(jax.grad(norm)), jax.jit(jax.vmap(norm))
     for size in (1e-37, 1e-25, 1.0, 1e25, 3e38):
         x = jnp.full(50, size, jnp.float32)
-
-        def norm(x):
-            return _norms.length(_norms.measured([x], [_norms.Wanted((0,), 1)])[0])[0]
-
         found = float(norm(x))
         assert found == pytest.approx(min(size * 50**0.5, float(np.finfo(np.float32).max)), rel=1e-6)
         if size < 1e38:
-            np.testing.assert_allclose(jax.jit(jax.grad(norm))(x), np.full(50, 50**-0.5), rtol=1e-5)
-            np.testing.assert_allclose(jax.vmap(norm)(jnp.stack([x, jnp.ones(50)])), [found, 50**0.5], rtol=1e-6)
+            np.testing.assert_allclose(slope(x), np.full(50, 50**-0.5), rtol=1e-5)
+            np.testing.assert_allclose(each(jnp.stack([x, jnp.ones(50)])), [found, 50**0.5], rtol=1e-6)
     assert float(norm(jnp.zeros(50))) == 0
     assert float(norm(jnp.full(50, jnp.inf))) == np.inf
     assert np.isnan(float(norm(jnp.full(50, jnp.nan))))

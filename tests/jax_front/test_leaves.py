@@ -57,7 +57,7 @@ def test_masks_may_be_arrays_unless_they_are_traced(name):
 
 
 @mainly("Lars")
-@pytest.mark.parametrize("one", [jnp.array([0.25]), np.array([[0.25]])])
+@pytest.mark.parametrize("one", [pytest.param(jnp.array([0.25]), marks=pytest.mark.slow), np.array([[0.25]])])
 def test_a_rate_may_be_an_array_of_one_element(name, one):
     params = {"w": jnp.arange(1.0, 4.0)}
 

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from cases import CASES
-from jax_front.front import BY_NAME, FRONTS, NAMES, arguments, gradients, made, mainly, run, tree
+from jax_front.front import BY_NAME, FRONTS, LITTLE, NAMES, arguments, gradients, made, mainly, run, tree
 
 from layerwise import jax as front
 from layerwise.errors import StateError
@@ -60,8 +60,9 @@ def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name
 @mainly("Lamb")
 def test_they_cost_nothing_when_not_asked_for(name):
     """The program that is compiled has no output, and no operation, for their sake."""
+    params = tree(0, LITTLE)
     plain, asked = (
-        jax.jit(opt.update).lower(tree(1), opt.init(tree(0)), tree(0)).compile().as_text()
+        jax.jit(opt.update).lower(params, opt.init(params), params).compile().as_text()
         for opt in (made(name), made(name, stats=True))
     )
     assert len(plain) < len(asked)
@@ -77,7 +78,7 @@ def test_asking_changes_no_number(name):
     case = BY_NAME[name]
     options = arguments(case, case.usual())
     (ours, _), (plain, _) = (
-        run(FRONTS[name](**options, stats=asked), tree(0), gradients(2)) for asked in (True, False)
+        run(FRONTS[name](**options, stats=asked), tree(0, LITTLE), gradients(2, LITTLE)) for asked in (True, False)
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)

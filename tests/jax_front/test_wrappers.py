@@ -9,7 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax_front.front import BUSY, FRONTS, NAMES, THEIRS, close, goes_on, gradients, made, mainly, run, same, taken, tree
+from jax_front.front import (
+    BUSY,
+    FRONTS,
+    LITTLE,
+    NAMES,
+    THEIRS,
+    close,
+    goes_on,
+    gradients,
+    made,
+    mainly,
+    run,
+    same,
+    taken,
+    tree,
+)
 from reference.adafactor import ramp
 
 from layerwise import jax as front
@@ -17,35 +32,37 @@ from layerwise.errors import StateError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
-LITTLE = {"w": (5, 4), "b": (4,)}
+slow = pytest.mark.slow
 
 
 # ---- optax's combinations
 
 
+WRAPS = {
+    "chain": lambda opt: optax.chain(
+        optax.clip_by_global_norm(0.5), optax.add_decayed_weights(0.01), opt, optax.scale(0.5), optax.ema(0.9)
+    ),
+    "lookahead": lambda opt: optax.lookahead(opt, sync_period=2, slow_step_size=0.5),
+    "schedule_free": lambda opt: optax.contrib.schedule_free(opt, learning_rate=0.1),
+    "mechanize": optax.contrib.mechanize,
+    "sam": lambda opt: optax.contrib.sam(opt, optax.sgd(0.1), sync_period=2),
+    "extra_args": optax.with_extra_args_support,
+    "conditionally": lambda opt: optax.conditionally_transform(opt, lambda step: step > 0),
+    "masked": lambda opt: optax.masked(opt, {"w": True, "b": False}),
+    "multi_transform": lambda opt: optax.multi_transform(
+        {"ours": opt, "other": optax.sgd(0.1)}, {"w": "ours", "b": "other"}
+    ),
+    "partition": lambda opt: optax.partition({"ours": opt, "other": optax.sgd(0.1)}, {"w": "ours", "b": "other"}),
+    "multi_steps": lambda opt: optax.MultiSteps(opt, every_k_schedule=2),
+}
+# One that calls it once for each step, in parts, in a branch, and with other arguments.
+AT_ONCE = {"chain", "partition", "multi_steps", "mechanize"}
+
+
 @mainly("Lamb", THEIRS)
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda opt: optax.chain(
-            optax.clip_by_global_norm(0.5), optax.add_decayed_weights(0.01), opt, optax.scale(0.5), optax.ema(0.9)
-        ),
-        lambda opt: optax.lookahead(opt, sync_period=2, slow_step_size=0.5),
-        lambda opt: optax.contrib.schedule_free(opt, learning_rate=0.1),
-        optax.contrib.mechanize,
-        lambda opt: optax.contrib.sam(opt, optax.sgd(0.1), sync_period=2),
-        optax.with_extra_args_support,
-        lambda opt: optax.conditionally_transform(opt, lambda step: step > 0),
-        lambda opt: optax.masked(opt, {"w": True, "b": False}),
-        lambda opt: optax.multi_transform({"ours": opt, "other": optax.sgd(0.1)}, {"w": "ours", "b": "other"}),
-        lambda opt: optax.partition({"ours": opt, "other": optax.sgd(0.1)}, {"w": "ours", "b": "other"}),
-        lambda opt: optax.MultiSteps(opt, every_k_schedule=2),
-    ],
-    ids=[
-        "chain", "lookahead", "schedule_free", "mechanize", "sam", "extra_args", "conditionally", "masked",
-        "multi_transform", "partition", "multi_steps",
-    ],
-)  # fmt: skip
+    "wrap", [pytest.param(wrap, id=one, marks=() if one in AT_ONCE else slow) for one, wrap in WRAPS.items()]
+)
 def test_wrapped_it_goes_where_optax_s_goes(name, wrap, request):
     params = tree(0, LITTLE)
     held = optax.LookaheadParams.init_synced(params) if "lookahead" in request.node.name else params
@@ -59,8 +76,9 @@ def test_wrapped_it_goes_where_optax_s_goes(name, wrap, request):
     [("max_grad_norm", optax.clip_by_global_norm), ("max_grad_value", optax.clip)],
 )
 def test_clipping_inside_is_optax_s_outside(name, option, clip):
-    inside, _ = run(made(name, **{option: 0.3}), tree(0), gradients(2))
-    outside, _ = run(optax.chain(clip(0.3), made(name)), tree(0), gradients(2))
+    params, grads = tree(0, LITTLE), gradients(2, LITTLE)
+    inside, _ = run(made(name, **{option: 0.3}), params, grads)
+    outside, _ = run(optax.chain(clip(0.3), made(name)), params, grads)
     close(inside, outside, 2e-6)
 
 
@@ -118,7 +136,7 @@ def test_inject_hyperparams(name):
 
 
 @pytest.mark.parametrize("name", ["Lars", "SGD", "ScaleSGD", "SinkGD"])
-@pytest.mark.thinned(2, 4)
+@pytest.mark.thinned(1, 4)
 def test_an_injected_momentum_of_0_keeps_no_buffer(name):
     params, grads = tree(0, LITTLE), gradients(2, LITTLE)
     static = {"static_args": tuple(taken(name, {"iterations": 5}))}
@@ -158,9 +176,9 @@ def test_every_option_of_the_formula_can_be_injected(name):
     """Whatever is a number becomes an array, traced under jit."""
     options = {**OF_ONE.get(name, {}), **taken(name, OF_MANY)}
     make = optax.inject_hyperparams(FRONTS[name], static_args=tuple(taken(name, SIZES)))
-    injected, state = run(make(**options), tree(0), gradients(2))
+    injected, state = run(make(**options), tree(0, LITTLE), gradients(2, LITTLE))
     assert {*options} - {"norm", *SIZES} <= state.hyperparams.keys()
-    close(injected, run(FRONTS[name](**options), tree(0), gradients(2))[0], 5e-6)
+    close(injected, run(FRONTS[name](**options), tree(0, LITTLE), gradients(2, LITTLE))[0], 5e-6)
 
 
 @pytest.mark.parametrize("beta2", [0.6, ramp], ids=["number", "function"])
@@ -204,10 +222,10 @@ OF_OPTAX = {
     [
         lambda opt: opt,
         lambda opt: optax.chain(optax.clip(10.0), opt),
-        lambda opt: optax.masked(opt, {"w": True, "b": True}),
+        pytest.param(lambda opt: optax.masked(opt, {"w": True, "b": True}), marks=slow),
         lambda opt: optax.multi_transform({"ours": opt}, "ours"),
-        lambda opt: optax.MultiSteps(opt, 1),
-        lambda opt: optax.apply_if_finite(opt, 3),
+        pytest.param(lambda opt: optax.MultiSteps(opt, 1), marks=slow),
+        pytest.param(lambda opt: optax.apply_if_finite(opt, 3), marks=slow),
     ],
     ids=["alone", "chain", "masked", "multi_transform", "multi_steps", "apply_if_finite"],
 )
@@ -310,7 +328,9 @@ def by_orbax(state, like, folder):
 
 
 @pytest.mark.filterwarnings("ignore")  # orbax and what it imports have their own
-@pytest.mark.parametrize(("name", "through"), [("Lamb", by_flax_bytes), ("Lars", by_pickle), ("Adafactor", by_orbax)])
+@pytest.mark.parametrize(
+    ("name", "through"), [("Lamb", by_flax_bytes), ("Lars", by_pickle), pytest.param("Adafactor", by_orbax, marks=slow)]
+)
 @pytest.mark.thinned(3, 3)
 def test_a_saved_state_resumes_bit_for_bit(name, through, tmp_path):
     opt, grads = made(name, stats=True), gradients(3)
