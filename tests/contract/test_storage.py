@@ -275,14 +275,17 @@ def test_groups_belong_to_the_tensor_and_not_to_its_blocks(api, blocks):
 
 
 @pytest.mark.offers("blocks", "in_place")
-def test_blocks_that_would_cut_groups_keep_float32_and_say_so(api):
+@pytest.mark.parametrize(
+    ("shape", "cut"), [((64, 128), Blocks((40, 88), axis=1)), ((8192,), Blocks((40, 8152)))], ids=str
+)
+def test_blocks_that_would_cut_groups_keep_float32_and_say_so(api, shape, cut):
     """Also if a state comes in 8 bits."""
-    blocks = {"blocks": {"w": Blocks((40, 88), axis=1)}, "adapt": False}
-    run = made(api, "Lamb", MATRIX, "float32", state_dtype={"exp_avg": "int8"}, **blocks)
+    blocks, shapes = {"blocks": {"w": cut}, "adapt": False}, {"w": shape}
+    run = made(api, "Lamb", shapes, "float32", state_dtype={"exp_avg": "int8"}, **blocks)
     with pytest.warns(UserWarning, match=r"'exp_avg' of '?w'? .* not in 8 bits"):
         walk(run, [0])
     assert run.state()["w"]["exp_avg"].dtype == np.float32
-    compact = walk(made(api, "Lamb", MATRIX, "float32", state_dtype="int8", adapt=False), [0])
+    compact = walk(made(api, "Lamb", shapes, "float32", state_dtype="int8", adapt=False), [0])
     fresh = api.make("Lamb", compact.weights(), dtype="float32", **blocks)
     fresh.load(compact.save())
     for one in (fresh, compact):
