@@ -68,7 +68,12 @@ ROOMS: tuple[Room, ...] = (
         "gpu/test_proof.py gpu/test_optimizers.py gpu engines/test_rounds.py",
     ),
     _room("numpy", "numpy/", "numpy_front contract test_lifetimes.py"),
-    _room("torch", "torch/", "torch_front contract test_lifetimes.py"),
+    _room(
+        "torch",
+        "torch/",
+        "torch_front contract test_lifetimes.py sharding/test_model_group.py sharding/test_layouts.py "
+        "sharding/test_collectives.py",
+    ),
     _room(
         "checkpoints",
         "torch/checkpoints/",

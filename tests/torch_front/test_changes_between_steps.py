@@ -12,6 +12,7 @@ from torch_front.front import bits, busy, everything, fronts, parameters, set_gr
 from layerwise.engines import compiled
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
+from layerwise.torch import Adafactor
 from layerwise.torch.step import _state, _watch
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
@@ -158,6 +159,25 @@ def test_each_of_these_changes_makes_a_difference(front, change):
     for opt, _ in (changed, plain):
         opt.step()
     assert bits(everything(*changed)) != bits(everything(*plain))
+
+
+def test_what_follows_from_the_dtype_follows_from_that_of_the_step():
+    """Adafactor's eps, which decides where gradients are as small as these."""
+    params = {"vector": Parameter(torch.ones(6))}
+    opt = Adafactor(params.items(), eps=(None, 1e-3))
+    small_step(opt, params)
+    others = twins(params)
+    other = Adafactor(others.items(), eps=(None, 1e-3))
+    other.load_state_dict(copy.deepcopy(opt.state_dict()))
+    for one, its in ((opt, params), (other, others)):
+        its["vector"].data = its["vector"].data.double()
+        small_step(one, its)
+    assert bits(params) == bits(others)
+
+
+def small_step(opt, params):
+    params["vector"].grad = torch.full_like(params["vector"], 1e-9)
+    opt.step()
 
 
 ERRORS = {

@@ -81,10 +81,12 @@ def _blocks_of(name):
 
 def test_an_optimizer_gives_its_parameters_and_keeps_their_proportion():
     a, b, c = ones(2), ones(2), ones(2)
-    opt = Lamb([{"params": [a]}, {"params": [b], "lr": 0.05}, {"params": [c], "lr": torch.tensor(0.2)}], lr=0.1)
+    opt = Lamb([{"params": [a]}, {"params": [b], "lr": 0.5}, {"params": [c], "lr": torch.tensor(0.2)}], lr=0.1)
     assert all(p is q for p, q in zip(opt.parameters(), (a, b, c), strict=True))
     opt.set_lr(0.2, proportional=True)
-    assert [float(rate) for rate in opt.get_lr()] == [0.2, 0.1, pytest.approx(0.4)]
+    with pytest.raises(HyperparameterError, match="`lr`"):  # the second group's would be infinite
+        opt.set_lr(1e308, proportional=True)
+    assert [float(rate) for rate in opt.get_lr()] == [0.2, 1.0, pytest.approx(0.4)]
     opt.set_lr(0.3)
     assert opt.get_lr() == 0.3
     opt.set_lr(0)

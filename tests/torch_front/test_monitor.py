@@ -169,16 +169,18 @@ def test_a_run_that_goes_back_replaces_its_rows_and_a_new_run_all_of_them(tmp_pa
     assert steps_of(path) == [1, 2]
 
 
-def test_skipped_steps_are_not_counted():
+@pytest.mark.parametrize(("every", "written"), [(1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_skipped_steps_are_not_counted(every, written):
+    """Nor is the one before written again."""
     opt, params = made(Lamb, skip_nonfinite=True)
     board = Board()
-    monitor(opt, board, every=2)
+    monitor(opt, board, every=every)
     for t in range(6):
         set_grads(params, t)
         if t in (1, 3):
             params["vector"].grad[0] = torch.nan
         opt.step()
-    assert list(board.seen) == [2, 4]
+    assert list(board.seen) == written
 
 
 def test_a_step_that_only_makes_state_is_not_written(tmp_path):

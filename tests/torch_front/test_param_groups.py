@@ -45,6 +45,7 @@ def exempt(groups, key="weight_decay", value=0):
         (["head.*"], {"embed.weight"}),
         (["nor*"], {"norm.weight", "norm.bias"}),
         ([0], {"scale"}),
+        ([1], {*BIASES, "norm.weight", "scale"}),
         ([lambda name, p, module: name == "scale"], {"scale"}),
         (["bias", "scale"], {*BIASES, "scale"}),
         ([], set()),

@@ -88,6 +88,9 @@ def test_a_checkpoint_brings_the_place_in_a_schedule_and_not_the_schedule():
     opt.load_state_dict(saved[0])
     sched.load_state_dict(saved[1])
     assert rates(opt, sched, steps=6) == whole[4:]
+    opt, _ = two_groups(WARM)
+    opt.load_state_dict(saved[0])
+    assert rates(opt, scheduler(opt, WARM, last_epoch=3), steps=6) == whole[4:]
     longer = Polynomial(0.8, total=100, warmup=4)
     opt, sched = two_groups(longer)
     sched.load_state_dict(two_groups(WARM)[1].state_dict())
