@@ -30,10 +30,10 @@ from layerwise.torch import Adafactor, Came, Lamb, Lars, SinkGD
 
 fronts = pytest.mark.parametrize("front", FRONTS)
 BY_WORLD = sorted([*LAYOUTS, *FLATS], key=world_of)  # to make a process group takes longer than most cells
-# By events, in dtypes and bit for bit, or as another number of the same cuts.
-TRIED_BELOW = "fsdp on 1", "fsdp on 2", "fsdp on 4", "by columns", "tensor parallel on 2", "one flat buffer on 4"
-MANY = ("hybrid", "several meshes")  # where whatever is asked of the whole model is easily counted twice
 ONE, ON_4 = "one flat buffer", "one flat buffer on 4"
+# By events, in dtypes and bit for bit, as another number of the same cuts, or as the same: modules make no difference.
+TRIED_BELOW = {"fsdp on 1", "fsdp on 2", "fsdp on 4", "nested", "by columns", "tensor parallel on 2", ON_4}
+MANY = ("hybrid", "several meshes")  # where whatever is asked of the whole model is easily counted twice
 BY_RULE = {"fused": False}
 FACTORED = "largest", "matrix", (0, 1), ((0,), (1, 2)), False
 SINGLE, HALF = torch.float32, torch.bfloat16
