@@ -92,6 +92,20 @@ def test_a_block_is_a_tensor_of_its_own_under_all_options(api, case, blocks, sha
 
 
 @IN_PLACE
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0)], ids=str)
+@each
+def test_blocks_of_each_entry_of_two_axes_are_those_of_one_as_long_as_both(api, case, axes):
+    w, g = (arrays(seed, {"w": (2, 3, 5, 4)})["w"] for seed in (1, 10))
+    found = []
+    for shape, axis in ((w.shape, axes), ((6, 5, 4), 0)):
+        blocks = {"w": Blocks("each", axis=axis)}
+        run = api.make(case.name, {"w": w.reshape(shape)}, dtype="float64", blocks=blocks, lr=0.1)
+        run.step({"w": g.reshape(shape)})
+        found.append({"w": run.weights()["w"].reshape(w.shape)})
+    close(*found, 1e-11)
+
+
+@IN_PLACE
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 2e-3)])
 @pytest.mark.parametrize(("blocks", "shape"), FEW, ids=str)
 @each

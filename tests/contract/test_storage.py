@@ -76,6 +76,13 @@ def test_one_number_of_each_layer_stays_float32(api, form):
         assert (found.dtype, found.shape) == (np.float32, shape)
 
 
+def test_means_stay_float32_where_there_are_as_many_as_elements(api):
+    """The columns' of one row."""
+    run = made(api, "Adafactor", {"w": (1, 4100)}, state_dtype="int8", lr=0.01, min_dim_size_to_factor=0)
+    kept = walk(run, [0]).state()["w"]["exp_avg_sq_col"]
+    assert (np.size(kept), kept.dtype) == (4100, np.float32)
+
+
 def test_state_dtype_may_say_it_of_each_field(api):
     run = walk(made(api, "Lamb", state_dtype={"exp_avg": "int8", "exp_avg_sq": "float32"}), [0])
     assert [run.state()["w"][key].dtype for key in ("exp_avg", "exp_avg_sq")] == [np.int8, np.float32]
