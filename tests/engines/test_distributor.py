@@ -14,6 +14,8 @@ from layerwise import engines
 from layerwise.engines import compiled
 from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
+from layerwise.storage import Storage
+from layerwise.storage.index import part_of
 
 pytestmark = needed
 NUMPY, WORLD = WORLDS
@@ -40,10 +42,11 @@ class Recorded:
 
 
 def jobs_of(kinds, h=H):
-    """A job for each kind: one that is "here", one "there", or one without elements, here."""
+    """A job for each kind: one that is "here", one "there", and here one without elements, or one without a bound."""
     made = []
     for i, kind in enumerate(kinds):
-        job = mapped(make_job(CASE, h, (0, 3) if kind == "empty" else (6, 4), (), i), WORLD.array)
+        own = h.settled(max_grad_norm=None) if kind == "free" else h
+        job = mapped(make_job(CASE, own, (0, 3) if kind == "empty" else (6, 4), (), i), WORLD.array)
         p = job.p.as_subclass(Odd) if kind == "there" else job.p
         made.append((engines.Job(job.rule, job.h, p, job.state, job.block_dims), job.g))
     return [job for job, _ in made], [g for _, g in made]
@@ -60,7 +63,15 @@ def distributed(otherwise, jobs):
 @pytest.mark.parametrize("bound", [None, 0.5])
 @pytest.mark.parametrize(
     "kinds",
-    [[], ["there", "there"], ["here"], ["empty"], ["here", "there", "here"], ["there", "here", "empty"]],
+    [
+        [],
+        ["there", "there"],
+        ["here"],
+        ["empty"],
+        ["here", "there", "here"],
+        ["there", "here", "empty"],
+        ["there", "here", "free"],
+    ],
     ids=str,
 )
 def test_jobs_out_of_reach_are_another_engines_with_all_that_wait_for_them(kinds, bound):
@@ -81,6 +92,15 @@ def test_jobs_out_of_reach_are_another_engines_with_all_that_wait_for_them(kinds
     assert [id(job.p) in there for job in jobs] == [together or kind == "there" for kind in kinds]
     assert len(otherwise.prepared) == ("there" in kinds)
     assert not ready.counts
+
+
+def test_tensors_of_several_devices_that_wait_for_one_another_are_another_engines():
+    apart, (jobs, _) = Recorded(), jobs_of(["here", "here"], CASE.hyper(lr=0.1, max_grad_norm=0.5))
+    apart.group = id
+    with pytest.raises(EngineError, match="of several devices"):
+        prepare((apart,), jobs)
+    prepare((apart, WORLD.engine_of_rule), jobs)
+    assert not apart.prepared
 
 
 def test_a_job_declined_for_its_gradient_is_asked_about_again():
@@ -107,11 +127,13 @@ def test_nothing_is_touched_if_one_of_several_engines_finds_a_change(kinds):
     np.testing.assert_array_equal(weights(jobs), before)
 
 
+SCATTERED = Storage((None,) * 4, part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),
     "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),
     "followed by autograd": lambda job: replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))),
     r"the parameter is not an array .* \(Odd\)": lambda job: replace(job, p=Odd(job.p)),
+    "its part of the tensor is not contiguous": lambda job: replace(job, storage=SCATTERED),
 }
 
 

@@ -143,12 +143,14 @@ def test_every_kernel_is_broken_above(monkeypatch, proof_of):
 
 
 @pytest.mark.parametrize("front", [front for front, names in KERNELS.items() if "passes.answer" in names])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_step_that_is_a_little_too_long_is_noticed(front, dtype, proof_of, broken):
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [(torch.float32, 1.1), (torch.bfloat16, 1.1), (torch.float32, np.nan)], ids=str
+)
+def test_a_step_that_is_a_little_too_long_or_nan_is_noticed(front, dtype, factor, proof_of, broken):
     def longer(kernel, args, kwargs):
         RUN(kernel, *args, **kwargs)
         numbers = [x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()]
-        next(x for x in numbers if x.shape[-1:] == (ANSWERS.value,)).mul_(1.1)
+        next(x for x in numbers if x.shape[-1:] == (ANSWERS.value,)).mul_(factor)
 
     broken("passes.answer", longer)
     with pytest.warns(RuntimeWarning, match="the weights of .* differ from the rule's by"):
@@ -167,6 +169,28 @@ def test_a_kernel_that_does_not_compile_is_replaced_by_the_rule(proof_of, broken
     assert {int(opt.state[p]["step"]) for p in ours} == {2}
     assert all(measured["trust_ratio"] > 0 for measured in opt.stats().values())
     stepped(Lamb)  # and nothing more is said
+
+
+def test_kernels_that_write_in_a_skipped_step_are_replaced_by_the_rule(proof_of, broken):
+    def always(kernel, args, kwargs):
+        taken = (torch.zeros_like(x) if isinstance(x, torch.Tensor) and x.dtype is torch.uint8 else x for x in args)
+        RUN(kernel, *taken, **kwargs)
+
+    broken("passes.apply", always)
+    jobs = jobs_of(case_of("Lamb"), [(5,)])
+    ready = prepared(jobs, GpuEngine(RULE, SMALL, proof_of))
+    with pytest.warns(RuntimeWarning, match="they write in a step that is to be skipped"):
+        step(ready, jobs, [job.now for job in jobs], torch.tensor(False, device=DEVICE))
+
+
+def test_memory_that_runs_out_says_nothing_about_kernels(proof_of, broken):
+    def fails(*_):
+        raise torch.cuda.OutOfMemoryError
+
+    broken("passes.apply", fails)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        stepped(Lamb)
+    assert not proof_of._failed
 
 
 @pytest.mark.thinned(2)

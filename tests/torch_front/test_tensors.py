@@ -275,3 +275,22 @@ def test_threads_step_one_optimizer_one_after_the_other(options):
     [wanted] = alone.parameters()
     assert int(opt.state[p]["step"]) == 81
     assert torch.equal(p, wanted)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_autograd_knows_that_parameters_were_written(fused):
+    p = torch.nn.Parameter(torch.ones(3))
+    kept, p.grad = (p * p).sum(), torch.ones(3)
+    layerwise.torch.Lamb([p], lr=0.1, fused=fused).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.backward()
+
+
+def test_tensors_that_are_stepped_together_have_steps_of_their_own():
+    older, p, alone = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+    both, one = (layerwise.torch.Lamb(some, lr=0.1, adapt=False, fused=False) for some in ([older, p], [alone]))
+    older.grad = torch.ones(3)
+    both.step()
+    p.grad = alone.grad = torch.ones(3)
+    both.step(), one.step()
+    torch.testing.assert_close(p, alone)
