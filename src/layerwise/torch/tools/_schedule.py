@@ -23,7 +23,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
     Args:
         optimizer: Any optimizer of PyTorch.
         schedule: A schedule of `layerwise.schedules`. The lr of at least one group has to be its peak.
-        last_epoch: The number of steps taken before, as in PyTorch's schedulers; -1 begins a run.
+        last_epoch: The number of the last step taken, counted from 0 as in PyTorch's schedulers; -1 begins a run.
     """
     if isinstance(optimizer, Schedule):
         way_out = "The optimizer goes first: scheduler(optimizer, schedule)."
