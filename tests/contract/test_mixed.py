@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import CASES
 from contract.apis import arrays, bits, close
+from contract.test_resume import COPIES
 
 pytestmark = pytest.mark.offers("mixed")
 BOUND = 0.5
@@ -51,15 +52,16 @@ def test_a_gradient_that_is_not_finite_leaves_out_the_step_of_all(api):
     assert run.bits() != before[0]
 
 
-def test_a_saved_run_goes_on_bit_for_bit(api):
+def test_a_saved_or_copied_run_goes_on_bit_for_bit(api):
     run = mixed(api, max_grad_norm=BOUND)
     for t in range(2):
         run.step(arrays(t, SHAPES))
-    again = api.again(run)
+    others = [api.again(run), *(run.copied(how) for how in COPIES.values())]
     for t in range(2, 4):
-        for one in (run, again):
+        for one in (run, *others):
             one.step(arrays(t, SHAPES))
-        assert (run.bits(), bits(run.state())) == (again.bits(), bits(again.state()))
+        for other in others:
+            assert (other.bits(), bits(other.state())) == (run.bits(), bits(run.state()))
 
 
 def test_a_name_is_cleared_by_the_optimizer_that_steps_it(api):

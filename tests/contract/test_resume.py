@@ -107,7 +107,7 @@ COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda opt: pickle.loads(pickle.d
 
 
 @pytest.mark.offers("copies")
-@pytest.mark.parametrize("stored", [{}, {**EVERYTHING}, {"master_weights": "split", "state_dtype": "int8"}], ids=len)
+@pytest.mark.parametrize("stored", [{}, {"blocks": {"w": 2}}, EVERYTHING, STORED["split"] | STORED["8 bits"]], ids=len)
 @pytest.mark.parametrize("how", COPIES)
 @each
 @pytest.mark.thinned(1)
@@ -123,7 +123,7 @@ def test_copies_go_their_own_way_from_where_they_were_made(api, case, how, store
     twin.step({"w": np.full((64, 80), np.nan)})
     assert run.everything() == before
     walk(run, [2])
-    assert run.bits() == twin.bits()
+    assert (run.bits(), bits(run.stats())) == (twin.bits(), bits(twin.stats()))
     run.set_lr(0.7)
     before = twin.everything()
     walk(run, [3])

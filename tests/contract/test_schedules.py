@@ -183,16 +183,22 @@ def test_an_error_of_the_schedule_passes_through_and_changes_nothing(api, case, 
 
 
 @pytest.mark.offers("functions", "in_place")
-@pytest.mark.parametrize("answer", [*BAD_ANSWERS, 1.0, 1], ids=named)
-def test_a_beta2_that_is_no_number_below_1_changes_nothing(api, answer):
+@pytest.mark.parametrize("answer", [*BAD_ANSWERS, 1.0, 1, ZeroDivisionError()], ids=named)
+def test_a_beta2_that_is_no_number_below_1_changes_nothing(api, engine, answer):
+    def beta2(step):
+        if step == 2 and isinstance(answer, Exception):
+            raise answer
+        return 0.1 if step != 2 else answer
+
     weights = {"w": np.array([3.0, 4.0]), "late": np.ones(2)}
-    run = api.make("Adafactor", weights, beta2=lambda step: 0.1 if step != 2 else answer)
+    run = api.make("Adafactor", weights, beta2=beta2, engine=engine)
     for _ in range(2):
         run.step({"w": np.array([1.0, 2.0])})
     before = run.everything()
-    with pytest.raises(HyperparameterError) as caught:  # also beside a name whose own step is the first
-        run.step({"late": np.ones(2), "w": np.ones(2)})
-    assert f"`beta2(2)` must be a number in [0, 1), but is {answer!r}. A function must return" in str(caught.value)
+    with pytest.raises((HyperparameterError, ZeroDivisionError)) as caught:
+        run.step({"late": np.ones(2), "w": np.ones(2)})  # also beside a name whose own step is the first
+    said = f"`beta2(2)` must be a number in [0, 1), but is {answer!r}. A function must return"
+    assert caught.value is answer or said in str(caught.value)
     assert run.everything() == before
 
 

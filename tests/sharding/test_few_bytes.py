@@ -24,6 +24,7 @@ from layerwise.torch import Lamb, Lars, full_precision_state_dict, load_full_pre
 
 # Rows and columns that no number of ranks divides, one that all divide in groups, and small ones.
 SHAPES = {"odd": (67, 70), "even": (16, 512), "stack": (5, 30, 33), "vector": (4352,), "small": (7, 5)}
+SHAPES["wide"] = (32, 192)  # of whose rows each of two ranks has a group and a half
 NUMBERS = {name: i for i, name in enumerate(SHAPES)}
 SPLIT = {"master_weights": "split24", "state_dtype": "int8", "rounding": "stochastic", "seed": 3}
 FORMATS: dict[str, dict[str, Any]] = {
@@ -67,7 +68,8 @@ LAYOUTS: dict[str, Any] = {
     "strided": strided,
 }
 # Whose groups of 64 would be cut: these keep float32.
-CUT = {(2, "columns"): ["odd", "stack"], **{key: ["vector"] for key in ((4, "strided"), (3, "fsdp"), (3, "rows"))}}
+CUT = {key: ["vector"] for key in ((4, "strided"), (3, "fsdp"), (3, "rows"))}
+CUT[2, "columns"] = ["odd", "stack", "wide"]
 
 
 def cut_by(world: int, layout: str, form: str) -> list[str]:

@@ -7,10 +7,8 @@ import copy
 import pytest
 import torch
 from torch_front.front import (
-    FRONT_OF,
     bits,
     busy,
-    cases,
     close,
     everything,
     fronts,
@@ -18,9 +16,7 @@ from torch_front.front import (
     numbers,
     parameters,
     set_grads,
-    told_on_device,
     twins,
-    walk,
 )
 
 from layerwise.torch import Adafactor, Lamb
@@ -139,71 +135,7 @@ def test_a_step_that_overflowed_is_skipped(front, unscale, bad, handles):
     assert {int(one["step"]) for one in opt.state.values()} == {3}
 
 
-@pytest.mark.parametrize("bad", [INF, -INF, NAN])
-@fronts
-@pytest.mark.thinned(2)
-def test_skip_nonfinite_skips_and_counts_such_steps_and_no_others(front, bad):
-    params, calm = parameters(1), parameters(1)
-    opt, other = busy(front, params.items(), skip_nonfinite=True), busy(front, calm.items())
-    set_grads(params, 0)
-    params["scalar"].grad.fill_(bad)
-    opt.step()
-    assert opt.state_dict()["state"] == {}
-    for t in range(2):
-        walk(opt, params, [t])
-        walk(other, calm, [t])
-        set_grads(params, 9)
-        params["stack"].grad[1, 2, 3] = bad
-        opt.step()
-    assert bits(params) == bits(calm)
-    assert opt.skipped == 3
-    params["stack"].grad = None
-    calm["vector"].grad[0] = NAN
-    other.step()  # without it, what is not finite is seen where it is
-    assert calm["vector"].isnan().any()
-    assert calm["matrix"].isfinite().all()
-    assert other.skipped == 0
-
-
-@lows
-@fronts
-def test_a_step_skipped_on_the_device_leaves_master_weights(front, low, monkeypatch):
-    params = parameters(1, dtype=low)
-    opt = busy(front, params.items(), master_weights=True, blocks={"matrix": 2, "stack": "each"})
-    walk(opt, params, range(2))
-    before = bits(params), bits(opt.state_dict())
-    with monkeypatch.context() as patched:
-        told_on_device(patched, True)
-        set_grads(params, 2)
-        for p in params.values():
-            p.grad.fill_(NAN)
-        opt.step()
-    assert [turn.on_device for turn in opt._turns.values()] == [True]  # so that counts wait for no device
-    assert (bits(params), bits(opt.state_dict())) == before
-    assert opt.skipped == 1
-    walk(opt, params, [3])
-    assert all(p.isfinite().all() for p in params.values())
-
-
 ALL = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "max_grad_value": 0.3}
-CLIPS = [{key: value} for key, value in ALL.items()]
-CLIPS += [{**ALL, "maximize": True}, dict.fromkeys(ALL, 0), {"max_grad_norm": 1e9}]
-
-
-@pytest.mark.parametrize("options", CLIPS, ids=str)
-@cases
-@pytest.mark.thinned(2)
-def test_clipping_follows_the_reference_and_leaves_the_gradients_alone(case, options):
-    params = parameters(1)
-    opt, oracle = FRONT_OF[case.name](params.items(), lr=0.1, **options), case.reference(lr=0.1, **options)
-    expected = numbers(params)
-    for t in range(3):
-        set_grads(params, 10 + t)
-        grads = {name: p.grad.numpy().copy() for name, p in params.items()}
-        opt.step()
-        expected = oracle.step(expected, grads)
-        assert all((p.grad.numpy() == grads[name]).all() for name, p in params.items())
-    close(numbers(params), expected)
 
 
 @pytest.mark.parametrize(

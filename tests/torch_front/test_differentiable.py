@@ -133,3 +133,17 @@ def test_a_group_is_not_differentiable_unless_all_are():
     free.grad = torch.ones(2)
     opt.step()
     assert free.requires_grad
+
+
+def test_gradients_reach_the_state_that_a_step_began_with():
+    """A state may have been made by others; it is read, and not written over."""
+
+    def after(*moments):
+        p = torch.linspace(-1, 1, 4, dtype=torch.float64)
+        opt = Lamb([p], lr=0.1, differentiable=True)
+        opt.state[p] = {"step": torch.tensor(3), **dict(zip(("exp_avg", "exp_avg_sq"), moments, strict=True))}
+        p.grad = torch.ones_like(p)
+        opt.step()
+        return p.square().sum()
+
+    assert gradcheck(after, [torch.linspace(0.5, 2, 4, dtype=torch.float64).requires_grad_() for _ in range(2)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import Parameter
-from torch_front.front import bits, busy, fronts, in_slices, told_on_device
+from torch_front.front import bits, busy, fronts, in_slices
 from torch_front.storing import by_one_engine, engines, give, made, same, snapshot, walk
 
 import layerwise
@@ -89,19 +89,6 @@ def test_groups_have_formats_of_their_own_and_parameters_may_rest():
     walk(opt, params, [3])
     assert (opt.state[params["vector"]]["step"], opt.state[params["vector"]]["exp_avg"].dtype) == (1, torch.int8)
     assert sorted(opt.stats()) == sorted(params)
-
-
-def test_a_step_that_the_device_skips_changes_no_code(monkeypatch):
-    params = made(shapes=SHAPES)
-    opt = Lamb(params.items(), state_dtype="int8", master_weights="split", rounding="stochastic", fused=False)
-    walk(opt, params, range(2))
-    before = snapshot(opt, params)
-    told_on_device(monkeypatch, skip=True)
-    walk(opt, params, [2])
-    same(snapshot(opt, params), before)
-    told_on_device(monkeypatch, skip=False)
-    walk(opt, params, [2])
-    assert not torch.equal(opt.state[params["matrix"]]["exp_avg"], before["matrix exp_avg"])
 
 
 @pytest.mark.parametrize(

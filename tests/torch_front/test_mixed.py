@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
-import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import Parameter
-from torch.optim.lr_scheduler import LambdaLR
-from torch_front.front import BUSY, FRONT_OF, bits, close, fronts, numbers, parameters, set_grads, twins, walk
+from torch_front.front import BUSY, FRONT_OF, bits, fronts, parameters, walk
 
-import layerwise.torch
-from layerwise import schedules
 from layerwise.errors import ContradictionError, HyperparameterError, UnknownOptionError
-from layerwise.torch import SGD, Lamb, Mixed, param_groups
+from layerwise.torch import Lamb, Mixed
 
 SHAPES = {"matrix": (4, 3), "vector": (5,)}
 
@@ -129,67 +122,3 @@ def test_a_group_that_is_refused_changes_nothing():
         with pytest.raises(HyperparameterError):
             opt.add_param_group({"params": [("more", Parameter(torch.zeros(2)))], **bad})
     assert (bits(opt.state_dict()), len(opt.param_groups)) == before
-
-
-def test_a_group_that_is_added_later_steps_as_an_optimizer_of_its_own():
-    first, late = parameters(0, SHAPES), parameters(1, {"late": (3, 2)})
-    again, opt = twins(late), of_rules(first, "Lamb", "AdamW")
-    walk(opt, first, range(2))
-    opt.add_param_group({"params": [*late.items()], "rule": "SGD", "lr": 0.1})
-    other = SGD(again.items(), lr=0.1)
-    for seed in range(2, 4):
-        walk(opt, {**first, **late}, [seed])
-        again["late"].grad = late["late"].grad
-        other.step()
-    assert bits(late) == bits(again)
-    assert [int(opt.state[p]["step"]) for p in (*first.values(), *late.values())] == [4, 4, 2]
-
-
-# ---- what surrounds a step
-
-
-def test_schedulers_move_every_group_in_proportion():
-    params = parameters(0, SHAPES)
-    opt = of_rules(params, "lamb", "adamw")
-    opt.param_groups[0]["lr"], opt.param_groups[1]["lr"] = 0.1, 0.01
-    walk(opt, params, range(3), [LambdaLR(opt, lambda t: 1 / (1 + t))])
-    np.testing.assert_allclose(opt.get_lr(), [0.025, 0.0025])
-    opt = of_rules(params, "sgd", "sgd")
-    opt.param_groups[0]["lr"], opt.param_groups[1]["lr"] = 0.4, 0.1
-    walk(opt, params, range(5), [layerwise.torch.scheduler(opt, schedules.Cosine(0.4, 10))])
-    np.testing.assert_allclose(opt.get_lr(), [0.2, 0.05])
-
-
-def test_parameters_may_step_in_the_backward_pass():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-    twin, x = copy.deepcopy(model), torch.randn(3, 4)
-    for one, at_once in ((model, True), (twin, False)):
-        opt = Mixed(param_groups(one, rule="lamb", others="adamw", lr=0.1))
-        hooks = layerwise.torch.step_in_backward(opt) if at_once else None
-        for _ in range(3):
-            opt.zero_grad()
-            one(x).square().sum().backward()
-            assert all(p.grad is None for p in one.parameters()) == at_once
-            opt.step()
-        assert (hooks is not None) == at_once
-    for p, q in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
-
-
-def test_gradients_that_a_scaler_scaled_are_clipped_as_they_were(tmp_path):
-    found, again = parameters(0, SHAPES, torch.float32), parameters(0, SHAPES, torch.float32)
-    opt, other = (of_rules(params, "Lamb", "SGD", max_grad_norm=0.5) for params in (found, again))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=1)
-    with layerwise.torch.monitor(opt, tmp_path / "steps.csv"):
-        for t in range(3):
-            for params in (found, again):
-                set_grads(params, t)
-            for p in found.values():
-                p.grad *= scaler.get_scale()
-            scaler.scale(torch.zeros(()))
-            scaler.step(opt)
-            scaler.update()
-            other.step()
-    close(numbers(found), numbers(again), 1e-5)
-    assert len((tmp_path / "steps.csv").read_text().splitlines()) == 1 + 3 * len(found)

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from draws import seeds
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch_front.front import (
     FRONT_OF,
     Oracle,
@@ -147,37 +149,15 @@ def test_expanded_gradients(front):
     assert bits(params) == bits(calm)
 
 
-@pytest.mark.parametrize(
-    "lr",
-    [torch.tensor(0.1, dtype=torch.float64), torch.tensor([0.1], dtype=torch.float64), torch.tensor(0.1)],
-    ids=["0-d", "one element", "float32"],
-)
+@pytest.mark.parametrize("rate", [torch.tensor(0.1).double(), torch.tensor([0.1]).double(), torch.tensor(0.1)], ids=str)
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @cases
-def test_a_tensor_as_lr_is_the_number(case, lr):
-    front = FRONT_OF[case.name]
-    a, b = parameters(1), parameters(1)
-    opt, calm = busy(front, a.items(), lr=lr), busy(front, b.items(), lr=float(lr))
-    walk(opt, a, range(3))
-    walk(calm, b, range(3))
-    close(numbers(a), numbers(b), 1e-14)
-    lr.fill_(0.0)
-    before = bits(a)
-    opt.param_groups[0]["weight_decay"] = 0.0
-    if front is not FRONT_OF["Lars"]:  # with lr inside the momentum, what is under way goes on
-        walk(opt, a, [3], but=["none"])
-        momentum = front is Adafactor
-        assert momentum or bits(a) == before
-
-
-@cases
-def test_a_tensor_as_weight_decay_is_the_number(case):
-    for seed in range(6):
-        options = case.drawn(seed)
+@pytest.mark.thinned(2)
+def test_a_tensor_as_a_rate_is_the_number(case, name, rate):
+    for options in [case.busy] if name == "lr" else map(case.drawn, range(3)):
         a, b = parameters(1), parameters(1)
-        opt = FRONT_OF[case.name](a.items(), **{**options, "weight_decay": torch.tensor(0.0625, dtype=torch.float64)})
-        calm = FRONT_OF[case.name](b.items(), **{**options, "weight_decay": 0.0625})
-        walk(opt, a, range(3))
-        walk(calm, b, range(3))
+        walk(FRONT_OF[case.name](a.items(), **{**options, name: rate}), a, range(3))
+        walk(FRONT_OF[case.name](b.items(), **{**options, name: float(rate)}), b, range(3))
         close(numbers(a), numbers(b), 1e-14, options)
 
 
@@ -221,6 +201,33 @@ def test_told_on_the_device_whether_to_skip(case, skip, monkeypatch):
         walk(opt, a, [3])
         walk(calm, b, [3])
         close(numbers(a), numbers(b), 1e-6, options)
+
+
+STORED = {
+    "whole": {},
+    "masters": {"master_weights": True},
+    "few bytes": {"master_weights": "split", "state_dtype": "int8", "rounding": "stochastic"},
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+@fronts
+@pytest.mark.thinned(1)
+def test_a_step_that_the_device_skips_leaves_what_is_stored(front, stored, monkeypatch):
+    params = parameters(1, {"matrix": (70, 65), "stack": (2, 3, 4), "scalar": ()}, torch.bfloat16)
+    opt = busy(front, params.items(), blocks={"stack": "each"}, fused=False, **STORED[stored])
+    walk(opt, params, range(2))
+    before = bits(params), bits(opt.state_dict())
+    with monkeypatch.context() as patched:
+        told_on_device(patched, True)
+        set_grads(params, 2)
+        params["matrix"].grad.fill_(float("nan"))
+        opt.step()
+    assert [turn.on_device for turn in opt._turns.values()] == [True]  # so that counts wait for no device
+    assert (bits(params), bits(opt.state_dict()), opt.skipped) == (*before, 1)
+    walk(opt, params, [3])
+    assert all(p.isfinite().all() for p in params.values())
+    assert bits(opt.state_dict()) != before[1]
 
 
 @fronts
@@ -277,10 +284,15 @@ def test_threads_step_one_optimizer_one_after_the_other(options):
     assert torch.equal(p, wanted)
 
 
+@pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("fused", [None, False])
-def test_autograd_knows_that_parameters_were_written(fused):
-    p = torch.nn.Parameter(torch.ones(3))
-    kept, p.grad = (p * p).sum(), torch.ones(3)
+def test_autograd_knows_that_parameters_were_written(fused, sharded, process_group):
+    def made():
+        x = torch.ones(3)
+        return distribute_tensor(x, init_device_mesh("cpu", (1,)), [Shard(0)]) if sharded else x
+
+    p = torch.nn.Parameter(made())
+    kept, p.grad = (p * p).sum(), made()
     layerwise.torch.Lamb([p], lr=0.1, fused=fused).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         kept.backward()

@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-import socket
-import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from cases import case_of
 from torch import nn
-from torch.optim import lr_scheduler, swa_utils
+from torch.optim import swa_utils
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch_front.front import bits, busy, close, everything, fronts, numbers, parameters, set_grads, twins, walk
+from torch_front.front import bits, busy, close, everything, fronts, numbers, parameters, twins, walk
 
-from layerwise.errors import ParameterError
 from layerwise.torch import Adafactor, Lamb, Lars, param_groups
 
 OPTIONS = {
@@ -210,26 +206,6 @@ copied = pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 
 
 @copied
-@fronts
-@pytest.mark.needs("max_grad_norm")
-def test_copies_go_on_alike(front, copied):
-    params = parameters(1)
-    opt = busy(front, params.items(), blocks={"matrix": 2, "st*": "each"}, skip_nonfinite=True, max_grad_norm=0.5)
-    walk(opt, params, range(2))
-    again = copied(opt)
-    theirs = dict(zip(params, (p for group in again.param_groups for p in group["params"]), strict=True))
-    assert bits(again.state_dict()) == bits(opt.state_dict())
-    walk(opt, params, range(2, 4))
-    walk(again, theirs, range(2, 4))
-    assert bits(theirs) == bits(params)
-    assert bits(again.stats()) == bits(opt.stats())
-    set_grads(theirs, 1)
-    theirs["vector"].grad.fill_(float("nan"))
-    again.step()
-    assert (again.skipped, opt.skipped) == (1, 0)
-
-
-@copied
 def test_an_optimizer_copied_with_its_model_steps_the_copy(copied):
     model, opt = made()
     train(model, opt, 2)
@@ -270,111 +246,3 @@ def test_training_is_the_same(cls, way):
     found, wanted = train(model, opt, 3, **way(model, opt)), train(*plain, 3)
     assert found == pytest.approx(wanted)
     torch.testing.assert_close(model.state_dict(), plain[0].state_dict())
-
-
-def stepping(*schedulers):
-    return {"after": lambda: [one.step() for one in schedulers]}
-
-
-def with_swalr(model, opt):
-    return stepping(swa_utils.SWALR(opt, swa_lr=opt.get_lr() / 2, anneal_epochs=3))
-
-
-def with_phases(model, opt):
-    parts = [lr_scheduler.LinearLR(opt, total_iters=3), lr_scheduler.CosineAnnealingLR(opt, STEPS)]
-    return stepping(lr_scheduler.SequentialLR(opt, parts, milestones=[3]))
-
-
-def with_autocast(model, opt):
-    return {"context": lambda: torch.autocast("cpu", dtype=torch.bfloat16)}
-
-
-@pytest.mark.parametrize(("cls", "way"), [(Lars, with_swalr), (Adafactor, with_phases), (Lamb, with_autocast)])
-def test_training_goes_on_well(cls, way):
-    model, opt = made(cls)
-    losses = train(model, opt, 12, **way(model, opt))
-    assert losses[-1] < 0.9 * losses[0]
-    assert (opt.get_lr() != OPTIONS[cls]["lr"]) is (way is not with_autocast)
-
-
-@pytest.mark.parametrize("cls", [Lamb, Lars])
-def test_one_cycle_moves_betas_or_momentum(cls):
-    model, opt = made(cls)
-    schedule = lr_scheduler.OneCycleLR(opt, max_lr=OPTIONS[cls]["lr"], total_steps=STEPS + 1)
-    seen = []
-
-    def after():
-        schedule.step()
-        group = opt.param_groups[0]
-        seen.append(group["betas"][0] if cls is Lamb else group["momentum"])
-
-    train(model, opt, after=after)
-    assert min(seen) < 0.9 < max(seen)
-
-
-# ---- processes
-
-
-def zero(cls, model):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch.distributed.optim uses torch.jit
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    return ZeroRedundancyOptimizer(model.parameters(), optimizer_class=cls, **OPTIONS[cls])
-
-
-@pytest.mark.parametrize("cls", [Lamb, Adafactor])
-def test_zero_redundancy_in_one_process_changes_nothing(cls, process_group):
-    (model, _), (plain, _) = made(cls), made(cls)
-    opt, ordinary = zero(cls, model), cls(plain.parameters(), **OPTIONS[cls])
-    schedule = lr_scheduler.StepLR(opt, 100)
-    assert train(model, opt, 3, after=schedule.step) == train(plain, ordinary, 3)
-    opt.consolidate_state_dict()
-    again = copy.deepcopy(model)
-    resumed = zero(cls, again)
-    resumed.load_state_dict(copy.deepcopy(opt.state_dict()))
-    assert train(again, resumed, 3) == train(model, opt, 3)
-
-
-def one_of_two(rank, cls, port, wanted):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model, _ = made(cls)
-    opt = zero(cls, model)
-    losses, states = wanted
-    assert train(model, opt, 4) == losses
-    assert 0 < len(opt.optim.state) < len(list(model.parameters()))
-    opt.consolidate_state_dict(to=0)
-    if rank == 0:
-        torch.testing.assert_close(opt.state_dict()["state"], states, rtol=0, atol=0)
-    dist.barrier()  # rank 0 holds the store that rank 1 still talks to
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cls", [Adafactor])
-def test_zero_redundancy_in_two_processes_changes_nothing(cls):
-    if not dist.is_available():
-        pytest.skip("torch was built without distributed")
-    plain, _ = made(cls)
-    ordinary = cls(plain.parameters(), **OPTIONS[cls])
-    wanted = train(plain, ordinary, 4), ordinary.state_dict()["state"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(one_of_two, (cls, port, wanted), nprocs=2)
-
-
-def test_parameters_that_were_sharded_by_hand_are_refused(process_group):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    model, opt = made()
-    train(model, opt, 1)
-    mesh, group = init_device_mesh("cpu", (1,)), opt.param_groups[0]
-    group["params"] = [nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(0)])) for p in group["params"]]
-    for p in group["params"]:
-        p.grad = torch.ones_like(p)
-    before = [p.full_tensor().clone() for p in group["params"]]
-    with pytest.raises(ParameterError, match=r"0\.weight is a DTensor that was put in a group"):
-        opt.step()
-    assert all(torch.equal(p.full_tensor(), q) for p, q in zip(group["params"], before, strict=True))
