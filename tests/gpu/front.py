@@ -8,9 +8,10 @@ from contextlib import contextmanager
 import pytest
 import torch
 from cases import KERNELED
+from contract.apis import close
 from gpu.world import DEVICE
 from torch.nn import Parameter
-from torch_front.front import BUSY, FRONT_OF, close
+from torch_front.front import BUSY, FRONT_OF
 
 fronts = pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in KERNELED])
 SHAPES = [(12, 7), (5,), (), (2, 3, 4)]

@@ -9,9 +9,10 @@ from copy import deepcopy
 import pytest
 import torch
 from cases import KERNELED
+from contract.apis import close
 from gpu.front import SHAPES, alike, both, fronts, give, parameters, walk
 from gpu.world import DEVICE
-from torch_front.front import BUSY, bits, close
+from torch_front.front import BUSY, bits
 
 from layerwise.torch import Lamb, Mixed
 

@@ -24,7 +24,8 @@ from sharding import flats, layouts
 ODD = 1  # the rank that is otherwise
 NAME = "first.qkv"  # the parameter that is
 DOUBLE = torch.float64
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}  # of the largest of a tensor
+# By how much numbers may differ that were rounded in another order, as a part of the largest of a tensor.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
 EXACTLY = {"reproducible": True}
 Layout = str | int | None  # a name of a table; the number of a drawn one; whole
 

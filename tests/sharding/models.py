@@ -22,8 +22,6 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "bare": {"scalar": ()},
 }
 BLOCKS = {"second.experts": "each", "first.qkv*": 3}
-# By how much numbers may differ that were rounded in another order, as a part of the largest of a tensor.
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
 FRONTS = list(FRONT_OF.values())
 KERNELED = [FRONT_OF[case.name] for case in cases.KERNELED]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from sharding.cells import EXACTLY
 from sharding.counting import Collectives
 from sharding.layouts import mesh_of, place
 from sharding.models import copies, named, whole
@@ -32,7 +33,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "split": {"master_weights": "split", "state_dtype": "int8"},
     "stochastic and bfloat16": {"rounding": "stochastic", "state_dtype": "bfloat16"},
 }
-EXACTLY = {"reproducible": True}
 OF_ELEMENTS = {"momentum": 0.9, "adapt": False}  # of LARS: no sum over ranks has a say
 
 

@@ -16,9 +16,8 @@ import torch
 import torch.distributed as dist
 from sharding.cells import MAY_SKIP, ODD, Found, Lying, Row, agree, alone, kernels, with_nan, world_of
 from sharding.layouts import mesh_of
-from sharding.models import copies, unchanged
 from sharding.test_collectives import ACROSS, ROUNDS
-from sharding.test_disagreement import CHANGES, changed
+from sharding.test_disagreement import CHANGES, changed, tried
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
@@ -120,16 +119,6 @@ def test_a_first_step_is_not_recorded(ranks):
 # ---- disagreement
 
 
-def tried(opt: Any, lying: Lying) -> tuple[str, bool]:
-    """The error of a step, and whether it changed anything."""
-    before, error = copies(opt, lying.params), ""
-    try:
-        opt.step()
-    except (LayerwiseError, ZeroDivisionError) as problem:
-        error = f"{type(problem).__name__}: {problem}"
-    return error, not unchanged(opt, lying.params, before)
-
-
 def _begun(front: Any, layout: str, options: Mapping[str, Any] | None = None) -> tuple[Lying, Any]:
     """After two steps, and with the gradients of the third."""
     lying = Lying(layout)
@@ -142,16 +131,16 @@ def _begun(front: Any, layout: str, options: Mapping[str, Any] | None = None) ->
 
 
 def _disagreeing(front: Any, layout: str, change: str, wanted: Any) -> tuple[list[tuple[str, bool]], Found]:
-    """What comes of a step about which ranks disagree, and of the two after it."""
+    """What comes of a step about which ranks disagree, and of the two after it: errors, and whether all stayed."""
     with agreeing():
         lying, opt = _begun(front, layout)
         group = dict(opt.param_groups[0])
         if dist.get_rank() == ODD:
             CHANGES[change].act(opt, lying.params)
-        said = [tried(opt, lying)]
+        said = [tried(opt, lying.params)]
         opt.param_groups[0].update(group)
         lying.give(3)
-        said += [tried(opt, lying) for _ in range(2)]
+        said += [tried(opt, lying.params) for _ in range(2)]
         return said, lying.found(opt, wanted)
 
 
@@ -174,8 +163,8 @@ def test_a_disagreement_changes_nothing_and_is_an_error_of_the_next_step(ranks, 
     found = ranks.run(world_of(layout), _disagreeing, front, layout, change, wanted)
     for rank, (said, outcome) in enumerate(found):
         first = AT_ONCE.get(change, "") if rank == ODD else ""
-        (now, moved), (later, also), last = said
-        assert (now.partition(":")[0], moved, also, last) == (first, False, False, ("", True))
+        (now, stayed), (later, also), last = said
+        assert (now.partition(":")[0], stayed, also, last) == (first, True, True, ("", False))
         assert later.startswith(TOGETHER)
         assert "an earlier step" in later
         assert (first == TOGETHER) == ("capturable=True" in now)
@@ -191,14 +180,14 @@ def _made_again() -> list[tuple[str, bool]]:
         if dist.get_rank() == ODD:
             opt = lying.optimizer(Lamb, OPTIONS)
             opt.load_state_dict(old.state_dict())
-        return [tried(opt, lying) for _ in range(2)]
+        return [tried(opt, lying.params) for _ in range(2)]
 
 
 def test_an_optimizer_that_one_rank_makes_again_is_a_disagreement(ranks):
     """Its list of sums is new to it until all have agreed on it, for which none may wait on the device."""
     for rank, said in enumerate(ranks.run(3, _made_again)):
-        names = [(error.partition(":")[0], moved) for error, moved in said]
-        assert names == [(TOGETHER if rank == ODD else "", False), (TOGETHER, False)]
+        names = [(error.partition(":")[0], stayed) for error, stayed in said]
+        assert names == [(TOGETHER if rank == ODD else "", True), (TOGETHER, True)]
 
 
 def _read() -> list[str]:

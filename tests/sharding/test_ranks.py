@@ -27,33 +27,21 @@ def test_each_rank_answers(ranks, world):
     assert ranks.run(world, _added, 10.0) == wanted
 
 
-def _raising() -> None:
+def _ending(dies: bool) -> None:
     if dist.get_rank() == 1:
-        1 / 0  # noqa: B018
+        os._exit(7) if dies else 1 / 0
     dist.all_reduce(torch.ones(1))
 
 
-def test_an_exception_reaches_the_test_and_frees_the_others(ranks):
-    found = ranks.outcomes(3, _raising)
-    assert found[1].error == "ZeroDivisionError"
-    assert "_raising" in found[1].traceback
+@pytest.mark.parametrize(("dies", "own", "said"), [(False, "ZeroDivisionError", "_ending"), (True, "died", "code 7")])
+def test_a_rank_that_ends_is_reported_and_replaced_and_frees_the_others(ranks, dies, own, said):
+    found = ranks.outcomes(3, _ending, dies)
+    assert found[1].error == own
+    assert said in found[1].traceback
     assert all(one.error for one in found)
-    with pytest.raises(RanksFailed, match=r"rank 1: (.|\n)*ZeroDivisionError"):
-        ranks.run(3, _raising)
+    with pytest.raises(RanksFailed, match=rf"rank 1: (.|\n)*{said}"):
+        ranks.run(3, _ending, dies)
     assert len(ranks.run(3, _added, 1.0)) == 3
-
-
-def _dying() -> None:
-    if dist.get_rank() == 1:
-        os._exit(7)
-    dist.all_reduce(torch.ones(1))
-
-
-def test_a_rank_that_dies_is_reported_and_replaced(ranks):
-    found = ranks.outcomes(2, _dying)
-    assert [one.error for one in found] == ["RuntimeError", "died"]
-    assert "exit code 7" in found[1].traceback
-    assert len(ranks.run(2, _added, 1.0)) == 2
 
 
 def _hanging() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import CASES
+from contract.apis import SHAPES, arrays
 from reference.gradient import prepare
 from torch import Tensor
 from torch.nn import Parameter
@@ -26,7 +27,6 @@ lows = pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
 
 # Settings under which every part of the state matters.
 BUSY: dict[Any, dict[str, Any]] = {FRONT_OF[case.name]: case.busy for case in CASES}
-SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}
 UNSAFE = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value", "maximize")
 
 
@@ -40,14 +40,9 @@ def kept_of(front: Any, shape: tuple[int, ...]) -> list[str]:
     return [part for part, one in front._rule.shapes(h, shape)._asdict().items() if one is not None]
 
 
-def arrays(seed: int, shapes: Any = None) -> dict[str, Any]:
-    draw = np.random.default_rng(seed)
-    return {name: np.asarray(draw.normal(size=shape)) for name, shape in (shapes or SHAPES).items()}
-
-
 def parameters(seed: int, shapes: Any = None, dtype: Any = torch.float64) -> dict[str, Parameter]:
     """Named parameters of normal numbers."""
-    return {name: Parameter(torch.tensor(a).to(dtype)) for name, a in arrays(seed, shapes).items()}
+    return {name: Parameter(torch.tensor(a).to(dtype)) for name, a in arrays(seed, shapes or SHAPES).items()}
 
 
 def twins(params: dict[str, Any]) -> dict[str, Parameter]:
@@ -89,16 +84,6 @@ def everything(opt: Any, params: dict[str, Any]) -> Any:
 
 def numbers(params: dict[str, Any]) -> dict[str, Any]:
     return {name: p.detach().double().numpy().copy() for name, p in params.items()}
-
-
-def close(ours: Any, theirs: Any, tolerance: float = 1e-12, hint: object = "") -> None:
-    """Equal to `tolerance` of the largest number in each array."""
-    assert ours.keys() == theirs.keys()
-    for name, wanted in theirs.items():
-        wanted = np.asarray(wanted, np.float64)
-        size = np.max(np.abs(wanted), initial=0)
-        got = np.asarray(ours[name], np.float64)
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * size, err_msg=f"{name} {hint}")
 
 
 class Oracle:

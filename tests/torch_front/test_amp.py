@@ -6,18 +6,8 @@ import copy
 
 import pytest
 import torch
-from torch_front.front import (
-    bits,
-    busy,
-    close,
-    everything,
-    fronts,
-    lows,
-    numbers,
-    parameters,
-    set_grads,
-    twins,
-)
+from contract.apis import close
+from torch_front.front import bits, busy, everything, fronts, lows, numbers, parameters, set_grads, twins
 
 from layerwise.torch import Adafactor, Lamb
 

@@ -9,9 +9,10 @@ import warnings
 
 import pytest
 import torch
+from contract.apis import close
 from torch.optim import lr_scheduler as lrs
 from torch.optim import swa_utils
-from torch_front.front import BUSY, FRONTS, bits, busy, close, fronts, numbers, parameters, walk
+from torch_front.front import BUSY, FRONTS, bits, busy, fronts, numbers, parameters, walk
 
 import layerwise
 from layerwise.engines import Candidate

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from cases import case_of
+from contract.apis import arrays, close
 from reference.adafactor import ramp
-from torch_front.front import arrays, bits, close, numbers, parameters, set_grads, twins, walk
+from torch_front.front import bits, numbers, parameters, set_grads, twins, walk
 
 from layerwise.errors import HyperparameterError
 from layerwise.torch import Adafactor

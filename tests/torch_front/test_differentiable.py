@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from cases import CASES
+from contract.apis import close
 from torch.autograd import gradcheck, gradgradcheck
-from torch_front.front import FRONT_OF, busy, cases, close, fronts, in_slices, lows, numbers, parameters
+from torch_front.front import FRONT_OF, busy, cases, fronts, in_slices, lows, numbers, parameters
 
 from layerwise.errors import ContradictionError, LayerwiseError
 from layerwise.torch import Adafactor, Lamb, Lars

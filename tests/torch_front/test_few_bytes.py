@@ -15,7 +15,7 @@ from torch_front.storing import by_one_engine, engines, give, made, same, snapsh
 
 import layerwise
 from layerwise.errors import ContradictionError, StateError
-from layerwise.torch import SGD, AdamW, Lamb, Lars, convert, step_in_backward
+from layerwise.torch import SGD, AdamW, Lamb, Lars
 
 pytestmark = pytest.mark.thinned(1, 2)
 SHAPES = {"matrix": (70, 65), "like": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,), "other": (17,)}
@@ -115,18 +115,6 @@ def test_state_spoiled_between_steps_is_named(key, value):
     walk(opt, params, [2])
 
 
-def test_state_of_others_goes_into_few_bytes():
-    params = made(torch.float32, SHAPES)
-    adam = torch.optim.Adam(params.values())
-    walk(adam, params, range(3))
-    opt = Lamb(params.values(), state_dtype="int8")
-    opt.load_state_dict(convert(adam.state_dict(), "torch.Adam"))
-    assert dtypes(opt, params["matrix"])["exp_avg"] == torch.int8
-    wide = adam.state[params["matrix"]]["exp_avg"]
-    walk(opt, params, [3])
-    assert (opt.state[params["matrix"]]["exp_avg_scale"] ** 2 * 127**2).max() >= 0.9 * 0.9 * wide.abs().max()
-
-
 def test_momentum_in_8_bits_takes_lr_in_or_out_by_its_scale():
     params, other = made(torch.float32, SHAPES), made(torch.float32, SHAPES)
     opt = Lars(params.items(), lr=0.25, lr_in_momentum=True, state_dtype="int8")
@@ -195,25 +183,6 @@ def test_a_captured_step_draws_by_the_count_on_the_device():
     found = [_run(capturable=capturable, fused=False) for capturable in (False, True)]
     differ = [(x != found[1][key]).double().mean().item() for key, x in found[0].items()]
     assert max(differ) < 1e-3  # coefficients are computed on the device then
-
-
-@engines
-def test_in_the_backward_pass_it_rounds_as_after_it(fused):
-    found = []
-    for backward in (False, True):
-        params = made(shapes=SHAPES)
-        opt = Lamb(params.items(), lr=0.01, fused=fused, **ROUNDED)
-        handle = step_in_backward(opt) if backward else None
-        for t in range(3):
-            give(params, t)
-            given = {name: p.grad.float() for name, p in params.items()}
-            opt.zero_grad()
-            sum((p.float() * given[name]).sum() for name, p in params.items()).backward()
-            opt.step()
-            opt.zero_grad()
-        found.append(snapshot(opt, params))
-        del handle
-    alike(*found)
 
 
 @engines

@@ -129,22 +129,6 @@ def test_a_checkpoint_that_no_converter_reads_says_so():
         Lamb(parameters(SMALL)).load_state_dict(amsgrad)
 
 
-@pytest.mark.parametrize("stepped", [True, False])
-@pytest.mark.parametrize("written", [Lamb, Lars, Adafactor])
-@pytest.mark.parametrize("read", [Lamb, Lars, Adafactor])
-def test_checkpoints_of_our_own_name_their_optimizer(written, read, stepped):
-    one, other = written(parameters(SMALL), lr=0.1), read(parameters(SMALL), lr=0.7)
-    if stepped:
-        go(one, [0])
-    if read is written:
-        other.load_state_dict(one.state_dict())
-        assert other.get_lr() == 0.1
-        return
-    with pytest.raises(StateError, match=f"written by {written.__name__}, and this is {read.__name__}"):
-        other.load_state_dict(one.state_dict())
-    assert other.get_lr() == 0.7
-
-
 def test_adam_of_old_had_fewer_keys_and_counted_in_integers():
     now, old = of_adam(), of_adam()
     kept = ("params", *ADAMS, "amsgrad")

@@ -6,9 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from contract.apis import close
 from torch import nn
 from torch.nn import Parameter
-from torch_front.front import BUSY, FRONT_OF, bits, busy, cases, close, fronts, numbers, parameters, walk
+from torch_front.front import BUSY, FRONT_OF, bits, busy, cases, fronts, numbers, parameters, walk
 
 from layerwise import optional
 from layerwise.engines import Candidate

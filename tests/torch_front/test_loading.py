@@ -273,19 +273,6 @@ def test_the_memory_format_of_a_parameter_is_that_of_its_state(front, monkeypatc
 
 
 @fronts
-def test_a_parameter_may_change_its_dtype_between_steps(front):
-    """model.half() and model.float() after the optimizer was made: the state stays, and serves."""
-    params = parameters(1, dtype=torch.float32)
-    opt = busy(front, params.items())
-    walk(opt, params, range(2))
-    for p in params.values():
-        p.grad, p.data = None, p.data.bfloat16()
-    walk(opt, params, [2])
-    assert {p.dtype for p in params.values()} == {torch.bfloat16}
-    assert {one["step"].item() for one in opt.state.values()} == {3}
-
-
-@fronts
 def test_two_tensors_that_were_saved_as_one_are_two(front):
     params = parameters(1)
     opt, fresh = busy(Lamb, params.items()), busy(Lamb, (again := twins(params)).items())
@@ -343,19 +330,13 @@ SPOILT = {
     **{
         f"{step!r} steps": (STEP, step)
         for step in (
-            *(KeyError, -1, 2.5, float("nan"), "one", None, True, 1 + 2j, 2**62, 2**63, 10**30),
-            *(torch.ones(3), torch.tensor(-1), torch.tensor(1e30), torch.tensor(2**63 - 1), torch.tensor(True)),
+            *(KeyError, float("nan"), True, 10**30, torch.tensor(-1), torch.tensor(1e30), torch.tensor(True)),
             *(torch.tensor(1 + 2j), torch.tensor(2, device="meta"), NESTED, torch.ones(1).to_sparse()),
         )
     },
-    "an unknown name": (["state", 0, "max_exp_avg_sq"], torch.zeros(4, 3)),
-    "a missing name": (["state", 1, None], KeyError),
-    "a wrong shape": (["state", 1, None], torch.zeros(7)),
     "no tensor": (["state", 1, None], 3.0),
-    "whole numbers": (["state", 1, None], torch.zeros(5, dtype=torch.long)),
     "sparse": (["state", 0, None], torch.eye(4, 3, dtype=torch.float64).to_sparse()),
     "sparse by rows": (["state", 0, None], CSR),
-    "complex": (["state", 0, None], torch.ones(4, 3, dtype=torch.complex64)),
     "on the meta device": (["state", 0, None], META),
     "nested": (["state", 0, None], NESTED),
     "quantized": (["state", 0, None], QUANTIZED),

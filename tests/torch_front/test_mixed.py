@@ -95,21 +95,6 @@ def test_what_a_group_may_not_say_is_refused(make, kind, words):
         make()
 
 
-def test_formats_are_of_a_group():
-    params = parameters(0, {"matrix": (64, 128), "other": (64, 128)}, torch.bfloat16)
-    first, second = params.items()
-    groups = [
-        {"params": [first], "rule": "lamb", "state_dtype": "int8"},
-        {"params": [second], "rule": "sgd", "momentum": 0.9, "state_dtype": {"momentum_buffer": "bfloat16"}},
-    ]
-    opt = Mixed(groups, master_weights="split")
-    walk(opt, params, range(2))
-    found = opt.storage()
-    assert found["matrix"]["state"] == {"exp_avg": "int8", "exp_avg_sq": "int8"}
-    assert found["other"]["state"] == {"momentum_buffer": "bfloat16"}
-    assert {one["weights"] for one in found.values()} == {"bfloat16+16"}
-
-
 # ---- groups that come later
 
 

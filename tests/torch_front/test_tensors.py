@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from contract.apis import close
 from draws import seeds
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -17,7 +18,6 @@ from torch_front.front import (
     bits,
     busy,
     cases,
-    close,
     everything,
     fronts,
     in_slices,

@@ -9,10 +9,11 @@ import pickle
 import pytest
 import torch
 from cases import case_of
+from contract.apis import close
 from torch import nn
 from torch.optim import swa_utils
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch_front.front import bits, busy, close, everything, fronts, numbers, parameters, twins, walk
+from torch_front.front import bits, busy, everything, fronts, numbers, parameters, twins, walk
 
 from layerwise.torch import Adafactor, Lamb, Lars, param_groups
 
