@@ -13,11 +13,14 @@ from torch_front.front import bits, busy, everything, fronts, parameters, set_gr
 from layerwise.engines import compiled
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
-from layerwise.torch import Adafactor
+from layerwise.torch import Adafactor, Lamb
 from layerwise.torch.step import _state
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
-engines = pytest.mark.parametrize("fused", [None, False], ids=["fused", "rule"])
+# Kernels look at their own tensors; all others are watched in one of three ways.
+WATCHES = ("table", None), ("table", False), ("methods", False), ("marks", False)
+each_watch = pytest.mark.parametrize("watch", ["table", "methods", "marks"], indirect=True)
+watches = pytest.mark.parametrize(("watch", "fused"), WATCHES, indirect=["watch"], ids=str)
 blocks = pytest.mark.parametrize("blocks", [None, {"matrix": 2}], ids=["whole", "blocks"])
 
 
@@ -94,6 +97,7 @@ CHANGES = {
     "a floating count": of_step("scalar", 9.0),
     "other data": of_data("matrix", lambda x: x * 2),
     "transposed data": of_data("matrix", lambda x: x.t()),
+    "data of 16 bits": of_data("vector", lambda x: x.bfloat16()),
     "wider data": of_data("vector", lambda x: x.double()),
     "another class": lambda opt, params: sub(params["matrix"]),
     "another gradient": of_grad("vector", lambda g: torch.linspace(-1, 1, 6)),
@@ -132,7 +136,7 @@ def never_stepped(front, opt, params, fused, blocks):
     return other, others
 
 
-@pytest.fixture(params=["table", "methods", "marks"])
+@pytest.fixture
 def watch(request, monkeypatch):
     """The extension reads tensors by PyTorch's table of C functions; older versions have none, and it asks them.
 
@@ -152,7 +156,7 @@ def watch(request, monkeypatch):
 
 
 @changes
-@engines
+@watches
 @blocks
 @fronts
 @pytest.mark.thinned(1)
@@ -174,6 +178,7 @@ def test_a_change_between_two_steps_is_seen_by_the_second(front, watch, blocks, 
 
 @changes
 @fronts
+@pytest.mark.thinned(1)
 def test_each_of_these_changes_makes_a_difference(front, change):
     """Else the test before could not fail."""
     if change == "another class" and printed_for(front._hyper) is None:
@@ -215,7 +220,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("what", ERRORS)
-@engines
+@watches
 @blocks
 @fronts
 @pytest.mark.thinned(1)
@@ -229,6 +234,18 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
     assert everything(opt, params) == before
 
 
+@each_watch
+def test_numbers_and_gradients_in_other_memory_need_no_new_preparation(watch):
+    opt, params = after_two_steps(Lamb, False, None)
+    prepared = list(opt._turns.values())
+    set_grads(params, 7)
+    params["matrix"].data.mul_(2)
+    opt.state[params["vector"]]["step"] += 1
+    opt.step()
+    assert list(opt._turns.values()) == prepared
+
+
+@each_watch
 def test_counts_are_read_and_written_whatever_tensors_hold_them(watch):
     """`watch` is asked for so that tensors are read in every way."""
     steps = [torch.tensor(0), torch.tensor(2**40)]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import Parameter
-from torch_front.front import BUSY, FRONT_OF, bits, fronts, parameters, walk
+from torch_front.front import BUSY, FRONT_OF, bits, fronts, parameters, twins, walk
 
 from layerwise.errors import ContradictionError, HyperparameterError, UnknownOptionError
-from layerwise.torch import Lamb, Mixed
+from layerwise.torch import SGD, Lamb, Mixed
 
 SHAPES = {"matrix": (4, 3), "vector": (5,)}
 
@@ -98,7 +98,7 @@ def test_what_a_group_may_not_say_is_refused(make, kind, words):
 # ---- groups that come later
 
 
-def test_a_group_that_is_refused_changes_nothing():
+def test_a_group_may_come_later_with_another_rule_and_one_that_is_refused_changes_nothing():
     params = parameters(0, SHAPES)
     opt = of_rules(params, "Lamb", "Adafactor")
     walk(opt, params, range(2))
@@ -107,3 +107,11 @@ def test_a_group_that_is_refused_changes_nothing():
         with pytest.raises(HyperparameterError):
             opt.add_param_group({"params": [("more", Parameter(torch.zeros(2)))], **bad})
     assert (bits(opt.state_dict()), len(opt.param_groups)) == before
+    late = parameters(1, {"late": (3, 2)})
+    opt.add_param_group({"params": [*late.items()], "rule": "SGD", "lr": 0.1})
+    for one, its in ((opt, {**params, **late}), (SGD((alone := twins(late)).items(), lr=0.1), alone)):
+        for p in its.values():
+            p.grad = torch.ones_like(p)
+        one.step()
+    assert bits(late) == bits(alone)
+    assert [int(opt.state[p]["step"]) for p in (*params.values(), *late.values())] == [3, 3, 1]
