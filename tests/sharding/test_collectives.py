@@ -15,7 +15,7 @@ from cases import CASES, KERNELED
 from sharding.cells import CLIP, Found, Lying, Row, agree, alone, in_buckets_of, world_of
 from sharding.counting import Collectives, Seen
 from sharding.layouts import mesh_of
-from sharding.models import FRONT_OF, Blend, Irregular, local
+from sharding.models import FRONT_OF, Blend, local
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -31,7 +31,6 @@ ASKS = {FRONT_OF[case.name]: case.rounds > 0 for case in CASES}
 BUCKETS, OF_VECTORS, OF_STACKS = 5, 1, 1  # of 40 elements, a third of the model's; of these, those of nothing else
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}
-NUMBERS = sum(p.numel() for p in Irregular(0, torch.float32).parameters())
 BY_RULE = {"fused": False}
 
 
