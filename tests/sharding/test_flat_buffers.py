@@ -106,21 +106,6 @@ def test_a_buffer_keeps_the_length_that_was_described(now):
         opt.step()
 
 
-def _with_nothing() -> int:
-    """The steps of a parameter of which the last rank holds nothing, and has no gradient."""
-    rank = dist.get_rank()
-    buffer = nn.Parameter(torch.ones(0 if rank else 4))
-    opt = Lamb(Segments({buffer: [Stretch("w", (2, 2), 0, 0 if rank else 4)]}).named_parameters(), lr=0.1)
-    for _ in range(2):
-        buffer.grad = None if rank else torch.ones(4)
-        opt.step()
-    return int(opt.state[buffer]["step"])
-
-
-def test_a_rank_that_holds_nothing_takes_part(ranks):
-    assert ranks.run(2, _with_nothing) == [2, 2]
-
-
 def test_exemptions_follow_the_whole_tensor():
     """A matrix is one in groups by dimensions, although its stretch is none."""
     model = nn.Linear(3, 2)

@@ -177,23 +177,6 @@ def test_a_long_cycle_does_not_fill_the_memory(front):
     assert len(opt._groups._made) < 100
 
 
-@fronts
-def test_lr_can_be_asked_and_set(front):
-    p, q = some(), some()
-    opt = busy(front, [{"params": [p]}, {"params": [q], "lr": 0.25}], lr=0.5)
-    assert opt.get_lr() == [0.5, 0.25]
-    opt.set_lr(0.125)
-    assert opt.get_lr() == 0.125
-    assert [group["lr"] for group in opt.param_groups] == [0.125, 0.125]
-    lr = torch.tensor(0.5)
-    opt.set_lr(lr)
-    assert opt.get_lr() is lr
-    for bad in (-1.0, float("nan"), "0.1", True, torch.ones(2)):
-        with pytest.raises(HyperparameterError, match="`lr`"):
-            opt.set_lr(bad)
-        assert opt.get_lr() is lr
-
-
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @fronts

@@ -88,6 +88,10 @@ def test_an_optimizer_gives_its_parameters_and_keeps_their_proportion():
     with pytest.raises(HyperparameterError, match="`lr`"):  # the second group's would be infinite
         opt.set_lr(1e308, proportional=True)
     assert [float(rate) for rate in opt.get_lr()] == [0.2, 1.0, pytest.approx(0.4)]
+    for bad in (-1.0, float("nan"), "0.1", True, torch.ones(2)):
+        with pytest.raises(HyperparameterError, match="`lr`"):
+            opt.set_lr(bad)
+    assert [float(rate) for rate in opt.get_lr()] == [0.2, 1.0, pytest.approx(0.4)]
     opt.set_lr(0.3)
     assert opt.get_lr() == 0.3
     opt.set_lr(0)

@@ -215,14 +215,15 @@ def test_memory_that_is_damaged_is_an_error_and_nothing_is_stepped(front, fused,
 
 
 @engines
-def test_freed_memory_of_views_is_an_error(fused):
+@pytest.mark.parametrize("left", [0, 25_000])
+def test_freed_memory_of_views_is_an_error(fused, left):
     flat, grads = torch.ones(30_000), torch.ones(30_000)
     params = [nn.Parameter(flat[:10_000]), nn.Parameter(flat[10_000:])]
     opt = Lamb(params, fused=fused)
     for p, g in zip(params, (grads[:10_000], grads[10_000:]), strict=True):
         p.grad = g
     opt.step()
-    freed(grads)
+    grads.untyped_storage().resize_(4 * left)
     with pytest.raises(GradientError, match="freed"):
         opt.step()
 

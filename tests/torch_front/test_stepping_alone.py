@@ -1,6 +1,6 @@
 """Parameters stepped by themselves, in the backward pass or in a trainer's hooks: the weights are those of `step()`.
 
-A trainer's hook clips, steps and frees the gradient of one parameter as soon as it is complete.
+A trainer's hook steps and frees the gradient of one parameter as soon as it is complete.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from layerwise.torch import Adafactor, Lamb, Lars, Mixed, param_groups, step_in_
 LAMB = {"lr": 0.02, "weight_decay": 0.1}
 
 
-def by_trainer(optimizer, every=1, clip=None):
+def by_trainer(optimizer, every=1):
     passes = Counter()
 
     def hook(group, i):
         def step(p):
             passes[id(p)] += 1
             if passes[id(p)] % every == 0:
-                if clip is not None:
-                    nn.utils.clip_grad_norm_(p, clip)
                 optimizer.step_parameter(p, group, i)
                 p.grad = None
 
@@ -71,10 +69,10 @@ def mixed():
     return model, Mixed(param_groups(model, rule="lamb", others={"rule": "adamw", "lr": 1e-3}, **LAMB))
 
 
-def backward(model, number, scaler=None, **given):
+def backward(model, number, **given):
     words = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(number))
     loss = nn.functional.cross_entropy(model(words[:, :-1], **given).flatten(0, 1), words[:, 1:].flatten())
-    (loss if scaler is None else scaler.scale(loss)).backward()
+    loss.backward()
     return float(loss.detach())
 
 
@@ -350,15 +348,6 @@ def test_one_parameter_steps_and_keeps_its_gradient():
     assert moved[0] is p
 
 
-def test_a_trainer_that_clips_each_gradient_is_max_grad_norm_per_tensor():
-    plain, one = made(Lamb, {**LAMB, "max_grad_norm_per_tensor": 0.02}), made()
-    by_trainer(one[1], clip=0.02)
-    for each in (plain, one):
-        train(*each, range(3))
-    for p, q in zip(one[0].parameters(), plain[0].parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)  # torch divides by the norm plus 1e-6
-
-
 def test_group_and_place_may_be_left_out_and_other_parameters_left_to_step():
     plain, (model, optimizer) = made(), made()
     train(*plain, range(2))
@@ -371,32 +360,6 @@ def test_group_and_place_may_be_left_out_and_other_parameters_left_to_step():
             group["params"][1].grad = None
         optimizer.step()
         optimizer.zero_grad()
-    assert_same((model, optimizer), plain)
-
-
-def test_scaled_gradients_are_unscaled_by_the_trainer_and_skipped_where_not_finite():
-    class Scaler(torch.amp.GradScaler):
-        def finite(self, p):
-            """Unscale the gradient of this parameter, and say whether it is finite."""
-            inverse = self._scale.double().reciprocal().float()
-            found = self._unscale_grads_(torch.optim.SGD([p]), inverse, torch.zeros(()), False)
-            return not sum(float(x) for x in found.values())
-
-    plain, (model, optimizer) = made(), made()
-    scaler = Scaler("cpu", init_scale=2.0**10)
-
-    def hook(p):
-        if scaler.finite(p):
-            optimizer.step_parameter(p)
-        p.grad = None
-
-    for p in model.parameters():
-        if p.requires_grad:
-            p.register_post_accumulate_grad_hook(hook)
-    train(*plain, range(3))
-    for number in range(3):
-        backward(model, number, scaler)
-    scaler.scale(model(torch.ones(1, 1, dtype=torch.int64)).sum() * float("inf")).backward()
     assert_same((model, optimizer), plain)
 
 
