@@ -224,7 +224,10 @@ class NumPyRun(Run):
         return found
 
     def save(self) -> Any:
-        return self.opt.state_dict()
+        file = io.BytesIO()
+        np.savez(file, **self.opt.state_dict())
+        file.seek(0)
+        return dict(np.load(file, allow_pickle=False))
 
     def load(self, state: Any) -> None:
         self.opt.load_state_dict(state)
@@ -496,11 +499,18 @@ class PaddleRun(Run):
         for key, value in self.opt.state_dict().items():
             name = max((name for name in self._weights if key.startswith(name + "_")), key=len, default=None)
             if name is not None:
-                found.setdefault(name, {})[key[len(name) + 1 :].rpartition("_")[0]] = numpy_of(value)
+                field = key[len(name) + 1 :].rpartition("_")[0]
+                named = {"step": numpy_of(value)[0]} if field.endswith("_step") else {field: numpy_of(value)}
+                found.setdefault(name, {}).update(named)
         return found
 
     def save(self) -> Any:
-        return copy.deepcopy(self.opt.state_dict())
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The input state dict is empty")
+            self.paddle.save(self.opt.state_dict(), file)
+        file.seek(0)
+        return self.paddle.load(file)
 
     def load(self, state: Any) -> None:
         self.opt.set_state_dict(state)
@@ -510,7 +520,7 @@ class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
         "skip", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
-        "functions", "in_place", "patterns",
+        "functions", "in_place", "patterns", "clear",
     ])  # fmt: skip
 
     @contextmanager

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cases import CASES
 from contract.apis import arrays, bits, close
+from contract.test_resume import COPIES
 
 pytestmark = pytest.mark.offers("mixed")
 BOUND = 0.5
@@ -51,11 +52,12 @@ def test_a_gradient_that_is_not_finite_leaves_out_the_step_of_all(api):
     assert run.bits() != before[0]
 
 
-def test_a_saved_run_goes_on_bit_for_bit(api):
+@pytest.mark.parametrize("how", [None, *COPIES], ids=str)
+def test_a_run_that_was_saved_or_copied_goes_on_bit_for_bit(api, how):
     run = mixed(api, max_grad_norm=BOUND)
     for t in range(2):
         run.step(arrays(t, SHAPES))
-    again = api.again(run)
+    again = run.copied(COPIES[how]) if how else api.again(run)
     for t in range(2, 4):
         for one in (run, again):
             one.step(arrays(t, SHAPES))

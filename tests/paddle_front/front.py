@@ -45,6 +45,15 @@ def set_grads(params, seed, but=()):
         params[name].grad = None if name in but else paddle.cast(paddle.to_tensor(a), params[name].dtype)
 
 
+def walk(opt, params, seeds, scheduler=None):
+    """Take a step on the gradients of each seed."""
+    for seed in seeds:
+        set_grads(params, seed)
+        opt.step()
+        if scheduler is not None:
+            scheduler.step()
+
+
 def numbers(params):
     return {name: paddle.cast(p, "float64").numpy() for name, p in params.items()}
 
