@@ -605,6 +605,7 @@ def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():
         ({"always_adapt": True}, {"adapt": False}, False),
         ({"always_adapt": True}, {"adapt": None}, True),
         ({"adapt": "decayed"}, {}, "decayed"),
+        ({}, {}, "decayed"),
     ):
         opt = Lamb(parameters=[{"params": [p], **own}, {"params": [q]}], **given)
         assert opt._groups[0].h.adapt == wanted
