@@ -74,7 +74,11 @@ def test_parameters_are_needed(name):
         front.lamb(0.1).update(W, front.lamb(0.1).init(W))
 
 
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}, {"accumulator_dtype": "bfloat16"}],
+    ids=str,
+)
 def test_but_not_by_sgd_without_decay(options):
     found = []
     for make in (front.sgd, optax.sgd):
