@@ -21,6 +21,7 @@ class Sparse:
 
 
 W = (2, 3)
+TURNED = (3, 2)
 # Of the rows the second begins where the first has its second element, and bytes between them are not used.
 GAPS = np.lib.stride_tricks.as_strided(np.ones(40), (2, 3), (80, 80))
 BROADCAST = np.lib.stride_tricks.as_strided(np.ones(3), (2, 3), (0, 8))
@@ -44,18 +45,13 @@ ENTRIES = {
     "float8 e5m2 weights": (lambda: np.ones(W, ml_dtypes.float8_e5m2), np.ones, ParameterError, ("float8_e5m2",)),
     "structured weights": (lambda: np.ones(W, [("x", "f4")]), np.ones, ParameterError, ("floating",)),
     "another shape than before": (
-        lambda: np.ones((3, 2)),
-        lambda w: np.ones((3, 2)),
+        lambda: np.ones(TURNED),
+        lambda w: np.ones(TURNED),
         ParameterError,
         ("(2, 3)", "(3, 2)"),
     ),
     "a transposed gradient": (lambda: np.ones(W), lambda w: np.ones((3, 2)), GradientError, ("(2, 3)", "(3, 2)")),
-    "a gradient to be broadcast": (
-        lambda: np.ones(W),
-        lambda w: np.ones((1, 3)),
-        GradientError,
-        ("(2, 3)", "broadcast"),
-    ),
+    "a broadcast gradient": (lambda: np.ones(W), lambda w: np.ones((1, 3)), GradientError, ("(2, 3)", "broadcast")),
     "a number as gradient": (lambda: np.ones(W), lambda w: 1.0, GradientError, ("(2, 3)", "()")),
     "a complex gradient": (lambda: np.ones(W), lambda w: np.ones(W, complex), GradientError, ("real", "complex128")),
     "a boolean gradient": (lambda: np.ones(W), lambda w: np.ones(W, bool), GradientError, ("real", "bool")),

@@ -75,9 +75,8 @@ def test_a_parameter_that_lies_elsewhere_now_is_stepped_there(moved):
     params, others = parameters(3), parameters(3)
     moving, staying = optimizer(params), optimizer(others)
     for t in range(3):
-        for some, opt in ((params, moving), (others, staying)):
-            set_grads(some, t)
-            opt.step()
+        walk(moving, params, [t])
+        walk(staying, others, [t])
         before = params[moved].data_ptr()
         params[moved].detach().clone()._share_buffer_to(params[moved])
         assert params[moved].data_ptr() != before
@@ -152,10 +151,8 @@ def test_a_scheduler_sets_the_rate():
     for t in range(4):
         other.set_lr(0.5 * 0.1 ** (t // 2))
         assert opt.get_lr() == pytest.approx(other.get_lr())
-        for some, each in ((params, opt), (others, other)):
-            set_grads(some, t)
-            each.step()
-        scheduler.step()
+        walk(other, others, [t])
+        walk(opt, params, [t], scheduler)
     close(numbers(params), numbers(others))
     with pytest.raises(RuntimeError, match="scheduler") as caught:  # as in Paddle
         opt.set_lr(0.1)
@@ -198,10 +195,8 @@ def test_groups_have_options_of_their_own(name):
         FRONT_OF[name](float(np.float32(0.3)), parameters=[others["scalar"]]),
     ]
     walk(opt, params, range(3))
-    for t in range(3):
-        set_grads(others, t)
-        for one in each:
-            one.step()
+    for one in each:
+        walk(one, others, range(3))
     close(numbers(params), numbers(others))
 
 
@@ -224,10 +219,8 @@ def test_excluded_parameters_have_no_decay():
     high = {name: p for name, p in others.items() if p.ndim >= 2}
     each = [make("Lars", low), make("Lars", high, {"weight_decay": 0.3})]
     walk(opt, params, range(3))
-    for t in range(3):
-        set_grads(others, t)
-        for one in each:
-            one.step()
+    for one in each:
+        walk(one, others, range(3))
     close(numbers(params), numbers(others))
 
 
@@ -290,9 +283,8 @@ def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(grouped):
                 p.set_value(before[name])
             holder = opts[0]._param_groups[0] if grouped else vars(opts[0])
             holder["grad_clip" if grouped else "_grad_clip"] = nn.ClipGradByValue(0.25)
-        for some, opt in ((params, opts[0]), (others, opts[1])):
-            set_grads(some, t)
-            opt.step()
+        walk(opts[0], params, [t])
+        walk(opts[1], others, [t])
     close(numbers(params), numbers(others))
 
 
