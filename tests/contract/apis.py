@@ -224,7 +224,10 @@ class NumPyRun(Run):
         return found
 
     def save(self) -> Any:
-        return self.opt.state_dict()
+        file = io.BytesIO()
+        np.savez(file, **self.opt.state_dict())
+        file.seek(0)
+        return dict(np.load(file, allow_pickle=False))
 
     def load(self, state: Any) -> None:
         self.opt.load_state_dict(state)
@@ -353,25 +356,15 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 
 def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the rule, with the rule's defaults, as the function of JAX calls them."""
-    import layerwise.jax
-    from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pairs
+    from jax_front.front import FRONTS, arguments
 
-    h = case_of(name).hyper
+    from layerwise.arguments import OWN_FORM, optax_defaults
 
-    def called(given: dict[str, Any]) -> dict[str, Any]:
-        for option, both in optax_pairs(h).items():
-            if option in given:
-                given |= dict(zip(both, given.pop(option), strict=True))
-        return {optax_names(h).get(option, option): value for option, value in given.items()}
-
-    own_form = {one.name for one in OWN_FORM.get(name, ())}
-    known = inspect.signature(getattr(layerwise.jax, name.lower())).parameters
-    usual = called({one.name: one.default for one in fields(h)})
-    usual = {key: value for key, value in usual.items() if key in known and key not in own_form}
-    given = called({**optax_defaults(h), **options})
-    if "decay_rate" in given:
-        given["decay_rate"] = -given["decay_rate"]
-    return {**usual, **given}
+    case, own_form = case_of(name), {one.name for one in OWN_FORM.get(name, ())}
+    usual = arguments(case, {one.name: one.default for one in fields(case.hyper)})
+    known = inspect.signature(FRONTS[name]).parameters.keys() - own_form
+    given = arguments(case, {**optax_defaults(case.hyper), **options})
+    return {**{key: value for key, value in usual.items() if key in known}, **given}
 
 
 class JaxRun(Run):
@@ -456,21 +449,13 @@ class Jax(Api):
 class PaddleRun(Run):
     def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
         import paddle
+        from paddle_front.front import parameter
 
         import layerwise.paddle
         from layerwise.paddle._spelling import called
 
         self.paddle, front = paddle, getattr(layerwise.paddle, self.name)
-        self._weights = {}
-        for name, w in weights.items():
-            with paddle.utils.unique_name.guard():
-                p = paddle.create_parameter(list(np.shape(w)), "float32", attr=paddle.ParamAttr(name=name))
-            if self.dtype_of(name) != "float32":
-                p = paddle.base.framework.EagerParamBase.from_tensor(paddle.cast(p, self.dtype_of(name)))
-            p.name = name
-            p.set_value(paddle.cast(paddle.to_tensor(np.asarray(w, np.float64)), self.dtype_of(name)))
-            p.stop_gradient = False
-            self._weights[name] = p
+        self._weights = {name: parameter(name, w, self.dtype_of(name)) for name, w in weights.items()}
 
         def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
             known = {key: given[key] for key in front._hyper.__dataclass_fields__ if key in given}
@@ -496,11 +481,18 @@ class PaddleRun(Run):
         for key, value in self.opt.state_dict().items():
             name = max((name for name in self._weights if key.startswith(name + "_")), key=len, default=None)
             if name is not None:
-                found.setdefault(name, {})[key[len(name) + 1 :].rpartition("_")[0]] = numpy_of(value)
+                field = key[len(name) + 1 :].rpartition("_")[0]
+                named = {"step": numpy_of(value)[0]} if field.endswith("_step") else {field: numpy_of(value)}
+                found.setdefault(name, {}).update(named)
         return found
 
     def save(self) -> Any:
-        return copy.deepcopy(self.opt.state_dict())
+        file = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The input state dict is empty")
+            self.paddle.save(self.opt.state_dict(), file)
+        file.seek(0)
+        return self.paddle.load(file)
 
     def load(self, state: Any) -> None:
         self.opt.set_state_dict(state)
@@ -510,7 +502,7 @@ class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
         "skip", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
-        "functions", "in_place", "patterns",
+        "functions", "in_place", "patterns", "clear",
     ])  # fmt: skip
 
     @contextmanager

@@ -33,14 +33,6 @@ def test_a_run_goes_on_bit_for_bit(api, case, dtype):
     goes_on(api, walk(run, range(3), but=["vector"] if api.has("none") else ()))
 
 
-@pytest.mark.offers("clipping", "blocks", "in_place")
-@each
-@pytest.mark.needs("max_grad_norm")
-def test_a_run_with_clipping_and_blocks_goes_on_bit_for_bit(api, case):
-    clipped = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "blocks": {"matrix": 2, "stack": "each"}}
-    goes_on(api, walk(api.busy(case.name, arrays(1), dtype="float32", **clipped), range(2)))
-
-
 STORED = {
     "8 bits": {"state_dtype": "int8"},
     "bfloat16": {"state_dtype": "bfloat16", "rounding": "stochastic"},

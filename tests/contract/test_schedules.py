@@ -217,15 +217,16 @@ def test_an_lr_of_0_moves_nothing_and_counts(api, case):
 
 
 @pytest.mark.offers("schedules", "in_place")
-def test_an_lr_is_a_number_that_is_checked_when_it_is_set(api):
+def test_rates_are_numbers_that_are_checked_when_they_are_set(api):
     run = api.busy("Lamb", arrays(1), lr=np.float32(0.5))
     assert (run.opt.lr, type(run.opt.lr)) == (0.5, float)
     run.opt.lr = np.array(0.25)
     assert (run.opt.lr, type(run.opt.lr)) == (0.25, float)
-    for bad in (None, -1.0, "fast"):
-        with pytest.raises(HyperparameterError, match=rf"`lr` must be a finite number ≥ 0 .* but is {bad!r}"):
-            run.opt.lr = bad
-    assert run.opt.lr == 0.25
+    for option, before in (("lr", 0.25), ("weight_decay", run.opt.weight_decay)):
+        for bad in (None, -1.0, "fast"):
+            with pytest.raises(HyperparameterError, match=rf"`{option}` must be a finite number ≥ 0 .* but is {bad!r}"):
+                setattr(run.opt, option, bad)
+        assert getattr(run.opt, option) == before
 
 
 @IN_PLACE

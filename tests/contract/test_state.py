@@ -115,7 +115,7 @@ def test_state_in_few_bytes_that_does_not_fit_is_named_and_changes_nothing(api, 
     refused(run, run.spoiled("w", field, change), named)
 
 
-@pytest.mark.offers("spoiled")
+@pytest.mark.offers("own_counts")
 @each
 def test_the_state_of_another_optimizer_is_refused(api, case):
     other = next(one for one in CASES if one is not case)
@@ -143,7 +143,7 @@ def test_state_of_options_that_keep_other_fields_is_refused(api, name, saved_wit
     assert run.state() == {}
 
 
-@pytest.mark.offers("own_counts", "spoiled")
+@pytest.mark.offers("own_counts")
 @each
 def test_an_empty_checkpoint_forgets_everything(api, case):
     run, empty = walk(api.busy(case.name, arrays(1)), range(2)), api.busy(case.name, arrays(1))

@@ -8,8 +8,6 @@ from cases import CASES
 from contract.apis import DTYPES, LOW, NEAR, SHAPES, arrays, as_dtype, bits, close, rounded
 from draws import seeds
 
-from layerwise import Blocks
-
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 clipped = pytest.mark.needs("max_grad_norm")
 
@@ -58,30 +56,6 @@ def test_steps_are_those_of_the_reference(api, engine, case, seed):
 )
 def test_gradients_are_clipped_as_the_reference_says(api, case, options):
     follow(api.make(case.name, arrays(1), lr=0.125, **options), case.reference(lr=0.125, **options), [arrays(10)] * 2)
-
-
-BLOCKS = {"matrix": Blocks((1, 3)), "vector": Blocks("each"), "stack": Blocks(2, axis=-1)}
-
-
-@pytest.mark.offers("blocks")
-@each
-def test_each_block_is_stepped_as_a_tensor_of_its_own(api, engine, case):
-    """A vector's elements become numbers, and the halves of a stack of three dimensions stay of three."""
-    whole = api.busy(case.name, arrays(4), engine=engine, blocks=BLOCKS)
-    w, pieces = arrays(4), {}
-
-    def cut(a):
-        return {
-            "matrix 0": a["matrix"][:1], "matrix 1": a["matrix"][1:], "scalar": a["scalar"],
-            **{f"vector {i}": x for i, x in enumerate(a["vector"])},
-            **{f"stack {i}": a["stack"][..., 2 * i : 2 * i + 2] for i in range(2)},
-        }  # fmt: skip
-
-    pieces = api.busy(case.name, cut(w), engine=engine)
-    for t in range(2):
-        whole.step(arrays(40 + t))
-        pieces.step(cut(arrays(40 + t)))
-    close(cut(whole.weights()), pieces.weights())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -175,18 +149,6 @@ def test_a_number_is_stepped_as_a_vector_of_one(api, case, dtype):
         vector.step({"w": np.array([g])})
     assert number.weights()["w"].shape == ()
     np.testing.assert_array_equal(number.weights()["w"], vector.weights()["w"][0])
-
-
-@pytest.mark.offers("own_counts")
-@each
-def test_a_step_without_gradients_is_none(api, case):
-    run = api.busy(case.name, arrays(9), **({"max_grad_norm": 1.0} if "max_grad_norm" in case.options else {}))
-    for grads in ({}, dict.fromkeys(SHAPES)):
-        run.step(grads)
-    assert bits(run.weights()) == bits(arrays(9))
-    assert not any(run.state().values())
-    run.step(arrays(90))
-    assert {int(state["step"]) for state in run.state().values() if "step" in state} <= {1}
 
 
 @pytest.mark.offers("groups")

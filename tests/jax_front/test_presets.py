@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax_front.front import BY_NAME, FRONTS, close, run
 
@@ -32,17 +31,6 @@ def test_the_numbers_of_the_numpy_front(one, jax64):
     for g in grads:
         there.step_all(weights, {key: np.asarray(x) for key, x in g.items()})
     close(run(opt, params, grads, jit=False)[0], weights, 1e-12)
-
-
-@pytest.mark.parametrize("name", ["lamb", "lars", "adafactor"])
-def test_optax_s_is_the_default(name):
-    front, params = FRONTS[name.capitalize()], {"w": jnp.ones((130, 129)), "b": jnp.zeros(3)}
-    ours, theirs, plain = (
-        run(make, params, [params])[0]
-        for make in (front(0.1, **preset(f"optax.{name}")), getattr(optax, name)(0.1), front(0.1))
-    )
-    close(ours, theirs, 2e-5)
-    close(ours, plain, 1e-7)
 
 
 def test_what_is_given_beside_a_preset_takes_its_place_and_leaves_the_preset_as_it_was():

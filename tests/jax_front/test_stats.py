@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import CASES
 from jax_front.front import BY_NAME, FRONTS, LITTLE, NAMES, arguments, gradients, made, mainly, run, tree
 
 from layerwise import jax as front
@@ -16,25 +15,6 @@ from layerwise.errors import StateError
 pytestmark = pytest.mark.thinned(1, 2)
 
 each = pytest.mark.parametrize("name", NAMES)
-LEAVES = ["b", "deep/k", "deep/zero", "s", "w"]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_numbers_of_the_numpy_front(case, jax64):
-    options = case.usual()
-    params, grads = tree(0, dtype="float64"), gradients(2, dtype="float64")
-    _, state = run(FRONTS[case.name](**arguments(case, options), stats=True), params, grads)
-    opt = case.numpy(**options)
-    flat = {"w": params["w"], "b": params["b"], "s": params["s"]}
-    weights = {key: np.array(value) for key, value in flat.items()}
-    for g in grads:
-        opt.step_all(weights, {key: np.asarray(g[key]) for key in flat})
-    found = front.stats(state)
-    assert sorted(found) == LEAVES
-    for key, wanted in opt.stats().items():
-        assert found[key].keys() == wanted.keys()
-        for measured, value in wanted.items():
-            np.testing.assert_allclose(found[key][measured], value, rtol=1e-12)
 
 
 @mainly("Lars")

@@ -9,15 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from draws import seeds
 from jax_front.front import (
-    BY_NAME,
     DECAY_MASK,
-    FRONTS,
     LITTLE,
     NAMES,
     WITH_RATIO,
-    arguments,
     close,
     gradients,
     made,
@@ -96,42 +92,15 @@ def test_lars_s_masks_are_optax_s():
 # ---- blocks
 
 
-STACKED = {"layers": {"k": (3, 6, 4), "b": (3, 4)}, "head": (4, 2)}
-
-
-def unstacked(params):
-    layers = [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(3)]
-    return {"layers": layers, "head": params["head"]}
-
-
-@pytest.mark.parametrize("seed", seeds(1, 4))
-@each
-@pytest.mark.kinds("factored")
-def test_scanned_layers_are_the_unrolled_model(name, seed, jax64):
-    """Step for step, and with everything drawn that an option can be; without blocks the stack is one layer."""
-    case = BY_NAME[name]
-    options = {**arguments(case, case.drawn(seed)), "stats": True}
-    if options.get("factored") not in (None, False, True, "last"):
-        options["factored"] = "last"
-    params, grads = tree(0, STACKED, "float64"), [tree(i, STACKED, "float64") for i in range(1, 3)]
-    together, state = run(FRONTS[name](**options, blocks={"layers": "each", "head": None}), params, grads)
-    alone, alone_state = run(FRONTS[name](**options), unstacked(params), [unstacked(g) for g in grads])
-    close(unstacked(together), alone, 1e-12)
-    found, wanted = front.stats(state), front.stats(alone_state)
-    for key in ("k", "b"):
-        for measured, values in found[f"layers/{key}"].items():
-            np.testing.assert_allclose(values, [wanted[f"layers/{i}/{key}"][measured] for i in range(3)], rtol=1e-10)
-
-
 @mainly("Lamb")
 def test_blocks_are_a_value_for_all_a_tree_a_prefix_or_a_callable(name):
     """Also of several leading axes."""
-    params = tree(0, {"k": (2, 3, 5, 4), "v": (2, 3, 4)})
-    wanted = program(name, params, blocks={"k": Blocks("each", axis=(0, 1)), "v": Blocks("each", axis=(0, 1))})
-    for blocks in (Blocks("each", axis=(0, 1)), lambda _: Blocks("each", axis=(0, 1))):
+    params, each_pair = tree(0, {"k": (2, 3, 5, 4), "deep": {"v": (2, 3, 4)}}), Blocks("each", axis=(0, 1))
+    wanted = program(name, params, blocks={"k": each_pair, "deep": {"v": each_pair}})
+    for blocks in (each_pair, {"k": each_pair, "deep": each_pair}, lambda _: each_pair):
         assert program(name, params, blocks=blocks) == wanted
     each_one = jax.tree.map(lambda x: list(x.reshape(-1, *x.shape[2:])), params)
-    together, _ = run(made(name, blocks=Blocks("each", axis=(0, 1))), params, [params])
+    together, _ = run(made(name, blocks=each_pair), params, [params])
     close(jax.tree.map(lambda x: list(x.reshape(-1, *x.shape[2:])), together), run(made(name), each_one, [each_one])[0])
 
 

@@ -135,13 +135,25 @@ def test_an_empty_variable_stays_empty():
     assert moved.shape == (0, 2)
 
 
+def low(number):
+    return keras.Variable(np.full((3, 2), number), dtype="bfloat16", name="v")
+
+
 def test_state_of_sixteen_bit_variables_is_float32():
-    variable = keras.Variable(np.ones((3, 2)), dtype="bfloat16", name="v")
-    optimizer = front.Lamb(0.125)
-    optimizer.apply([keras.ops.ones((3, 2), dtype="bfloat16")], [variable])
+    variable, optimizer = low(1.0), front.Lamb(0.125)
+    optimizer.apply([low(1.0).value], [variable])
     kept = [v for v in optimizer.variables if "exp_avg" in v.path]
     assert [keras.backend.standardize_dtype(v.dtype) for v in kept] == ["float32", "float32"]
     np.testing.assert_array_equal(numbers(keras.ops.cast(variable, "float32")), np.full((3, 2), 0.875))
+
+
+def test_a_relative_epsilon_is_that_of_the_dtype():
+    found, asked = low(1.0), low(1.0)
+    for variable, eps in ((found, None), (asked, 2.0**-7)):
+        optimizer = front.Adafactor(0.5, eps=(eps, 1e-3), eps_mode="clamp", factored=False, clip_threshold=None)
+        optimizer.apply([low(2.0**-9).value], [variable])
+    same([numbers(keras.ops.cast(found, "float32"))], [numbers(keras.ops.cast(asked, "float32"))])
+    assert (numbers(keras.ops.cast(found, "float32")) < 1).all()
 
 
 # ---- in a model
@@ -305,6 +317,7 @@ A_RATE = "`learning_rate` must be a finite number ≥ 0, but is .* a schedule of
             for wrong in (-0.1, None, "adam", keras.optimizers.schedules.CosineDecay)
         ),
         ("Lamb", {"weight_decay": lambda step: 0.1}, HyperparameterError, "`weight_decay`"),
+        ("Lamb", {"weight_decay": -0.1}, HyperparameterError, "`weight_decay` must be .* or None or 0 for none"),
         ("Adafactor", {"beta2": lambda step: 0.1}, HyperparameterError, "config"),
         *(
             ("Lamb", {clip: -1.0}, HyperparameterError, f"`{clip}`")

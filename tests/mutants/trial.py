@@ -53,7 +53,7 @@ class Trial:
 
     def near(self, copy: Path, room: Room, first: Sequence[str] = ()) -> Found:
         """Run the tests near to a room, some of their files first: to collect all of them takes seconds."""
-        own = ["-n", "0", *(() if room.slow else FAST)]
+        own = ["-n", "0", *(() if room.slow else FAST), *(("-k", room.name) if room.api else ())]
         found = self._noticed(copy, [*own, *first], self._near_limit) if first else Found("", "", 0)
         if found.test:
             return found

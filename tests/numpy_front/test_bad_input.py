@@ -8,7 +8,6 @@ import pytest
 from numpy_front.front import arrays, bits, busy, everything, fronts
 
 from layerwise.errors import EngineError, GradientError, LayerwiseError, ParameterError
-from layerwise.numpy import Adafactor
 
 
 def read_only(array):
@@ -22,6 +21,7 @@ class Sparse:
 
 
 W = (2, 3)
+TURNED = (3, 2)
 # Of the rows the second begins where the first has its second element, and bytes between them are not used.
 GAPS = np.lib.stride_tricks.as_strided(np.ones(40), (2, 3), (80, 80))
 BROADCAST = np.lib.stride_tricks.as_strided(np.ones(3), (2, 3), (0, 8))
@@ -45,18 +45,13 @@ ENTRIES = {
     "float8 e5m2 weights": (lambda: np.ones(W, ml_dtypes.float8_e5m2), np.ones, ParameterError, ("float8_e5m2",)),
     "structured weights": (lambda: np.ones(W, [("x", "f4")]), np.ones, ParameterError, ("floating",)),
     "another shape than before": (
-        lambda: np.ones((3, 2)),
-        lambda w: np.ones((3, 2)),
+        lambda: np.ones(TURNED),
+        lambda w: np.ones(TURNED),
         ParameterError,
         ("(2, 3)", "(3, 2)"),
     ),
     "a transposed gradient": (lambda: np.ones(W), lambda w: np.ones((3, 2)), GradientError, ("(2, 3)", "(3, 2)")),
-    "a gradient to be broadcast": (
-        lambda: np.ones(W),
-        lambda w: np.ones((1, 3)),
-        GradientError,
-        ("(2, 3)", "broadcast"),
-    ),
+    "a broadcast gradient": (lambda: np.ones(W), lambda w: np.ones((1, 3)), GradientError, ("(2, 3)", "broadcast")),
     "a number as gradient": (lambda: np.ones(W), lambda w: 1.0, GradientError, ("(2, 3)", "()")),
     "a complex gradient": (lambda: np.ones(W), lambda w: np.ones(W, complex), GradientError, ("real", "complex128")),
     "a boolean gradient": (lambda: np.ones(W), lambda w: np.ones(W, bool), GradientError, ("real", "bool")),
@@ -117,22 +112,18 @@ def test_a_gradient_that_belongs_to_nothing(front):
 
 
 @fronts
-@pytest.mark.parametrize("name", ["", "a\0b", 0.0, True, None, b"w", ("w",)], ids=repr)
+@pytest.mark.parametrize("name", ["", "a\0b", 7.0, np.float64(7), True, np.True_, None, b"w", ("w",)], ids=repr)
 def test_names_are_text_or_integers(front, name):
     opt, w, good = busy(front), np.ones(2), np.ones(2)
-    with pytest.raises(ParameterError) as caught:
-        opt.step_all({"good": good, name: w}, {"good": np.ones(2), name: np.ones(2)})
-    assert repr(name) in str(caught.value)
-    with pytest.raises(ParameterError):
-        opt.step(name, w, np.ones(2))
+    for step in (
+        lambda: opt.step_all({"good": good, name: w}, {"good": np.ones(2), name: np.ones(2)}),
+        lambda: opt.step(name, w, np.ones(2)),
+    ):
+        with pytest.raises(ParameterError, match="non-empty string without NUL, or an integer") as caught:
+            step()
+        assert repr(name) in str(caught.value)
     assert (w == 1).all()
     assert (good == 1).all()
-
-
-@fronts
-def test_read_only_names_the_array(front):
-    with pytest.raises(ParameterError, match=r"'encoder\.weight' are read-only\. .*weights\.copy\(\)"):
-        busy(front).step("encoder.weight", read_only(np.ones(2)), np.ones(2))
 
 
 @fronts
@@ -152,37 +143,3 @@ def test_unknown_engines(front, engine):
     assert str(caught.value).startswith("`engine` must be None or one of ")
     assert repr(engine) in str(caught.value)
     assert '"rule"' in str(caught.value)
-
-
-@fronts
-def test_the_rule_engine_may_be_asked_for(front):
-    asked, left = np.ones(2), np.ones(2)
-    front(engine="rule").step("w", asked, np.ones(2))
-    front().step("w", left, np.ones(2))
-    assert (asked < 1).all()
-    np.testing.assert_array_equal(asked, left)
-
-
-BAD_LR = [float("nan"), float("inf"), -1, "0.1", True, [0.1], 1j, np.array([0.1, 0.2])]
-
-
-@fronts
-@pytest.mark.parametrize("name", ["lr", "weight_decay"])
-@pytest.mark.parametrize("value", BAD_LR, ids=repr)
-def test_numbers_are_checked_when_set(front, name, value):
-    opt = busy(front)
-    before = getattr(opt, name)
-    with pytest.raises(LayerwiseError) as caught:
-        setattr(opt, name, value)
-    with pytest.raises(LayerwiseError) as given:
-        busy(front, **{name: value})
-    assert str(caught.value) == str(given.value)
-    assert getattr(opt, name) == before
-
-
-@pytest.mark.parametrize("unknown", ["flaot32", "int32", "complex64", "str", "object", "a"])
-def test_unknown_momentum_dtypes_change_nothing(unknown):
-    weights = arrays(4)
-    with pytest.raises(LayerwiseError, match=rf"`momentum_dtype` must be .*'{unknown}'"):
-        busy(Adafactor, momentum_dtype=unknown).step_all(weights, arrays(5))
-    assert bits(weights) == bits(arrays(4))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from io import BytesIO
-
 import numpy as np
 import pytest
-from numpy_front.front import arrays, bits, copies
+from numpy_front.front import arrays, bits
 
 from layerwise import optional
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError
@@ -76,21 +72,6 @@ def test_steps_are_those_of_the_name_that_has_gone_furthest():
     assert opt.steps == 2
     opt.clear_state()
     assert (opt.steps, opt.num_parameters) == (0, 0)
-
-
-@pytest.mark.parametrize("way", ["file", "copy", "pickle"])
-def test_a_run_goes_on_from_a_file_or_a_copy_bit_for_bit(way):
-    opt = two(max_grad_norm=0.5)
-    weights, file = stepped(opt), BytesIO()
-    np.savez(file, **opt.state_dict())
-    file.seek(0)
-    other = {"file": two(max_grad_norm=0.5), "copy": copy.deepcopy(opt), "pickle": pickle.loads(pickle.dumps(opt))}[way]
-    if way == "file":
-        other.load_state_dict(np.load(file))
-    again = copies(weights)
-    for one, own in ((opt, weights), (other, again)):
-        one.step_all(own, arrays(2, SHAPES))
-    assert (bits(again), bits(other.state_dict())) == (bits(weights), bits(opt.state_dict()))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 import pytest
 from cases import CASES
-from numpy_front.front import BUSY, arrays, bits, busy, copies, everything, fronts
+from numpy_front.front import arrays, bits, busy, copies, everything, fronts
 
 from layerwise import Blocks
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
@@ -214,13 +214,6 @@ def test_statistics_of_another_form_are_not_made_up(name, value):
     stepped(opt, weights, 10)
 
 
-def test_only_step_all_clips_by_the_norm_of_all():
-    opt = Lamb()
-    opt.max_grad_norm = 1.0
-    with pytest.raises(ContradictionError, match=r"step_all\(\)"):
-        opt.step("w", np.ones(2), np.ones(2))
-
-
 # ---- what is no option
 
 HINTS = [
@@ -351,9 +344,3 @@ def test_names_are_known_as_soon_as_they_are_given(front):
     assert (opt.num_parameters, opt.skipped) == (1, 1)
     opt.step_all({"w": np.ones(2), "v": np.ones(3)}, {"w": np.ones(2)})
     assert opt.parameters == {"w": (2,), "v": (3,)}
-
-
-def test_the_busy_settings_are_read_back():
-    for front, options in BUSY.items():
-        opt = front(**options)
-        assert {name: getattr(opt, name) for name in options} == options

@@ -6,7 +6,6 @@ import copy
 import io
 import pickle
 
-import ml_dtypes
 import numpy as np
 import pytest
 from numpy_front.front import DTYPES, arrays, bits, busy, copies, everything, fronts
@@ -52,54 +51,30 @@ def walk(opt, weights, steps, names=None):
 
 
 SETTINGS = [
-    (Lamb, {}),
-    (Lamb, {"bias_correction": "lr", "max_grad_norm": 0.5, "lr": halving}),
-    (Lars, {"momentum": 0, "dampening": 0}),
-    (Lars, {"nesterov": True, "dampening": 0, "weight_decay": lambda step: 0.01 * step}),
-    (Adafactor, {"lr": None}),
-    (Adafactor, {"factored": False, "momentum_dtype": "float16"}),
-    (Adafactor, {"momentum_dtype": "bfloat16"}),
-    (Adafactor, {"momentum_dtype": "float64", "lr_in_momentum": False}),
-    (Adafactor, {"beta1": None, "decay_offset": 2, "lr": halving}),
+    (Lamb, {"lr": halving, "weight_decay": lambda step: 0.01 * step}),
+    (Adafactor, {"lr": None, "momentum_dtype": "bfloat16"}),
+    (Adafactor, {"momentum_dtype": "float64", "decay_offset": 2, "factored": False}),
 ]
 
 
-@pytest.mark.parametrize("turn", range(len(SETTINGS)), ids=lambda i: str([*SETTINGS[i][1]]))
-def test_a_run_saved_in_a_file_after_each_step_goes_on_bit_for_bit(turn):
-    """Whatever names, schedules and dtypes it has; arrays in the file are plain ones, whose names say what they are."""
-    (front, options), dtype = SETTINGS[turn], DTYPES[turn % len(DTYPES)]
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("front", "options"), SETTINGS, ids=lambda one: str([*one]) if isinstance(one, dict) else "")
+def test_a_run_under_any_names_is_saved_in_a_file_after_each_step_and_goes_on_bit_for_bit(front, options, dtype):
+    """Arrays in the file are plain ones, whose names say what they are."""
     straight, broken = busy(front, **options), busy(front, **options)
-    a = arrays(1, WEIRD, dtype)
-    walk(straight, a, range(2), list(WEIRD)[:5])
-    walk(broken, b := arrays(1, WEIRD, dtype), range(2), list(WEIRD)[:5])
-    for t in range(2, 4):
-        walk(straight, a, [t])
+    a, b = arrays(1, WEIRD, dtype), arrays(1, WEIRD, dtype)
+    for t in range(4):
+        names = list(WEIRD)[:5] if t < 2 else None
+        walk(straight, a, [t], names)
         fresh = busy(front, **options)
         fresh.load_state_dict(saved(broken))
         broken = fresh
-        walk(broken, b, [t])
+        walk(broken, b, [t], names)
         assert bits(a) == bits(b)
         assert bits(straight.state_dict()) == bits(broken.state_dict())
     assert broken.parameters == WEIRD
     state = straight.state_dict()
     assert all(type(key) is str and type(x) is np.ndarray and not x.dtype.hasobject for key, x in state.items())
-
-
-def test_formats_of_few_bytes_go_through_an_open_file(tmp_path):
-    """A file does not know bfloat16, and gives two bytes for it."""
-    options = {"master_weights": "split24", "rounding": "stochastic"}
-    options |= {"state_dtype": {"exp_avg": "bfloat16", "exp_avg_sq": "int8"}, "seed": 3}
-    opt, again = Lamb(**options), Lamb(**{**options, "seed": 99})
-    weights = arrays(0, {"w": (64, 80), "b": (7,)}, np.dtype(ml_dtypes.bfloat16))
-    walk(opt, weights, range(2))
-    np.savez(tmp_path / "state.npz", **opt.state_dict())
-    with np.load(tmp_path / "state.npz") as state:
-        again.load_state_dict(state)
-    assert again.seed == 3
-    walk(opt, ours := copies(weights), [2])
-    walk(again, weights, [2])
-    assert bits(ours) == bits(weights)
-    assert bits(opt.state_dict()) == bits(again.state_dict())
 
 
 @fronts
@@ -273,24 +248,19 @@ COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda opt: pi
 
 @pytest.mark.parametrize("how", COPIES)
 @fronts
-def test_copies_have_settings_of_their_own(front, how):
-    """Schedules, settings by name, stats and lr; neither steps along with the other."""
+def test_copies_have_schedules_and_settings_of_their_own(front, how):
     named = {"lr_scale": by_name, "decay": {"scalar": False}, "blocks": {"stack": "each"}}
-    opt = busy(front, lr=halving, **named, skip_nonfinite=True)
+    opt = busy(front, lr=halving, **named)
     walk(opt, a := arrays(7), range(2))
     twin = COPIES[how](opt)
-    assert (type(twin), bool(repr(twin))) == (front, True)
-    assert everything(twin, a) == everything(opt, a)
-    assert repr(twin.stats()) == repr(opt.stats())
-    b, before = copies(a), everything(opt, {})
-    walk(twin, b, [2])
-    twin.step("vector", b["vector"], b["vector"] * np.nan)
-    twin.clear_state("scalar")
-    twin.lr = lambda step: 0.7
-    assert everything(opt, {}) == before
-    assert opt.lr != twin.lr
+    assert (repr(twin), repr(twin.stats())) == (repr(opt), repr(opt.stats()))
+    walk(twin, b := copies(a), [2])
     walk(opt, a, [2])
     assert bits(a) == bits(b)
+    before = everything(opt, {})
+    twin.clear_state("scalar")
+    twin.lr = lambda step: 0.7
+    assert (everything(opt, {}), opt.lr) == (before, halving(3))
 
 
 def test_options_of_storage_are_attributes():

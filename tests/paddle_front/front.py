@@ -12,6 +12,8 @@ with warnings.catch_warnings():
     paddle = pytest.importorskip("paddle")
 
 from cases import CASES
+from contract.apis import arrays
+from contract.apis import bits as bits
 
 import layerwise.paddle
 from layerwise.paddle._spelling import called
@@ -20,29 +22,35 @@ SHAPES = {"matrix": (5, 4), "vector": (7,), "scalar": (), "stack": (2, 3, 4)}
 FRONT_OF = {case.name: getattr(layerwise.paddle, case.name) for case in CASES}
 
 
-def arrays(seed, shapes=None):
-    draw = np.random.default_rng(seed)
-    return {name: np.asarray(draw.normal(size=shape)) for name, shape in (shapes or SHAPES).items()}
+def parameter(name, numbers, dtype="float64", **given):
+    """A parameter of this name, whatever else Paddle has named."""
+    with paddle.utils.unique_name.guard():
+        p = paddle.create_parameter(list(np.shape(numbers)), "float32", attr=paddle.ParamAttr(name=name, **given))
+    p = p if dtype == "float32" else paddle.base.framework.EagerParamBase.from_tensor(paddle.cast(p, dtype))
+    p.name = name
+    p.set_value(paddle.cast(paddle.to_tensor(np.asarray(numbers, np.float64)), dtype))
+    p.stop_gradient = False
+    return p
 
 
-def parameters(seed, shapes=None, dtype="float64", **given):
+def parameters(seed, shapes=SHAPES, dtype="float64", **given):
     """Parameters of normal numbers, which have the names of the table."""
-    found = {}
-    for name, a in arrays(seed, shapes).items():
-        with paddle.utils.unique_name.guard():
-            p = paddle.create_parameter(list(a.shape), "float32", attr=paddle.ParamAttr(name=name, **given))
-        p = p if dtype == "float32" else paddle.base.framework.EagerParamBase.from_tensor(paddle.cast(p, dtype))
-        p.name = name
-        p.set_value(paddle.cast(paddle.to_tensor(a), dtype))
-        p.stop_gradient = False
-        found[name] = p
-    return found
+    return {name: parameter(name, a, dtype, **given) for name, a in arrays(seed, shapes).items()}
 
 
 def set_grads(params, seed, but=()):
     """New gradients for all but some, which have none."""
     for name, a in arrays(seed, {name: tuple(p.shape) for name, p in params.items()}).items():
         params[name].grad = None if name in but else paddle.cast(paddle.to_tensor(a), params[name].dtype)
+
+
+def walk(opt, params, seeds, scheduler=None):
+    """Take a step on the gradients of each seed."""
+    for seed in seeds:
+        set_grads(params, seed)
+        opt.step()
+        if scheduler is not None:
+            scheduler.step()
 
 
 def numbers(params):
@@ -61,12 +69,3 @@ def close(ours, theirs, tolerance=1e-12):
         b = np.asarray(theirs[name])
         scale = max(1.0, float(np.max(np.abs(b), initial=0.0)))
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale, err_msg=name)
-
-
-def bits(x):
-    """What two states must share to be the same bit for bit."""
-    if isinstance(x, dict):
-        return {key: bits(value) for key, value in x.items()}
-    if isinstance(x, list):
-        return [bits(one) for one in x]
-    return (str(x.dtype), tuple(x.shape), paddle.cast(x, "float64").numpy().tobytes()) if hasattr(x, "dtype") else x

@@ -73,6 +73,8 @@ def test_the_registry_knows_their_options_and_has_timms_defaults():
     weights = [nn.Parameter(torch.ones(2))]
     bound = optim.get_optimizer_class("layerwise_lamb")(weights, lr=0.1)
     assert bound.param_groups[0]["max_grad_norm"] == 1.0
+    bound = optim.get_optimizer_class("layerwise_lars")(weights, lr=0.1)
+    assert bound.param_groups[0]["momentum"] == 0.9  # as timm's factory gives it, and not 0 as its class has it
 
 
 @pytest.mark.parametrize("name", ["lamb", "lookahead_adam", "sgd", "adafactor", "LAMB"])

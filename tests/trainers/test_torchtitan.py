@@ -10,14 +10,9 @@ torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     titan = pytest.importorskip("torchtitan.components.optimizer")
-from torch import nn  # noqa: E402
+from trainers.test_training import model  # noqa: E402
 
 from layerwise.trainers.torchtitan import OptimizersContainer  # noqa: E402
-
-
-def model():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def config(name="layerwise_lamb"):
