@@ -88,9 +88,9 @@ def test_quota_of_control_groups(files, quota, tmp_path):
     assert threads.cgroup_quota(tmp_path, groups(tmp_path, **files)) == quota
 
 
-def test_no_more_threads_than_the_quota_pays_for(monkeypatch):
-    monkeypatch.setattr(threads, "cgroup_quota", lambda: 0.5)
-    assert threads.available_processors() == 1
-    monkeypatch.setattr(threads, "cgroup_quota", lambda: None)
+@pytest.mark.parametrize(("quota", "count"), [(0.5, 1), (1.5, 2), (None, 3)])
+def test_there_are_no_more_threads_than_the_quota_pays_for(quota, count, monkeypatch):
+    """Part of a processor's time is worth a thread."""
+    monkeypatch.setattr(threads, "cgroup_quota", lambda: quota)
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
-    assert threads.available_processors() == 3
+    assert threads.available_processors() == count

@@ -6,12 +6,14 @@ import copy
 import gc
 import pickle
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from cases import case_of
+from engines.parts import Failing
 from engines.worlds import WORLDS, bits, make_job, mapped, needed, now_of, numbers, stored, worlds
 from torch.nn import Parameter
 
@@ -263,6 +265,18 @@ def test_a_layout_is_handed_on_while_it_holds(world, counted):
     assert first <= 2  # declined or not is asked once by laying out
     engine.step([replace(job, h=job.h.settled(adapt=False)) for job in jobs])
     assert counted["batches"] > first
+
+
+@worlds
+def test_a_step_that_others_leave_lays_nothing_out_again(world, counted):
+    """The batch is free for the next step."""
+    jobs, batches = jobs_of(world), []
+    ready = compiled.CompiledEngine().prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
+    for left in (9, 0, 9):
+        with nullcontext() if left else pytest.raises(ZeroDivisionError):
+            ready.step([job.g for job in jobs], [job.now for job in jobs], None, Failing(left))
+        batches.append(counted["batches"])
+    assert batches[0] == batches[-1] > 0
 
 
 @worlds
