@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.layout import Layout
+from layerwise.core import plan
+from layerwise.numpy._arrays import Array
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The layout and the factors of one name's step."""
+class Plan(plan.Plan):
+    """The plan of one name's step, with its factors on the rates."""
 
-    layout: Layout
     lr_scale: float
     decay_factor: float
-    alike: Mapping[str, bool]  # whether a field extends along all dimensions of the tensor
 
 
 @dataclass
@@ -24,8 +22,7 @@ class Slot:
     """The state of one name."""
 
     shape: tuple[int, ...]
-    state: Any  # the rule's State, of stored arrays
+    arrays: dict[str, Array]  # by the names that saved states have
     step: int = 0
-    measured: list[Mapping[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
-    layout: Layout | None = None  # of that step
-    beside: dict[str, Any] = field(default_factory=dict)  # scales of groups, and what weights lack, as in saved states
+    measured: list[Any] = field(default_factory=list)  # in the last step, piece by piece
+    plan: Plan | None = None  # of that step
