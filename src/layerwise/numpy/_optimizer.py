@@ -244,7 +244,7 @@ class Optimizer(Settable, Like):
         for field in storing.want.state:
             if (stored := storing.chosen(field)).by_layout:
                 warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
-        return Slot(p.shape, arrays), weights if changed else None
+        return Slot(arrays, shape=p.shape), weights if changed else None
 
     def _read(self, name: str) -> Any:
         if name in RATES:

@@ -162,7 +162,7 @@ def slot(name: Name, entry: Mapping[str, Any], plan: Plan) -> Slot:
     dtypes |= {MASTER: ["float32"], REMAINDER: remainders}
     shapes |= scales | {key: plan.shape for key in (MASTER, REMAINDER) if key in entry}
     arrays = {key: _array(f"{name}/{key}", entry[key], s, dtypes.get(key, ())) for key, s in shapes.items()}
-    return Slot(plan.shape, arrays, step=_held("step", entry, COUNT, f"{name}/"))
+    return Slot(arrays, _held("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
 def _keys(name: Name, fields: set[str]) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.core import plan
-from layerwise.numpy._arrays import Array
+from layerwise.core import plan, slot
 
 
 @dataclass(frozen=True)
@@ -18,11 +17,9 @@ class Plan(plan.Plan):
 
 
 @dataclass
-class Slot:
-    """The state of one name."""
+class Slot(slot.Slot):
+    """The state of one name, and the measurements of its last step."""
 
-    shape: tuple[int, ...]
-    arrays: dict[str, Array]  # by the names that saved states have
-    step: int = 0
+    shape: tuple[int, ...] = ()
     measured: list[Any] = field(default_factory=list)  # in the last step, piece by piece
     plan: Plan | None = None  # of that step
