@@ -89,7 +89,9 @@ class Storing(NamedTuple):
         here = self.lib.here(found[field])
         if dtype == "int8":
             scale = self.lib.here(found[field + SCALE])
-            codes, scales = self._whole(here, Format(scale, None, is_signed(self.plan.rule, field))).encode(numbers, 0)
+            codes, scales = _stored(self.lib, here, Format(scale, None, is_signed(self.plan.rule, field))).encode(
+                numbers, 0
+            )
             self.lib.write(here, codes)
             self.lib.write(scale, scales)
         else:
@@ -100,9 +102,6 @@ class Storing(NamedTuple):
     def numbers(self, arrays: Mapping[str, Array], field: str) -> Array:
         """Return a field in floating point: itself, or the numbers of its groups."""
         return as_numbers(self.lib, arrays, field, is_signed(self.plan.rule, field))
-
-    def _whole(self, array: Array, form: Format) -> Stored:
-        return _stored(self.lib, array, form)
 
     # ---- weights
 
@@ -118,7 +117,7 @@ class Storing(NamedTuple):
         if (MASTER in arrays) == (kind is True) and bits == REMAINDER_BITS.get(kind):
             return False
         known = MASTER in arrays or rest is not None
-        full = self.full_weights(arrays) if kind and (known or kind is True) else None
+        full = full_weights(self.lib, self.p, arrays) if kind and (known or kind is True) else None
         arrays.pop(MASTER, None)
         arrays.pop(REMAINDER, None)
         if kind is True:
@@ -127,34 +126,9 @@ class Storing(NamedTuple):
             here = self.lib.zeros_like(self.lib.here(self.p), f"int{REMAINDER_BITS[kind]}")
             arrays[REMAINDER] = self.lib.like(self.p, here)
             if known:  # else the weights lack nothing of what is known of them
-                self.set_weights(arrays, into, full)
+                set_weights(self.lib, arrays, into, full)
                 return True
         return False
-
-    def full_weights(self, arrays: Mapping[str, Array]) -> Array:
-        """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
-        if MASTER in arrays:
-            return self.lib.cast(arrays[MASTER], self.lib.dtype(arrays[MASTER]))
-        if REMAINDER not in arrays:
-            return self.lib.cast(self.p, computing(self.lib.dtype(self.p)))
-        here, rest = self.lib.here(self.p), self.lib.here(arrays[REMAINDER])
-        full = self.lib.zeros_like(here, "float32")
-        for part, lacks, numbers in self.lib.rows(here, rest, full):
-            self.lib.write(numbers, self._whole(part, Format(lacks)).read())
-        return self.lib.like(self.p, full)
-
-    def set_weights(self, arrays: Arrays, into: Array, full: Array) -> None:
-        """Set weights, and their companions, to float32 numbers."""
-        full = self.lib.here(full)
-        if MASTER in arrays:
-            self.lib.write(self.lib.here(arrays[MASTER]), full)
-        if REMAINDER not in arrays:
-            self.lib.write(into, full)
-            return
-        for part, lacks, numbers in self.lib.rows(into, self.lib.here(arrays[REMAINDER]), full):
-            weights, lacking = self._whole(part, Format(lacks)).encode(numbers, 0)
-            self.lib.write(part, weights)
-            self.lib.write(lacks, lacking)
 
     # ---- for engines
 
@@ -216,3 +190,30 @@ def as_numbers(lib: Library, arrays: Mapping[str, Array], field: str, signed: bo
 
 def _stored(lib: Library, array: Array, form: Format) -> Stored:
     return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), lib.bits)
+
+
+def full_weights(lib: Library, p: Array, arrays: Mapping[str, Array]) -> Array:
+    """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
+    if MASTER in arrays:
+        return lib.cast(arrays[MASTER], lib.dtype(arrays[MASTER]))
+    if REMAINDER not in arrays:
+        return lib.cast(p, computing(lib.dtype(p)))
+    here, rest = lib.here(p), lib.here(arrays[REMAINDER])
+    full = lib.zeros_like(here, "float32")
+    for part, lacks, numbers in lib.rows(here, rest, full):
+        lib.write(numbers, _stored(lib, part, Format(lacks)).read())
+    return lib.like(p, full)
+
+
+def set_weights(lib: Library, arrays: Arrays, into: Array, full: Array) -> None:
+    """Set weights, and their companions, to float32 numbers."""
+    full = lib.here(full)
+    if MASTER in arrays:
+        lib.write(lib.here(arrays[MASTER]), full)
+    if REMAINDER not in arrays:
+        lib.write(into, full)
+        return
+    for part, lacks, numbers in lib.rows(into, lib.here(arrays[REMAINDER]), full):
+        weights, lacking = _stored(lib, part, Format(lacks)).encode(numbers, 0)
+        lib.write(part, weights)
+        lib.write(lacks, lacking)
