@@ -29,7 +29,8 @@ nn = paddle.nn
 
 def engines_of(opt):
     """The engines that took the last step, by their places in the table."""
-    return {share.engine for turn in opt._turns.values() for _, one in turn._shares for share in one._last}
+    turns = [turn for turns in opt._turns.values() for turn in turns._turns.values()]
+    return {share.engine for turn in turns for share in turn.prepared._last}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -44,8 +45,8 @@ def test_the_compiled_engine_writes_where_the_parameter_lies(dtype):
         assert engines_of(opt) == {0}
         assert {name: p.data_ptr() for name, p in params.items()} == places
         assert all((numbers(params)[name] != before[name]).any() for name in params)
-    [turn] = opt._turns.values()
-    jobs = [job for _, one in turn._shares for job in one._jobs]
+    [turns] = opt._turns.values()
+    jobs = [job for turn in turns._turns.values() for job in turn.jobs]
     assert [job.p.data_ptr() for job in jobs] == list(places.values())
     assert all(job.p is p for job, p in zip(jobs, params.values(), strict=True))
 

@@ -281,7 +281,7 @@ def test_state_whose_memory_was_given_away_is_an_error(engine, how):
     params = parameters(15, dtype="float32")
     opt = make("Lamb", params, engine=engine)
     walk(opt, params, range(2))
-    before, set_aside = bits(params), opt._slots["matrix"].state.exp_avg
+    before, set_aside = bits(params), opt._slots["matrix"].arrays["exp_avg"]
     if how == "emptied":
         set_aside._clear_data()
     else:
@@ -311,7 +311,7 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     other = make("Lamb", params)
     with pytest.warns(UserWarning, match="multi_precision=True keeps"):
         other.set_state_dict(opt.state_dict())
-    assert bits(other._slots["matrix"].state.exp_avg) == bits(opt._slots["matrix"].state.exp_avg)
+    assert bits(other._slots["matrix"].arrays["exp_avg"]) == bits(opt._slots["matrix"].arrays["exp_avg"])
 
 
 def test_a_scheduler_s_state_that_nothing_takes_is_said_to_be_dropped():

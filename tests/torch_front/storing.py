@@ -74,4 +74,4 @@ def by_one_engine(*opts: Any) -> None:
 
 def _names(opt: Any, turn: _turn.Turn) -> set[str]:
     engines = _engines.engines_of(opt._engine, False)
-    return {next(one.name for one in engines if not one.declines(job)) for job in turn._jobs}
+    return {next(one.name for one in engines if not one.declines(job)) for job in turn._turn.jobs}

@@ -14,9 +14,10 @@ from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, in_slices, lows
 from torch_front.storing import BLOCKS, by_one_engine, engines, give, held, made, same, snapshot, walk
 
+from layerwise.core.storing import full_weights
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import SGD, Lamb, Lars, full_precision_state_dict, load_full_precision_state_dict
-from layerwise.torch.step._storage import full_weight
+from layerwise.torch.step._namespace import LIBRARY
 
 pytestmark = pytest.mark.thinned(1, 2)
 FEW = {"matrix": (9, 7), "stack": (2, 3, 4), "bias": (17,), "other": (17,), "scalar": ()}
@@ -113,7 +114,7 @@ def test_what_24_bits_lose_adds_up_to_nothing(low, sign):
         q.grad = p.grad.float()
         opt.step()
         exact.step()
-    growth = (full_weight(p, opt.state[p]) / q.detach() - 1).double()
+    growth = (full_weights(LIBRARY, p.detach(), opt.state[p]) / q.detach() - 1).double()
     assert abs(growth.mean() / growth.std()) * 100 < 3
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.core.library import FLOATING, Whole
+from layerwise.core.library import computing as computing_name
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.names import Name
 from layerwise.spans import Lying
@@ -19,18 +21,19 @@ Array = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""
 
 
-FLOATING = ("float16", "bfloat16", "float32", "float64")
-
-
 @cache  # asked for every array of every step, and a dtype's name is slow to come by
+def name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype.name)
+
+
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in FLOATING
+    return name_of(dtype) in FLOATING
 
 
 @cache
 def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the arithmetic and of the state: at least float32."""
-    return np.dtype(np.float64 if dtype.name == "float64" else np.float32)
+    return np.dtype(computing_name(dtype.name))
 
 
 def named_dtype(argument: str, name: str) -> np.dtype[Any]:
@@ -71,13 +74,13 @@ BITS = SimpleNamespace(
     floats=lambda u: u.astype(np.uint32).view(np.float32),
     shifted=lambda x, by: x << by,
     where=np.where,
-    kind=lambda array: KINDS.get(array.dtype.name, ""),
+    kind=lambda array: KINDS.get(name_of(array.dtype), ""),
     indices=_indices,
 )
 
 
-class Arrays:
-    """Arrays as the rule engine reads and writes them."""
+class Arrays(Whole):
+    """Arrays as the rule engine reads and writes them, and as the core makes them."""
 
     bits: Any = BITS
     xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN}, squares=squares)
@@ -92,6 +95,18 @@ class Arrays:
 
     def write(self, stored: Array, new: Array) -> None:
         stored[...] = new.astype(stored.dtype, copy=False)
+
+    def dtype(self, x: Array) -> str:
+        return name_of(x.dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, beside: Array) -> Array:
+        return np.zeros(shape, named_dtype("state_dtype", dtype))
+
+    def zeros_like(self, x: Array, dtype: str) -> Array:
+        return self.zeros(x.shape, dtype, x)
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        return np.array(x, named_dtype("state_dtype", dtype))
 
     def kind(self, array: Array) -> Hashable:
         return array.shape, array.dtype

@@ -9,20 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.core.library import LOW
+from layerwise.core.nows import Nows
+from layerwise.core.storing import Storing
 from layerwise.engines import Job
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence, warn
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
-from layerwise.layout import Piece, elementwise, lay_out
+from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
-from layerwise.numpy._storage import LOW, Storing
 from layerwise.numpy._together import (
+    LIBRARY,
     MOST_LAYOUTS,
     Begun,
     Entries,
@@ -34,8 +37,7 @@ from layerwise.numpy._together import (
 )
 from layerwise.presets import Like
 from layerwise.rules.asks import Now
-from layerwise.storage.options import MASTER, PLAIN, REMAINDER
-from layerwise.telemetry import summary
+from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.threads import OneAtATime
 
 MODULE = ".optimizers"  # from which the package takes its classes
@@ -132,11 +134,10 @@ class Optimizer(Settable, Like):
         h: Any = self._options.h
         rate = getattr(h.lr, "peak", h.lr)
         peak = None if callable(rate) else rate * plan.lr_scale
-        kept, dtype = {MASTER, REMAINDER} & slot.beside.keys(), begun.entries[name][0].dtype.name
+        kept, dtype = {MASTER, REMAINDER} & slot.arrays.keys(), begun.entries[name][0].dtype.name
         loses = dtype in LOW and not kept and not self._options.storage.draws_weights()
-        pieces = plan.layout.pieces
-        measured, lam = summary(slot.measured, pieces), begun.nows[name].weight_decay
-        return First(name, pieces[0].h, measured, lam, peak, dtype if loses else None)
+        [(_, measured)] = plan.measured(iter(slot.measured))
+        return First(name, plan.h, measured, begun.nows[name].weight_decay, peak, dtype if loses else None)
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
         """Return the name of a parameter in its one form."""
@@ -163,13 +164,19 @@ class Optimizer(Settable, Like):
     def _begun(self, entries: Entries, whole: bool) -> Begun:
         """Return the work of a step of these names; nothing is changed yet."""
         plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
-        storing = {name: self._storing(name, plans[name], p) for name, (p, _) in entries.items()}
-        slots, converted = self._in_form(storing)
+        slots: dict[Name, Slot] = {}
+        converted: dict[Name, Array] = {}
+        jobs: list[Job] = []
+        for name, (p, _) in entries.items():
+            storing = Storing(LIBRARY, plans[name], p, self._options.storage)
+            slots[name], weights = self._in_form(name, storing)
+            converted |= {} if weights is None else {name: weights}
+            jobs += storing.jobs(slots[name].arrays)
         counts, furthest = self._counted(slots, whole)
         lr, lam = self._scheduled(furthest - 1)
-        nows = {name: self._now(plans[name], counts[name], lr, lam) for name in entries}
-        pieces = [(name, piece) for name in entries for piece in plans[name].layout.pieces]
-        jobs = [self._job(slots[name], piece, storing[name]) for name, piece in pieces]
+        made = Nows()
+        nows = {name: self._now(made, plans[name], counts[name], lr, lam) for name in entries}
+        pieces = [(name, held) for name in entries for held in plans[name].held]
         return Begun(entries, pieces, jobs, nows, slots, converted, (counts, furthest, plans))
 
     def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
@@ -177,8 +184,8 @@ class Optimizer(Settable, Like):
         counts, furthest, plans = begun.outcome
         for name, slot in begun.slots.items():
             slot.step = counts[name]
-            slot.layout = plans[name].layout
-            slot.measured = [next(measured) for _ in slot.layout.pieces]
+            slot.plan = plans[name]
+            slot.measured = [next(measured) for _ in slot.plan.held]
             if name not in self._slots and begun.entries[name][0].size:
                 self._first.append(self._first_of(name, begun, slot, plans[name]))
         self._slots.update(begun.slots)
@@ -201,17 +208,9 @@ class Optimizer(Settable, Like):
         h: Any = self._options.h
         return scheduled(h.lr, "lr", step), scheduled(h.weight_decay, "weight_decay", step)
 
-    def _now(self, plan: Plan, t: int, lr: float, lam: float) -> Now:
+    def _now(self, made: Nows, plan: Plan, t: int, lr: float, lam: float) -> Now:
         scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
-        return Now(t, *scaled, beta2=self._options.h.beta2_of(t))
-
-    def _job(self, slot: Slot, piece: Piece, storing: Storing) -> Job:
-        state = type(slot.state)(*(None if s is None else piece.view(s) for s in slot.state))
-        stepped = np.asarray(slot.beside.get(MASTER, storing.p))
-        short = any(s is not None and s.dtype.itemsize == 2 for s in slot.state)
-        plain = self._options.storage == PLAIN and not slot.beside and not short
-        storage = None if plain else storing.storage_of(slot, piece)
-        return Job(self._rule, piece.h, piece.view(stepped), state, piece.block_dims, storage=storage)
+        return made.of(self._options.h, t, *scaled)
 
     def _plan(self, name: Name, p: Array) -> Plan:
         key = name, p.shape, p.dtype
@@ -228,25 +227,24 @@ class Optimizer(Settable, Like):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        alike = elementwise(self._rule, layout, len(shape))
-        return Plan(layout, chosen["lr_scale"], chosen["decay"].factor, alike)
+        factors = {"lr_scale": chosen["lr_scale"], "decay_factor": chosen["decay"].factor}
+        return Plan.of(name, self._rule, h, shape, layout, **factors)
 
-    def _storing(self, name: Name, plan: Plan, p: Array) -> Storing:
-        return Storing(name, self._rule, plan, p, self._options.storage, self._options.state_dtypes)
-
-    def _in_form(self, storing: Mapping[Name, Storing]) -> tuple[dict[Name, Slot], dict[Name, Array]]:
-        """Return the slots in their wanted storage, and the weights that change with it."""
-        slots: dict[Name, Slot] = {}
-        converted: dict[Name, Array] = {}
-        for name, one in storing.items():
-            if name not in self._slots:
-                slots[name] = one.fresh()
-            elif self._options.storage == PLAIN and not self._slots[name].beside:
-                slots[name] = self._slots[name]
-            else:
-                slots[name], weights = one.in_form(self._slots[name])
-                converted |= {} if weights is None else {name: weights}
-        return slots, converted
+    def _in_form(self, name: Name, storing: Storing) -> tuple[Slot, Array | None]:
+        """Return the slot of a name in its wanted storage, and the weights if they change with it."""
+        known = self._slots.get(name)
+        if known is not None and storing.is_plain(known.arrays):
+            return known, None
+        p, arrays = storing.p, {} if known is None else dict(known.arrays)
+        storing.put_state_in_form(arrays)
+        weights = p.copy()
+        changed = storing.put_weights_in_form(arrays, weights)
+        if known is not None:
+            return replace(known, arrays=arrays), weights if changed else None
+        for field in storing.want.state:
+            if (stored := storing.chosen(field)).by_layout:
+                warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+        return Slot(arrays, shape=p.shape), weights if changed else None
 
     def _read(self, name: str) -> Any:
         if name in RATES:
@@ -291,11 +289,8 @@ class Optimizer(Settable, Like):
         `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
         square, and `trust_ratio` their ratio as used. Quantities that a step need not measure are missing.
         """
-        return {
-            name: summary(slot.measured, slot.layout.pieces)
-            for name, slot in self._slots.items()
-            if slot.layout is not None
-        }
+        plans = {name: slot.plan for name, slot in self._slots.items() if slot.plan is not None}
+        return {name: next(plan.measured(iter(self._slots[name].measured)))[1] for name, plan in plans.items()}
 
     def clear_state(self, name: Name | None = None) -> None:
         """Forget the state of one name, or of all. The next step begins it again.
@@ -339,7 +334,7 @@ class Optimizer(Settable, Like):
         """Return a saved state, if it fits: its header, its slots and its settings."""
         saved = _saved.parse(self._hyper.optimizer, state)
         entries = saved.entries.items()
-        slots = {name: _saved.slot(name, one, self._shapes_of(name, one), self._rule) for name, one in entries}
+        slots = {name: _saved.slot(name, one, self._plan_of(name, one)) for name, one in entries}
         return saved, slots, _saved.settings(saved, self._settings())
 
     def _take(self, loaded: tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]) -> None:
@@ -350,12 +345,11 @@ class Optimizer(Settable, Like):
         self._seen.clear()
         self._plans.clear()
 
-    def _shapes_of(self, name: Name, entry: Mapping[str, Any]) -> Any:
+    def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:
         try:
-            plan = self._make_plan(name, _saved.shape(name, entry))
+            return self._make_plan(name, _saved.shape(name, entry))
         except ParameterError as problem:
             raise StateError(str(problem)) from None
-        return self._rule.State(*plan.layout.state_shapes())
 
     def __copy__(self) -> Optimizer:
         return deepcopy(self)  # two optimizers sharing one state would be neither

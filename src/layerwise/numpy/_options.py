@@ -11,16 +11,16 @@ import numpy as np
 
 from layerwise import checks
 from layerwise.arguments import NUMPY
+from layerwise.core.storing import as_numbers
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import meant
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
-from layerwise.numpy._arrays import named_dtype
+from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._slots import Plan, Slot
-from layerwise.numpy._storage import as_numbers
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, wanted
+from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, is_signed, wanted
 
 FLAGS = tuple(one.name for one in NUMPY if one.type == "bool")
 RATES = ("lr", "weight_decay")
@@ -106,27 +106,28 @@ class Options:
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
     """Return the slot of one name for changed options, or raise if the present state does not allow them."""
-    state, made, beside = slot.state, [], dict(slot.beside)
-    wide = any(s is not None and s.dtype == np.float64 for s in state)
-    default, rule = np.dtype(np.float64 if wide else np.float32), ENTRIES[type(options.h).optimizer].rule
+    arrays = dict(slot.arrays)
+    wide = any(arrays[field].dtype == np.float64 for field in plan.state_shapes if field in arrays)
+    default = np.dtype(np.float64 if wide else np.float32)
     alike = before.state_dtypes == options.state_dtypes
     recast = () if alike else {*before.state_dtypes, *options.state_dtypes}
-    for part, old, shape in zip(state._fields, state, plan.layout.state_shapes(), strict=True):
-        dtype = options.state_dtypes.get(part, default) if old is None or part in recast else old.dtype
+    for field, shape in plan.state_shapes.items():
+        old = arrays.pop(field, None)
+        dtype = options.state_dtypes.get(field, default) if old is None or field in recast else old.dtype
         if (None if old is None else old.shape) == shape:
             if old is not None and old.dtype != dtype:
-                old = as_numbers(rule, part, old, beside).astype(dtype)
-                beside.pop(part + SCALE, None)
-            made.append(old)
-        elif part in OPTIONAL and (old is None or shape is None):
-            made.append(None if shape is None else np.zeros(shape, dtype))
-            beside.pop(part + SCALE, None)
+                old = as_numbers(Arrays(), slot.arrays, field, is_signed(plan.rule, field)).astype(dtype)
+                arrays.pop(field + SCALE, None)
+        elif field in OPTIONAL and (old is None or shape is None):
+            old = None if shape is None else np.zeros(shape, dtype)
+            arrays.pop(field + SCALE, None)
         else:
             raise ContradictionError(
-                f"{part} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
+                f"{field} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
                 f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
             )
-    return replace(slot, state=type(state)(*made), beside=beside)
+        arrays |= {} if old is None else {field: old}
+    return replace(slot, arrays=arrays)
 
 
 class Settable:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
+from layerwise.core.storing import CODES, codes_of
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
-from layerwise.numpy._slots import Slot
-from layerwise.numpy._storage import REMAINDERS, code_dtype, is_group
+from layerwise.numpy._slots import Plan, Slot
 from layerwise.storage.forms import scales_of
-from layerwise.storage.options import COUNT, MASTER, REMAINDER, SCALE, SEED
+from layerwise.storage.options import COUNT, MASTER, REMAINDER, REMAINDER_BITS, SCALE, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
@@ -45,9 +45,7 @@ def dump(
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
-        kept = slot.state._asdict().items()
-        state.update({f"{name}/{key}": array.copy() for key, array in kept if array is not None})
-        state.update({f"{name}/{key}": array.copy() for key, array in slot.beside.items()})
+        state.update({f"{name}/{key}": array.copy() for key, array in slot.arrays.items()})
     return state
 
 
@@ -147,43 +145,37 @@ def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
     return tuple(int(n) for n in saved)
 
 
-def slot(name: Name, entry: Mapping[str, Array], expected: Any, rule: Any) -> Slot:
+def slot(name: Name, entry: Mapping[str, Any], plan: Plan) -> Slot:
     """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
-    shapes = {field: s for field, s in expected._asdict().items() if s is not None}
-    scales = {field + SCALE for field in shapes if is_group(entry.get(field))}
-    unknown = entry.keys() - shapes.keys() - scales - {"step", "shape", MASTER, REMAINDER}
+    shapes = {field: s for field, s in plan.state_shapes.items() if s is not None}
+    grouped = [field for field in shapes if field in entry and entry[field].dtype.name in CODES]
+    scales = {field + SCALE: scales_of(plan.shape) for field in grouped}
+    unknown = entry.keys() - shapes.keys() - scales.keys() - {"step", "shape", MASTER, REMAINDER}
     missing = {"step", *shapes, *scales} - entry.keys()
     if unknown or missing:
         raise StateError(
             f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
             f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
         )
-    codes = {field: code_dtype(rule, field) for field in shapes if is_group(entry[field])}
-    arrays = {key: _array(f"{name}/{key}", entry[key], wanted, codes.get(key)) for key, wanted in shapes.items()}
-    state = type(expected)(*(arrays.get(field) for field in expected._fields))
-    whole, others = shape(name, entry), [key for key in (*scales, MASTER, REMAINDER) if key in entry]
-    beside = {key: _beside(name, key, entry[key], whole) for key in others}
-    return Slot(whole, state, step=_held("step", entry, COUNT, f"{name}/"), beside=beside)
-
-
-def _beside(name: Name, key: str, array: Array, whole: tuple[int, ...]) -> Array:
-    if key != REMAINDER:
-        return _array(f"{name}/{key}", array, whole if key == MASTER else scales_of(whole), np.dtype(np.float32))
-    return _array(f"{name}/{key}", array, whole, *REMAINDERS.values())
+    remainders = [f"int{bits}" for bits in REMAINDER_BITS.values()]
+    dtypes = {field: [codes_of(plan.rule, field)] for field in grouped} | {key: ["float32"] for key in scales}
+    dtypes |= {MASTER: ["float32"], REMAINDER: remainders}
+    shapes |= scales | {key: plan.shape for key in (MASTER, REMAINDER) if key in entry}
+    arrays = {key: _array(f"{name}/{key}", entry[key], s, dtypes.get(key, ())) for key, s in shapes.items()}
+    return Slot(arrays, _held("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
 def _keys(name: Name, fields: set[str]) -> str:
     return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
 
 
-def _array(key: str, array: Array, wanted: tuple[int, ...], *dtypes: np.dtype[Any] | None) -> Array:
+def _array(key: str, array: Array, wanted: tuple[int, ...], allowed: Sequence[str]) -> Array:
     """Return an array of this shape and of one of these dtypes, by default a floating one."""
     if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
         try:
             array = np.asarray(array.view(named_dtype(key, "bfloat16")))
         except HyperparameterError as problem:
             raise StateError(str(problem)) from None
-    allowed = [dtype.name for dtype in dtypes if dtype is not None]
     if array.shape != wanted or not (array.dtype.name in allowed if allowed else is_floating(array.dtype)):
         kind = " or ".join(allowed) or "floating point"
         raise StateError(f"{key!r} must be {kind} of shape {wanted}, but is {array.dtype} of {array.shape}.")

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.layout import Layout
+from layerwise.core import plan, slot
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The layout and the factors of one name's step."""
+class Plan(plan.Plan):
+    """The plan of one name's step, with its factors on the rates."""
 
-    layout: Layout
     lr_scale: float
     decay_factor: float
-    alike: Mapping[str, bool]  # whether a field extends along all dimensions of the tensor
 
 
 @dataclass
-class Slot:
-    """The state of one name."""
+class Slot(slot.Slot):
+    """The state of one name, and the measurements of its last step."""
 
-    shape: tuple[int, ...]
-    state: Any  # the rule's State, of stored arrays
-    step: int = 0
-    measured: list[Mapping[str, Any]] = field(default_factory=list)  # in the last step, piece by piece
-    layout: Layout | None = None  # of that step
-    beside: dict[str, Any] = field(default_factory=dict)  # scales of groups, and what weights lack, as in saved states
+    shape: tuple[int, ...] = ()
+    measured: list[Any] = field(default_factory=list)  # in the last step, piece by piece
+    plan: Plan | None = None  # of that step

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from layerwise.core.plan import Held
 from layerwise.engines import Candidate, Job, choose
 from layerwise.engines.compiled import candidate
 from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import GradientError, ParameterError
-from layerwise.layout import Piece
 from layerwise.names import Name
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array
@@ -23,7 +23,8 @@ from layerwise.rules.asks import Now
 from layerwise.storage.options import MASTER
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
-RULE = RuleEngine(_arrays.Arrays(), stack_size=STACK)
+LIBRARY = _arrays.Arrays()
+RULE = RuleEngine(LIBRARY, stack_size=STACK)
 ENGINES = (candidate(), Candidate("rule", RULE))
 MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 Entries = Mapping[Name, tuple[Array, Array]]  # weights and gradient of each name that is due
@@ -35,7 +36,7 @@ class Begun:
     """The work of one optimizer's step."""
 
     entries: Entries
-    pieces: list[tuple[Name, Piece]]
+    pieces: list[tuple[Name, Held]]
     jobs: list[Job]
     nows: Mapping[Name, Now]
     slots: Mapping[Name, Slot]
@@ -91,12 +92,12 @@ def _carried_out(
         for one in begun:
             for name, weights in one.converted.items():
                 one.entries[name][0][...] = weights
-        each = [(piece.view(grads[name]), one.nows[name]) for one in begun for name, piece in one.pieces]
+        each = [(held.view(grads[name]), one.nows[name]) for one in begun for name, held in one.pieces]
         prepared.step([g for g, _ in each], [now for _, now in each])
         for one in begun:
             for name, slot in one.slots.items():
-                if MASTER in slot.beside:
-                    one.entries[name][0][...] = slot.beside[MASTER]
+                if MASTER in slot.arrays:
+                    one.entries[name][0][...] = slot.arrays[MASTER]
     layouts[together] = prepared.layouts
     return iter(prepared.stats())
 

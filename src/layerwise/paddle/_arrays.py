@@ -10,13 +10,13 @@ from typing import Any
 import paddle
 from paddle.base.framework import EagerParamBase
 
+from layerwise.core.library import FLOATING, Whole
+from layerwise.core.library import computing as computing_name
 from layerwise.engines.compiled import know_plain
 from layerwise.errors import GradientError, ParameterError
 from layerwise.spans import Lying, shared
 
 Tensor = Any  # a paddle.Tensor, of which the types say little
-LOW = ("float16", "bfloat16")
-FLOATING = (*LOW, "float32", "float64")
 
 know_plain(paddle.Tensor, EagerParamBase)
 
@@ -28,7 +28,7 @@ def dtype_name(x: Tensor) -> str:
 
 def computing(x: Tensor) -> str:
     """Return the dtype of the arithmetic and of the state: at least float32."""
-    return "float64" if dtype_name(x) == "float64" else "float32"
+    return computing_name(dtype_name(x))
 
 
 def machine_eps(x: Tensor) -> float:
@@ -67,8 +67,8 @@ def _asarray(x: Any, dtype: Any) -> Tensor:
     return paddle.cast(x, dtype) if isinstance(x, paddle.Tensor) else paddle.to_tensor(x, dtype=dtype)
 
 
-class Arrays:
-    """Tensors as the rule engine reads and writes them."""
+class Arrays(Whole):
+    """Tensors as the rule engine reads and writes them, and as the core makes them."""
 
     xp: Any = SimpleNamespace(
         sqrt=paddle.sqrt,
@@ -94,6 +94,20 @@ class Arrays:
 
     def write(self, stored: Tensor, new: Tensor) -> None:
         stored.copy_(paddle.cast(new, stored.dtype), False)
+
+    def dtype(self, x: Tensor) -> str:
+        return dtype_name(x)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, beside: Tensor) -> Tensor:
+        found = paddle.zeros(list(shape), dtype)
+        return found if str(found.place) == str(beside.place) else found.to(beside.place)
+
+    def zeros_like(self, x: Tensor, dtype: str) -> Tensor:
+        return self.zeros(shape_of(x), dtype, x)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        with paddle.no_grad():
+            return paddle.cast(x, dtype)
 
     def kind(self, array: Tensor) -> Hashable:
         return shape_of(array), array.dtype, str(array.place)

@@ -10,13 +10,17 @@ from typing import Any
 import paddle
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from layerwise.core.slot import Slot
+from layerwise.core.storing import Storing
 from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._spelling import joined, preset
-from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names, Slot
+from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.paddle._stepping import LR, Stepping, as_rate
+from layerwise.paddle._turn import LIBRARY
 from layerwise.presets import Like
+from layerwise.storage.options import MASTER, PLAIN
 
 
 class Optimizer(Stepping, Like):
@@ -108,7 +112,7 @@ class Optimizer(Stepping, Like):
         slots = self._loaded(arrays, {} if masters is None else masters)
         self._load_scheduler(state_dict)
         self._slots = slots
-        self._master_weights = {p: slot.master for p, slot in slots.items() if slot.master is not None}
+        self._master_weights = _state.masters_of(slots)
         self._turns.clear()
 
     load_state_dict = set_state_dict
@@ -132,12 +136,17 @@ class Optimizer(Stepping, Like):
             p, h = known[name], settings[name]
             slots[name] = slot = _state.slot_of(self._names, h, p, self._begun(p, h), one)
             if name in masters and name in low:
-                slot.master = _state.taken(f"the master weight of {name}", masters[name], _state.master_of(p))
-                slot.master.name = getattr(masters[name], "name", None) or f"{name}_fp32_master_0"
+                like = LIBRARY.cast(p, "float32")
+                master = _state.taken(f"the master weight of {name}", masters[name], like)
+                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
         return slots
 
-    def _begun(self, p: Tensor, h: Any) -> Any:
-        return _state.fresh(self._rule, h, self._layout(p, h), p)
+    def _begun(self, p: Tensor, h: Any) -> dict[str, Any]:
+        """Return the state with which a parameter begins, with None for what there is not."""
+        storing, arrays = Storing(LIBRARY, self._plan(p, h), p, PLAIN), dict.fromkeys(self._rule.State._fields)
+        begun: dict[str, Any] = {}
+        storing.put_state_in_form(begun)
+        return {**arrays, **begun}
 
     def _load_scheduler(self, state: Mapping[str, Any]) -> None:
         scheduler = self._learning_rate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,11 +11,12 @@ import numpy as np
 import paddle
 
 from layerwise.checks import Refused
+from layerwise.core.library import FLOATING, LOW
+from layerwise.core.slot import Slot
 from layerwise.errors import StateError
-from layerwise.layout import Layout
-from layerwise.paddle._arrays import FLOATING, LOW, Tensor, computing, dtype_name, shape_of, unreadable
+from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import COUNT
+from layerwise.storage.options import COUNT, MASTER
 
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
 POWERS = ("beta1_pow_acc", "beta2_pow_acc")
@@ -28,39 +28,14 @@ BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what
 NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
 
 
-@dataclass
-class Slot:
-    """The state of one parameter."""
-
-    state: Any  # the rule's State, of tensors
-    step: int = 0
-    master: Tensor | None = None
-
-
-def fresh(rule: Any, h: Any, layout: Layout, p: Tensor) -> Any:
-    """Return the state with which a parameter begins."""
-    dtypes = h.state_dtypes()
-    fields = zip(rule.State._fields, layout.state_shapes(), strict=True)
-    return rule.State(
-        *(None if shape is None else _zeros(shape, dtypes.get(field, computing(p)), p) for field, shape in fields)
-    )
-
-
-def _zeros(shape: tuple[int, ...], dtype: str, p: Tensor) -> Tensor:
-    found = paddle.zeros(list(shape), dtype)
-    return found if str(found.place) == str(p.place) else found.to(p.place)
-
-
 def is_low(p: Tensor) -> bool:
     return dtype_name(p) in LOW
 
 
-def master_of(p: Tensor) -> Tensor:
-    """Return a float32 copy of a parameter, under the name that Paddle gives it."""
-    with paddle.no_grad():
-        found = paddle.cast(p, "float32")
-    found.name = f"{p.name}_fp32_master_0"
-    return found
+def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
+    """Return the float32 copy of a parameter, under a name or that which Paddle gives it."""
+    master.name = name or f"{p.name}_fp32_master_0"
+    return master
 
 
 @lru_cache(maxsize=8)
@@ -87,11 +62,11 @@ def count_of(found: float, beta: float, dtype: str) -> int | None:
 
 def check_held(name: str, slot: Slot) -> None:
     """Raise if the memory of a parameter's state was given away."""
-    held = {**slot.state._asdict(), "master weight": slot.master}
-    for field, tensor in held.items():
-        if tensor is not None and (why := unreadable(tensor)):
+    for field, tensor in slot.arrays.items():
+        if why := unreadable(tensor):
+            called = "master weight" if field == MASTER else field
             raise StateError(
-                f"{field!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
+                f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
             )
 
 
@@ -122,20 +97,25 @@ def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -
     """Return the state under the names that Paddle's optimizers give it."""
     found: dict[str, Any] = {}
     for p, slot in slots.items():
-        target = p if slot.master is None else slot.master.name
+        target = slot.arrays[MASTER].name if MASTER in slot.arrays else p
         for key, tensor in _written(names, settings[p], slot):
             tensor.name = f"{target}_{key}_0"
             found[tensor.name] = tensor
-    masters = {p: slot.master for p, slot in slots.items() if slot.master is not None}
+    masters = masters_of(slots)
     return {**found, MASTERS: masters} if masters else found
 
 
+def masters_of(slots: Mapping[str, Slot]) -> dict[str, Tensor]:
+    """Return the master weights by their parameters."""
+    return {p: slot.arrays[MASTER] for p, slot in slots.items() if MASTER in slot.arrays}
+
+
 def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
-    for field, tensor in slot.state._asdict().items():
-        if tensor is not None:
+    for field, tensor in slot.arrays.items():
+        if field != MASTER:
             yield names.called(field), tensor
     if names.optimizer in WITH_POWERS:
-        dtype = dtype_name(slot.state.exp_avg_sq)
+        dtype = dtype_name(slot.arrays["exp_avg_sq"])
         for key, beta in zip(POWERS, h.betas, strict=True):
             yield names.prefix + key, paddle.to_tensor(power(beta, slot.step, dtype), place=paddle.CPUPlace())
     yield names.steps, paddle.to_tensor(np.array([slot.step], np.int64), place=paddle.CPUPlace())
@@ -183,8 +163,8 @@ def _few(known: Mapping[str, Any]) -> str:
 
 def slot_of(names: Names, h: Any, p: Tensor, begun: Any, found: Mapping[str, Any]) -> Slot:
     """Return the state of one parameter, given what a checkpoint holds of it and what it begins with."""
-    state = type(begun)(*(_field(names, p, field, one, found) for field, one in begun._asdict().items()))
-    return Slot(state, _count(names, h, p, found))
+    each = ((field, _field(names, p, field, one, found)) for field, one in begun.items())
+    return Slot({field: x for field, x in each if x is not None}, _count(names, h, p, found))
 
 
 def _field(names: Names, p: Tensor, field: str, like: Tensor | None, found: Mapping[str, Any]) -> Tensor | None:

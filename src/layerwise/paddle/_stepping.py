@@ -14,6 +14,9 @@ from paddle.optimizer.lr import LRScheduler
 
 from layerwise import checks
 from layerwise.blocks import Blocks, as_blocks
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot
+from layerwise.core.storing import Storing
 from layerwise.engines import Changed, choose
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import (
@@ -22,7 +25,7 @@ from layerwise.errors import (
 )
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper
-from layerwise.layout import Layout, lay_out
+from layerwise.layout import lay_out
 from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import (
@@ -46,8 +49,8 @@ from layerwise.paddle._groups import (
     settings_of,
 )
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
-from layerwise.paddle._state import Slot
-from layerwise.paddle._turn import ENGINES, Due, Turn
+from layerwise.paddle._turn import ENGINES, LIBRARY, Due, Turns
+from layerwise.storage.options import MASTER, PLAIN, Wanted
 from layerwise.threads import OneAtATime
 
 LR = checks.number(0)
@@ -109,7 +112,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         )
         self._multi_precision = multi_precision
         self._slots: dict[str, Slot] = {}
-        self._turns: dict[tuple[Any, ...], Turn] = {}  # by their parameters, the last taken at the end
+        self._turns: dict[tuple[Any, ...], Turns] = {}  # by their parameters, the last taken at the end
         self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
         self._skipped = 0
         self._one_at_a_time = OneAtATime()
@@ -245,24 +248,24 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         if self._slots.keys() != before[0].keys():
             warn_of([*self._firsts(turn, rates, before[0])], EXEMPT, FINER)
 
-    def _firsts(self, turn: Turn, rates: Sequence[float], before: Mapping[str, Slot]) -> Iterator[First]:
+    def _firsts(self, turn: Turns, rates: Sequence[float], before: Mapping[str, Slot]) -> Iterator[First]:
         """Yield the first steps of parameters that had no state before."""
         measured, schedule = turn.stats(), self._learning_rate
         for due, rate in zip(turn.dues, rates, strict=True):
             if due.name in measured and due.name not in before and due.p.size:
-                h, low = due.settings.h, _state.is_low(due.p) and due.slot.master is None
+                h, low = due.settings.h, _state.is_low(due.p) and MASTER not in due.slot.arrays
                 numbers = (getattr(schedule, key, None) for key in PEAKS)
                 peak = max([rate, *(float(x) for x in numbers if isinstance(x, (int, float)))])
                 dtype = dtype_name(due.p) if low else None
                 yield First(due.name, h, measured[due.name], due.settings.weight_decay, peak, dtype)
 
-    def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turn | None) -> Turn:
+    def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turns | None) -> Turns:
         """Check everything, prepare the step, and take it."""
         for p, g in zip(params, grads, strict=True):
             check_parameter(p)
             check_gradient(p, g)
         check_distinct(params)
-        turn = Turn(self._rule, self._engines, self._dues(params), before)
+        turn = Turns(self._engines, self._dues(params), before)
         turn.step(grads, rates)
         return turn
 
@@ -271,29 +274,36 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         found = []
         for p in params:
             settings = known[p.name]
-            layout = self._layout(p, settings.h)
-            slot = self._slots[p.name] = self._slot(p, settings.h, layout)
-            found.append(Due(p, p.name, settings, slot, layout))
+            want = Wanted(master=True) if self._multi_precision else PLAIN
+            storing = Storing(LIBRARY, self._plan(p, settings.h), p, want)
+            slot = self._slots[p.name] = self._slot(storing)
+            found.append(Due(storing, settings, slot))
         return found
 
-    def _layout(self, p: Tensor, h: Hyper) -> Layout:
-        return lay_out(p.name, self._rule, h, shape_of(p), self._by_name(p.name), machine_eps(p))
+    def _plan(self, p: Tensor, h: Hyper) -> Plan:
+        shape = shape_of(p)
+        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), machine_eps(p))
+        return Plan.of(p.name, self._rule, h, shape, layout)
 
-    def _slot(self, p: Tensor, h: Any, layout: Layout) -> Slot:
-        slot = self._slots.get(p.name) or Slot(_state.fresh(self._rule, h, layout, p))
-        shapes = [None if x is None else shape_of(x) for x in slot.state]
-        if shapes != list(layout.state_shapes()):
+    def _slot(self, storing: Storing) -> Slot:
+        p, plan = storing.p, storing.plan
+        slot = self._slots.get(p.name, Slot({}))
+        if slot.arrays and any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
             raise ParameterError(f"{p.name} has another shape than its state was made for. Make a new optimizer.")
         _state.check_held(p.name, slot)
-        holds = self._multi_precision and _state.is_low(p)
-        master = None if not holds else slot.master if slot.master is not None else _state.master_of(p)
+        arrays = dict(slot.arrays)
+        storing.put_state_in_form(arrays)
+        storing.put_weights_in_form(arrays, p)
         self._master_weights.pop(p.name, None)
-        if master is not None:
-            self._master_weights[p.name] = master
-        if slot.master is master:
+        if MASTER in arrays:
+            if MASTER not in slot.arrays:
+                _state.named_master(p, arrays[MASTER])
+            self._master_weights[p.name] = arrays[MASTER]
+        if arrays.keys() == slot.arrays.keys():
             return slot
-        self._turns.clear()  # which know the slot as it was
-        return Slot(slot.state, slot.step, master)
+        if p.name in self._slots:
+            self._turns.clear()  # which know the slot as it was
+        return Slot(arrays, slot.step)
 
     def _settings(self) -> dict[str, Settings]:
         """Return the settings of every parameter, and note which groups' gradients Paddle has to prepare."""

@@ -12,10 +12,9 @@ from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.torch.sharding._agreeing import Agreeing
 from layerwise.torch.step._first import FINER, exempt, firsts
-from layerwise.torch.step._formats import format_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
-from layerwise.torch.step._storage import report
+from layerwise.torch.step._storage import report, storing
 from layerwise.torch.step._turn import Due, Turn, params_of
 from layerwise.torch.tools import _schedule
 
@@ -124,7 +123,7 @@ class Answering(Agreeing):
             (plan.name, key): stored
             for p, plan, want in zip(params_of(dues), plans, wants, strict=True)
             for key in want.state
-            if plan.state_shapes[key] is not None and (stored := format_of(plan, key, p, want)).by_layout
+            if plan.state_shapes[key] is not None and (stored := storing(plan, p, want).chosen(key)).by_layout
         }
         new = {which: stored for which, stored in found.items() if which not in self._warned}
         for (name, key), stored in new.items():

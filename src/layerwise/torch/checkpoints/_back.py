@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from layerwise import factoring
+from layerwise.core.storing import as_numbers
 from layerwise.errors import StateError
 from layerwise.storage.options import MASTER, REMAINDER, SCALE
 from layerwise.torch.checkpoints import _matching, _origin, _others
 from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._state import checked_lr
-from layerwise.torch.step._storage import as_numbers, is_group
+from layerwise.torch.step._storage import is_group
 
 State = dict[str, Any]
 Group = Mapping[str, Any]
@@ -116,7 +118,7 @@ def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
     found: State = {"step": int(state["step"])}
     for key, x in state.items():
         if key not in ("step", MASTER, REMAINDER) and not key.endswith(SCALE):
-            found[key] = as_numbers(state, key, x.dtype is torch.int8) if is_group(x) else x.clone()
+            found[key] = as_numbers(LIBRARY, state, key, x.dtype is torch.int8) if is_group(x) else x.clone()
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:
             raise StateError(

@@ -31,12 +31,12 @@ def _saved(x: Any) -> Any:
     return like(x, here, (x.element_size(),))
 
 
-def restored(state: Mapping[str, Any], shape: torch.Size) -> dict[str, Any]:
+def restored(state: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the state of a parameter of this shape as it was before it was saved."""
     return {key: _restored(x, shape) for key, x in state.items()}
 
 
-def _restored(x: Any, shape: torch.Size) -> Any:
+def _restored(x: Any, shape: tuple[int, ...]) -> Any:
     if not isinstance(x, Tensor) or x.dtype not in BYTES or x.layout is not torch.strided or x.is_nested:
         return x
     if tuple(x.shape) not in ((*shape, 1), (*shape, 2)):

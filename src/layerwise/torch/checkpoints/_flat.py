@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.storing import as_numbers
 from layerwise.errors import HyperparameterError, StateError, sentence
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 from layerwise.torch._optimizer import Optimizer
@@ -19,7 +20,8 @@ from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import flat_of, tensors_of
 from layerwise.torch.sharding._gathering import Places, put_whole, put_whole_in_boxes, whole_of, whole_of_boxes
 from layerwise.torch.step._flat_plan import FlatPlan, extents, holding
-from layerwise.torch.step._storage import as_numbers, is_group
+from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._storage import is_group
 
 State = dict[str, Any]
 ELEMENTWISE = (MASTER, REMAINDER)
@@ -191,7 +193,7 @@ def _numbers(plan: FlatPlan, member: Any, state: Any) -> State:
     found: State = {}
     for key in keys:
         coded = is_group(state[key]) and key != REMAINDER
-        found[key] = as_numbers(state, key, is_signed(plan.rule, key)) if coded else state[key]
+        found[key] = as_numbers(LIBRARY, state, key, is_signed(plan.rule, key)) if coded else state[key]
         shape = tuple(member.shape) if key in ELEMENTWISE else member.state_shapes.get(key)
         if key != "step" and (shape is None or not isinstance(found[key], Tensor) or tuple(found[key].shape) != shape):
             shown = tuple(found[key].shape) if isinstance(found[key], Tensor) else found[key]

@@ -14,10 +14,11 @@ from layerwise.hyper import in_words
 from layerwise.storage.options import SCALE
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
-from layerwise.torch.step import _state, _storage
+from layerwise.torch.step import _state
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._settings import RATES
+from layerwise.torch.step._storage import storing
 
 ALWAYS = ("capturable",)  # what torch asks of a group
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
@@ -234,7 +235,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
             if p in optimizer.state:
                 plan = optimizer._plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
-                _storage.put_state_in_form(optimizer.state[p], plan, p, want)
+                storing(plan, p, want).put_state_in_form(optimizer.state[p])
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from layerwise.core.storing import full_weights, set_weights
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
 from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
+from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import full_weight, put_weights_in_form, set_full_weight
+from layerwise.torch.step._storage import put_weights_in_form
 from layerwise.torch.step._tensors import FLOATING, LOW
 
 Optimizers = Optimizer | Iterable[Optimizer]
@@ -42,7 +44,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         if not isinstance(value, Tensor):
             continue
         if value in held and value not in full:
-            full[value] = full_weight(value, held[value])
+            full[value] = full_weights(LIBRARY, value.detach(), held[value])
         found[key] = full.get(value, value.detach())
     return found
 
@@ -114,8 +116,8 @@ def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], 
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         _state.ready(optimizer.state[p], p, plan, want, group["capturable"])
-        put_weights_in_form(optimizer.state[p], p, want.master)
-        set_full_weight(p, optimizer.state[p], value.to(p.device))
+        put_weights_in_form(optimizer.state[p], plan, p, want)
+        set_weights(LIBRARY, optimizer.state[p], local(p.detach()), value.to(p.device))
 
 
 # ---- what is given

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from layerwise.core.plan import Held
 from layerwise.errors import GradientError, ParameterError
 from layerwise.layout import Kept, Layout, Piece
-from layerwise.storage.index import Index
+from layerwise.storage.groups import GROUP
 from layerwise.torch.sharding._flat import Flat, checked_flat_of, flat_of
 
 Shape = tuple[int, ...]
@@ -210,42 +210,6 @@ def _lies_elsewhere(p: Any, g: Any) -> bool:
     return is_dtensor(p) and is_dtensor(g) and bool(g.device_mesh == p.device_mesh and g.placements != p.placements)
 
 
-@dataclass(frozen=True)
-class Held:
-    """The local part of one piece of a tensor, which is one job."""
-
-    piece: Piece
-    axes: tuple[tuple[Axis, int], ...] = ()  # in the dimensions of the piece
-    shape: Shape | None = None  # of the whole piece, if it is cut
-    parts: int = 1
-    along: slice | None = None  # the place of the block in what is here, if it is the blocks' axis that is cut
-    blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
-
-    def view(self, array: Any, kept: bool = True) -> Any:
-        """Return the piece's part of an array that extends along the blocks' axis, or has one entry a block."""
-        if self.along is None:
-            return self.piece.view(array)
-        part: Any = self.piece.part  # one block: those along an axis that is cut are laid out one by one
-        number = part.one[0]
-        place = self.along if kept else slice(number, number + 1)
-        return array[(slice(None),) * part.axis + (place,)]
-
-    def index(self, whole: Callable[[], Index]) -> Index:
-        """Return the places of its elements in the tensor, given those of the local part."""
-        found: Index = self.view(whole())
-        return found
-
-    def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the measurements of all blocks, with nan for those on other ranks."""
-        if not self.blocks:
-            return measured
-        found = {}
-        for key, x in measured.items():
-            found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
-            found[key][np.ix_(*self.blocks)] = np.reshape(x, tuple(map(len, self.blocks))) if np.ndim(x) else x
-        return found
-
-
 def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
     """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
     if cut is None or not cut.axes:
@@ -265,6 +229,21 @@ def _held(piece: Piece, cut: Cut) -> Held:
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
     return Held(piece, axes, piece.shape, cut.parts, along, blocks)
+
+
+def cuts_groups(cut: Cut, shape: Shape) -> str:
+    """Return the reason why a cut would divide groups of 8 bits, or an empty string."""
+    parts: dict[int, int] = {}
+    for axis, d in cut.axes:
+        parts[d] = parts.get(d, 1) * len(axis.ranks)
+    scattered = any(hasattr(x, "split_factor") for x in cut.placements)
+    for d, n in parts.items():
+        rows = d == 0 and len(shape) > 1
+        row = prod(shape[1:]) if len(shape) > 1 else shape[0]
+        even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
+        if not rows and not even:
+            return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
+    return ""
 
 
 def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:

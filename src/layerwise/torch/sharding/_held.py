@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from layerwise.core.plan import Held
 from layerwise.storage.index import Index, index_of
-from layerwise.torch.sharding._cuts import Held
 from layerwise.torch.sharding._flat import Placed
 from layerwise.torch.sharding._stretches import Box, Shape, Spread, seen
 

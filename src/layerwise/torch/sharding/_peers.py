@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest
 from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
-from layerwise.torch.sharding._cuts import Held
 from layerwise.torch.sharding._totals import Round, Totals, numbers_of
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum
-from layerwise.torch.sharding._cuts import Axis, Held
+from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._held import HeldBox
 from layerwise.torch.sharding._stretches import Cells, seen, shared
 

@@ -11,14 +11,14 @@ from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.torch.step import _tensors
 from layerwise.torch.step._exact import ReproducibleTensors
-from layerwise.torch.step._namespace import DifferentiableTensors, Tensors
+from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and requests them again, which costs more than the arithmetic; slices of this size it keeps.
 SLICE = 1 << 19
 # Up to this size the calls of a step cost more than its arithmetic.
 STACK = 1 << 12
-RULE = RuleEngine(Tensors(), SLICE, STACK)
+RULE = RuleEngine(LIBRARY, SLICE, STACK)
 GPU = gpu.candidate(RULE)
 COMPILED = compiled.candidate(_tensors.written)
 ENGINES = (COMPILED, GPU, Candidate("rule", RULE))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerwise.first import First
 from layerwise.storage.options import MASTER, REMAINDER
-from layerwise.torch.step._formats import named
+from layerwise.torch.step._namespace import named
 from layerwise.torch.step._tensors import LOW
 from layerwise.torch.step._turn import Due, Turn
 
@@ -31,7 +31,7 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states:
     """Yield the first steps of these parameters, which this turn has taken."""
     owners = {p: due for due in dues for p in due.params}
     for plan, (p, each) in zip(turn.plans, turn.stats(), strict=True):
-        if p in which and plan.shape.numel():
+        if p in which and p.numel():
             due = owners[p]
             peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
             lam, dtype = _number(due.group["weight_decay"]), _rounded(p, due, states[p])

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from layerwise.blocks import Blocks
+from layerwise.core.library import Library
+from layerwise.core.plan import Held
 from layerwise.engines import Job, PartOf
 from layerwise.errors import StateError
 from layerwise.hyper import Hyper
@@ -24,7 +26,7 @@ from layerwise.layout import Kept, piece_dims
 from layerwise.storage import Storage
 from layerwise.storage.options import is_of_layer
 from layerwise.telemetry import summary
-from layerwise.torch.sharding._cuts import Held, is_dtensor
+from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._held import Field, HeldBox
 from layerwise.torch.sharding._stretches import Box, boxes_of, nothing, seen
@@ -62,25 +64,26 @@ class FlatPlan(Plan):
     def in_words(self) -> Any:
         return {one.name: tuple(one.shape) for one in self.members}
 
-    def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
-        shape = self.state_shapes[key]
-        if shape is None:
-            raise KeyError(key)
-        return torch.zeros(shape, dtype=dtype, device=p.device)
+    def why_not_grouped(self) -> str:
+        return "stretches of a flat buffer begin and end within groups"
+
+    def zeros(self, lib: Library, field: str, p: Tensor, dtype: str) -> Any:
+        return lib.zeros(self.state_shapes[field] or (), dtype, p)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         if is_dtensor(value):
             raise StateError(f"{key!r} of {self.name} is a DTensor, and the parameter a flat buffer. {self.way_out}")
         return value
 
-    def jobs(self, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]) -> Iterator[Job]:
-        stepped = state.get("master", p)
+    def jobs(
+        self, lib: Library, p: Tensor, arrays: Mapping[str, Any], storage: Callable[[Held], Storage | None]
+    ) -> Iterator[Job]:
         for one in self.held:
             shapes = self.member(one).state_shapes
-            fields = [None if shape is None else one.of_state(key, state[key]) for key, shape in shapes.items()]
+            fields = [None if shape is None else one.of_state(key, arrays[key]) for key, shape in shapes.items()]
             cut = PartOf(one.spread.name, one.number)
             where = one.piece.block_dims, one.shape, one.parts, cut
-            yield Job(self.rule, one.piece.h, one.view(stepped), self.rule.State(*fields), *where, storage(one))
+            yield Job(self.rule, one.piece.h, one.view(p), self.rule.State(*fields), *where, storage(one))
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
         found: dict[tuple[str, int], Mapping[str, Any]] = {}
@@ -112,7 +115,8 @@ def flat_plan_of(
         key: None if not there[key] else (flat.length,) if alike[key] else (lengths[key],) for key in keys
     }
     kept: dict[str, Kept | None] = dict.fromkeys(keys, (True,))
-    return FlatPlan(name, rule, h, p.shape, p.dtype, members[0].layout, flat, held, shapes, kept, alike, members, flat)
+    whole = members[0].layout, held, shapes, kept, alike, p.dtype, flat
+    return FlatPlan(name, rule, h, tuple(p.shape), *whole, members, flat)
 
 
 def holding(

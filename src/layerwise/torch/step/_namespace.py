@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from math import copysign, inf
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
+from layerwise.torch.sharding._cuts import like, local
 from layerwise.torch.step._tensors import computing
 
 PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
@@ -129,10 +130,42 @@ BITS = SimpleNamespace(
 )
 
 
+PIECE = 1 << 18  # elements that are put in another form at once: integers on the way take many times their memory
+
+
+def named(dtype: torch.dtype) -> str:
+    """Return the name of a dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
 class Tensors:
-    """Tensors as the rule engine reads and writes them."""
+    """Tensors as the rule engine reads and writes them, and as the core makes them."""
 
     bits: Any = BITS
+
+    def dtype(self, x: Tensor) -> str:
+        return named(x.dtype)
+
+    def here(self, x: Tensor) -> Tensor:
+        return local(x)
+
+    def like(self, x: Tensor, here: Tensor) -> Any:
+        return like(x, here)
+
+    def zeros(self, shape: tuple[int, ...], dtype: str, beside: Tensor) -> Tensor:
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=beside.device)
+
+    def zeros_like(self, x: Tensor, dtype: str) -> Tensor:
+        kept = torch.preserve_format
+        return torch.zeros_like(local(x), dtype=getattr(torch, dtype), memory_format=kept, requires_grad=False)
+
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        return x.detach().to(getattr(torch, dtype), copy=True)
+
+    def rows(self, *arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        first = arrays[0]
+        most = max(1, PIECE // max(1, first[:1].numel())) if first.ndim else 1
+        return zip(*(torch.split(x, most) if x.ndim else (x,) for x in arrays), strict=True)
 
     pure: Any = SimpleNamespace(**PURE)
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
@@ -165,3 +198,6 @@ class DifferentiableTensors(Tensors):
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
         return array.to(like.device, computing(like.dtype), copy=True)
+
+
+LIBRARY = Tensors()

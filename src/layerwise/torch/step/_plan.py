@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from layerwise.blocks import Blocks
-from layerwise.engines import Job
+from layerwise.core import plan
+from layerwise.core.library import Library
+from layerwise.core.plan import fields_of
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
-from layerwise.layout import Kept, Layout, elementwise, kept_dims, lay_out
-from layerwise.storage import Storage
-from layerwise.telemetry import summary
-from layerwise.torch.sharding._cuts import Cut, Held, check_alike, held, is_dtensor, local
+from layerwise.layout import lay_out
+from layerwise.storage.forms import scales_of
+from layerwise.storage.index import Index, part_of
+from layerwise.torch.checkpoints._forms import without_wrappers
+from layerwise.torch.sharding._cuts import Cut, check_alike, cuts_groups, held, is_dtensor, local
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
@@ -25,43 +27,25 @@ WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torc
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The plan of one parameter's step."""
+class Plan(plan.Plan):
+    """The plan of one parameter's step, which may lie on several ranks or in a flat buffer."""
 
     name: str
-    rule: Any
-    h: Hyper
-    shape: torch.Size
     dtype: torch.dtype
-    layout: Layout
-    lies: Cut | Flat | None  # on several ranks, or in a flat buffer
-    held: tuple[Held, ...]
-    state_shapes: dict[str, Shape | None]  # of the whole of it
-    kept: dict[str, Kept | None]
-    elementwise: dict[str, bool]  # whether a part of the state has a number for each element
+    lies: Cut | Flat | None
+
+    @property
+    def key(self) -> str:
+        return without_wrappers(self.name)
 
     @property
     def cut(self) -> Cut | None:
         return self.lies if isinstance(self.lies, Cut) else None
 
     @property
-    def itself(self) -> bool:
-        """True if the unchanged parameter is the only job."""
-        return len(self.held) == 1 and self.layout.pieces[0].part is None
-
-    @property
-    def smallest(self) -> Shape:
-        """The shape of the smallest tensor that is stored together."""
-        return tuple(self.shape)
-
-    @property
     def way_out(self) -> str:
         """The way out if a checkpoint does not fit."""
         return WAY_OUT
-
-    def member(self, one: Any) -> Plan:
-        """Return the plan of the tensor that this is a part of."""
-        return self
 
     def described(self) -> Any:
         """Return the part that must be the same on all ranks."""
@@ -71,19 +55,28 @@ class Plan:
         """Return the shape as ranks show it to one another."""
         return tuple(self.shape)
 
-    def zeros(self, key: str, p: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return a new state."""
-        shape, kept = self.state_shapes[key], self.kept[key]
-        if shape is None or kept is None:
-            raise KeyError(key)
-        alike, here = all(kept), local(p)
-        size = shape if self.cut is None else self.cut.local_shape(shape, kept, p)
-        made = (
-            torch.zeros_like(here, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
-            if alike
-            else torch.zeros(size, dtype=dtype, device=here.device)
-        )
-        return made if self.cut is None else self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
+    def zeros(self, lib: Library, field: str, p: Tensor, dtype: str) -> Tensor:
+        shape, kept = self.state_shapes[field], self.kept[field]
+        if self.cut is None or shape is None or kept is None:
+            return cast("Tensor", super().zeros(lib, field, p, dtype))
+        alike = all(kept)
+        made = lib.zeros_like(p, dtype) if alike else lib.zeros(self.cut.local_shape(shape, kept, p), dtype, p)
+        return self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
+
+    def scales(self, lib: Library, p: Tensor) -> Tensor:
+        if self.cut is None:
+            return cast("Tensor", super().scales(lib, p))
+        whole, here = scales_of(self.shape), scales_of(tuple(local(p).shape))
+        kept = tuple(d < len(whole) for d in range(len(self.shape)))
+        return self.cut.wrapped(lib.zeros(here, "float32", p), whole, kept)
+
+    def index(self, p: Tensor) -> Index:
+        cut = self.cut
+        dims = {} if cut is None else {d: cut.local_indices(d, self.shape[d]) for d in {d for _, d in cut.axes}}
+        return part_of(self.shape, dims)
+
+    def why_not_grouped(self) -> str:
+        return super().why_not_grouped() or ("" if self.cut is None else cuts_groups(self.cut, self.shape))
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""
@@ -111,24 +104,6 @@ class Plan:
             loaded = spec.redistribute(placements=placements)
         return loaded
 
-    def jobs(self, p: Tensor, state: Mapping[str, Any], storage: Callable[[Held], Storage | None]) -> Iterator[Job]:
-        """Yield the jobs of the parameter for an engine."""
-        stored = {key: local(state[key]) for key, shape in self.state_shapes.items() if shape is not None}
-        stepped = local(state.get("master", p))
-        for one in self.held:
-            part = one.piece.part
-            fields = []
-            for key, kept in self.kept.items():
-                along = kept is None or part is None or kept[part.axis]
-                fields.append(None if kept is None else one.view(stored[key], along))
-            made, cut = self.rule.State(*fields), (one.axes, None if one.along is None else part)
-            where = one.piece.block_dims, one.shape, one.parts, cut
-            yield Job(self.rule, one.piece.h, one.view(stepped), made, *where, storage(one))
-
-    def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the names of tensors with the jobs' measurements of them."""
-        yield self.name, summary([one.everywhere(next(each)) for one in self.held], self.layout.pieces)
-
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     """Raise unless the parameter can be stepped with this gradient."""
@@ -145,12 +120,6 @@ def laid_out(
     rule: Any, shape: torch.Size, dtype: torch.dtype, h: Hyper, name: str, blocks: Blocks | None, cut: Cut | None
 ) -> Plan:
     """Return the plan of a tensor's step with these settings."""
-    machine_eps = torch.finfo(dtype).eps
-    layout = lay_out(
-        name, rule, h, tuple(shape), blocks, machine_eps, (lambda axis: False) if cut is None else cut.cuts
-    )
-    fields = rule.State._fields
-    shapes = dict(zip(fields, layout.state_shapes(), strict=True))
-    kept = dict(zip(fields, kept_dims(rule, layout, len(shape)), strict=True))
-    alike = elementwise(rule, layout, len(shape))
-    return Plan(name, rule, h, shape, dtype, layout, cut, held(layout, cut), shapes, kept, alike)
+    own, one_by_one = tuple(shape), (lambda axis: False) if cut is None else cut.cuts
+    layout = lay_out(name, rule, h, own, blocks, torch.finfo(dtype).eps, one_by_one)
+    return Plan(name, rule, h, own, layout, held(layout, cut), *fields_of(rule, layout, len(own)), dtype, cut)

@@ -16,8 +16,7 @@ from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import check_presets, meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import Wanted, check_fits, wanted
-from layerwise.torch.step._formats import as_plain, check_followed
+from layerwise.storage.options import STATE, WAY_OUT, Wanted, check_fits, wanted
 from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
 
 # What changes from step to step, and so is no part of what is planned ahead.
@@ -197,6 +196,19 @@ class Groups:
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
         return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
+
+
+def as_plain(value: Any) -> Any:
+    """Return `state_dtype` in the form that groups keep: by name, and without the caller's mapping."""
+    return STATE("state_dtype", value, WAY_OUT)
+
+
+def check_followed(want: Wanted, differentiable: bool) -> None:
+    """Raise if autograd is to follow a step that rounds at random, or in groups."""
+    if differentiable and (want.state or want.rounding == "stochastic"):
+        name = "state_dtype" if want.state else "rounding"
+        given = dict(want.state) or want.rounding
+        raise ContradictionError(sentence(name, "None when differentiable=True", given, "Drop one of them."))
 
 
 def said_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.storing import as_numbers, codes_of
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
 from layerwise.storage.forms import scales_of
@@ -15,10 +16,10 @@ from layerwise.storage.groups import GROUP
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
 from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._cuts import is_dtensor, local
-from layerwise.torch.step._formats import REMAINDERS, codes_of, is_alike, why_not_grouped
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
+from layerwise.torch.step._namespace import LIBRARY, named
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._storage import CODES, as_numbers, is_group, put_state_in_form, put_weights_in_form
+from layerwise.torch.step._storage import CODES, REMAINDERS, is_group, put_weights_in_form, storing
 from layerwise.torch.step._tensors import FLOATING, LOW, alike
 
 State = dict[str, Any]
@@ -67,8 +68,8 @@ def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) ->
         state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    put_state_in_form(state, plan, p, want)
-    put_weights_in_form(state, p, want.master)
+    storing(plan, p, want).put_state_in_form(state)
+    put_weights_in_form(state, plan, p, want)
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
@@ -149,7 +150,7 @@ def _is_stored(plan: Plan, key: str, x: Tensor) -> bool:
         return x.dtype in REMAINDERS.values() and plan.dtype in LOW
     if x.dtype not in CODES:
         return x.dtype in FLOATING
-    return is_alike(plan, key) and x.dtype == codes_of(plan.rule, key)
+    return plan.elementwise.get(key, False) and named(x.dtype) == codes_of(plan.rule, key)
 
 
 def _stored_as(plan: Plan, key: str) -> str:
@@ -159,14 +160,14 @@ def _stored_as(plan: Plan, key: str) -> str:
             return "an int16 or int8 tensor"
         whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
         return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
-    codes = f", or its 8-bit codes in {codes_of(plan.rule, key)}" if is_alike(plan, key) else ""
+    codes = f", or its 8-bit codes in torch.{codes_of(plan.rule, key)}" if plan.elementwise.get(key) else ""
     return f"a tensor of 16 to 64 bit floats{codes}"
 
 
 def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
     """Return the shapes that the parts of a parameter's state must have."""
-    scales = {key + SCALE: scales_of(tuple(plan.shape)) for key in plan.state_shapes if is_group(state.get(key))}
-    return {**plan.state_shapes, **scales, **dict.fromkeys((MASTER, REMAINDER, SLOW), tuple(plan.shape))}
+    scales = {key + SCALE: scales_of(plan.shape) for key in plan.state_shapes if is_group(state.get(key))}
+    return {**plan.state_shapes, **scales, **dict.fromkeys((MASTER, REMAINDER, SLOW), plan.shape)}
 
 
 def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:
@@ -218,7 +219,7 @@ def checked(plan: Plan, state: Any) -> State:
         _check_values(plan, key, state[key])
         _check_there(name, key, state[key])
     check_shapes(plan, state)
-    if scales and why_not_grouped(plan):
+    if scales and plan.why_not_grouped():
         state = _ungrouped(plan, state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}
@@ -231,5 +232,5 @@ def _ungrouped(plan: Plan, state: State) -> State:
     """
     codes = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key + SCALE in state}
     scales = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key.endswith(SCALE)}
-    fields = {key: as_numbers({**codes, **scales}, key, is_signed(plan.rule, key)) for key in codes}
+    fields = {key: as_numbers(LIBRARY, {**codes, **scales}, key, is_signed(plan.rule, key)) for key in codes}
     return {**{key: x for key, x in state.items() if key not in scales}, **fields}

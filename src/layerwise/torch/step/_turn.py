@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from layerwise.checks import as_float
-from layerwise.engines import Job, Prepared
+from layerwise.core import turn
+from layerwise.engines import Job
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted
@@ -22,6 +23,7 @@ from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step import _state, _storage
 from layerwise.torch.step._counts import Counts
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike, written
 from layerwise.torch.step._watch import States, watch
 
@@ -90,12 +92,11 @@ class Turn:
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
-        prepare: Callable[..., Prepared],
+        prepare: turn.Prepare,
         agreement: Agreement | None = None,
     ) -> None:
         self.params, self._here = list(params_of(dues)), here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
-        self._whole = all(plan.itself for plan in plans)
         masters = [
             (here, local(state["master"]))
             for here, state in zip(self._here, self.states, strict=True)
@@ -107,13 +108,13 @@ class Turn:
         self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
         wants = [due.want for due in dues for _ in due.params]
         each = zip(self.params, plans, self.states, wants, strict=True)
-        jobs = [job for p, plan, state, want in each for job in _jobs(plan, p, state, want)]
-        self._jobs, self._prepare = jobs, prepare
+        jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
         self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
-        self._prepared = self._measured = prepare(jobs)  # and the one that took the last step
-        self._itself = self._whole and agreement is None and all(map(_is_itself, jobs, self.params, self.states))
+        self._turn = turn.Turn(plans, jobs, prepare)
+        alone = self._turn.whole and agreement is None
+        self._itself = alone and all(map(_is_itself, jobs, self.params, self.states))
         held = [one for plan in plans for one in plan.held]
-        self._counts = self._counts_of(dues, self._prepared.counts and self._whole and agreement is None)
+        self._counts = self._counts_of(dues, self._turn.prepared.counts and alone)
         self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
         self.agreement = agreement
         self._peers = None if agreement is None else Peers(agreement, held, self._described())
@@ -136,10 +137,10 @@ class Turn:
 
     def follows(self, grads: list[Tensor], states: States) -> bool:
         """Return True if the same tensors have only moved in memory, and step them there from now on."""
-        layouts = self._prepared.layouts
-        if layouts is None or not self._itself or not self._watch.moved(self.params, grads, states):
+        if self._turn.prepared.layouts is None or not self._itself or not self._watch.moved(self.params, grads, states):
             return False
-        self._watch, self._prepared = watch(self.params, grads, states), self._prepare(self._jobs, layouts)
+        self._watch = watch(self.params, grads, states)
+        self._turn.prepare_again(self._turn.jobs)
         return True
 
     def has_settings(self, dues: Sequence[Due]) -> bool:
@@ -148,17 +149,15 @@ class Turn:
 
     def takes(self, dues: Sequence[Due]) -> bool:
         """Return True if the groups' settings differ only in numbers, which this then takes over."""
-        options = _options(dues)
-        layouts = self._prepared.layouts
+        options, again = _options(dues), self._turn.prepared.layouts is not None
         # With others, what is planned is part of what is agreed.
-        if self._peers is not None or layouts is None or not _differ_in_numbers(options, self._options):
+        if self._peers is not None or not again or not _differ_in_numbers(options, self._options):
             return False
         self._options, held = options, (one for plan in self.plans for one in plan.held)
         hs = [due.h for due in dues for _ in due.params]
         each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
         fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
-        self._jobs = [job._replace(h=h) for job, h in zip(self._jobs, fitted, strict=True)]
-        self._prepared = self._prepare(self._jobs, layouts)
+        self._turn.prepare_again([job._replace(h=h) for job, h in zip(self._turn.jobs, fitted, strict=True)])
         return True
 
     def step(
@@ -169,25 +168,19 @@ class Turn:
         `skip` is known on the device alone; `skips` informs the other processes.
         """
         nows = self._nows(dues, scale)
-        given = (grads, nows) if self._whole else self._of_pieces(grads, nows)
         if self._peers is not None and skips is not None:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
         self._remainders.follow()
-        self._prepared.step(*given, skip, self._peers)
+        self._turn.step(grads, nows, skip, self._peers)
         if self._peers is not None:
             self._peers.taken()
         self._remainders.written()
-        self._measured = self._prepared
         if self._uncounted:
             _state.count(self._uncounted, skip)
         for heres, masters in self._masters:
             torch._foreach_copy_(heres, masters)
         if self._wrappers:
             written(self._wrappers)
-
-    def _of_pieces(self, grads: Sequence[Tensor], nows: Sequence[Now]) -> tuple[list[Tensor], list[Now]]:
-        each = [(g, now, one) for g, now, plan in zip(grads, nows, self.plans, strict=True) for one in plan.held]
-        return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
 
     def _described(self) -> str:
         """Return everything that defines the step and does not change from step to step."""
@@ -206,16 +199,9 @@ class Turn:
             nows += counts.nows(due.h, (lr, lam, g_scale))
         return nows
 
-    def stats(self) -> Iterator[tuple[Tensor, list[tuple[str, dict[str, Any]]]]]:
+    def stats(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
-        measured = map(_on_host, self._measured.stats())
-        for p, plan in zip(self.params, self.plans, strict=True):
-            yield p, list(plan.measured(measured))
-
-
-def _jobs(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> Iterator[Job]:
-    index = cache(partial(_storage.index_here, plan, p))
-    return plan.jobs(p, state, partial(_storage.storage_of, plan, p, state, want, index=index))
+        return zip(self.params, self._turn.stats(_on_host), strict=False)
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:

@@ -1,0 +1,21 @@
+"""The numbers that change from step to step, made once for all tensors that share them."""
+
+from __future__ import annotations
+
+from layerwise.hyper import Hyper
+from layerwise.rules.asks import Now
+
+
+class Nows:
+    """The numbers of one step. An engine computes coefficients once for each object that it is given."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Now] = {}
+
+    def of(self, h: Hyper, t: int, lr: float, weight_decay: float) -> Now:
+        """Return the numbers of a tensor that takes its step `t`."""
+        key = t, lr, weight_decay, h.beta2_of(t)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Now(t, lr, weight_decay, beta2=key[-1])
+        return found
