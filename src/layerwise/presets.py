@@ -268,6 +268,13 @@ _ALL = (
         "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
     ),
     Preset(
+        "mlx.Adafactor",
+        "Adafactor",
+        {"decay_scale": "step", "scale_parameter": True},
+        "the paper; decay by the whole step size; RMS(p) scales an lr of your own too: pass relative_step=False with it.",
+        "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
+    ),
+    Preset(
         "optax.adafactor",
         "Adafactor",
         {**_T5X, "decay_scale": "none"},
