@@ -271,7 +271,7 @@ _ALL = (
         "mlx.Adafactor",
         "Adafactor",
         {"decay_scale": "step", "scale_parameter": True},
-        "the paper; decay by the whole step size; RMS(p) scales an lr of your own too: pass relative_step=False with it.",
+        "the paper; decay by the whole step size; RMS(p) scales an lr of your own too, with relative_step=False.",
         "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
     ),
     Preset(

@@ -34,7 +34,7 @@ class Optimizer(theirs.Optimizer, Like):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # MLX leaves out that it returns None
         options = {name: given[CALLED.get(name, name)] for name in options_in_order(self._hyper)}
         self._hyper.check("lr", options["lr"], LR, CALLED)
         made: Any = self._hyper
