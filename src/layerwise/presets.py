@@ -270,8 +270,8 @@ _ALL = (
     Preset(
         "mlx.Adafactor",
         "Adafactor",
-        {"decay_scale": "step", "scale_parameter": True},
-        "the paper; decay by the whole step size; RMS(p) scales an lr of your own too, with relative_step=False.",
+        {"decay_scale": "step"},
+        "the paper; decay by the whole step size. With relative_step=False and an lr, pass scale_parameter=True.",
         "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
     ),
     Preset(

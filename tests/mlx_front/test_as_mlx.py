@@ -26,6 +26,7 @@ from layerwise.errors import (  # noqa: E402
 from layerwise.mlx import _namespace  # noqa: E402
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+OWN_RATE = {"relative_step": False, "scale_parameter": True}
 SHAPES = {"matrix": (4, 3), "vector": (5,)}
 
 
@@ -223,7 +224,7 @@ def test_momentum_may_be_stored_in_bfloat16():
     [
         (lambda: front.Adafactor.like("mlx.Adafactor", weight_decay=0.1), lambda: theirs.Adafactor(weight_decay=0.1)),
         (
-            lambda: front.Adafactor.like("mlx.Adafactor", 0.05, relative_step=False, beta1=0.9, weight_decay=0.1),
+            lambda: front.Adafactor.like("mlx.Adafactor", 0.05, **OWN_RATE, beta1=0.9, weight_decay=0.1),
             lambda: theirs.Adafactor(0.05, relative_step=False, beta_1=0.9, weight_decay=0.1),
         ),
         (
@@ -248,6 +249,11 @@ def test_numbers_are_those_of_mlx(ours, peer):
     close(*ends, 1e-5)
 
 
+def test_presets_are_spelled_as_mlx_does():
+    assert front.Adafactor.like("transformers.Adafactor-T5").learning_rate.item() == pytest.approx(1e-3)
+    assert front.Lamb.like("apex.FusedLAMB", 0.25, eps=0.5)._h.eps == 0.5
+
+
 def test_sums_over_two_million_numbers_keep_the_digits_of_float32():
     """MLX's own lose two of three digits on a CPU."""
     x = mx.full((2_000_000,), 0.1)
@@ -269,8 +275,9 @@ def test_norms_fit_float32_where_there_is_no_float64(monkeypatch, size):
             np.testing.assert_allclose(moved, 0.125 * np.linalg.norm(numpy_of(x).astype(np.float64)), rtol=1e-4)
     both = front.SGD(1.0, max_grad_norm=1.0)
     zeros = tree_map(mx.zeros_like, tree(0))
-    found = both.apply_gradients({**tree(1, size=max(size, 1.0)), "vector": mx.zeros((5,))}, zeros)
-    np.testing.assert_allclose(np.linalg.norm(numpy_of(found["matrix"])), 1.0, rtol=1e-5)
+    for name in SHAPES:  # the norm of all, of which the others have nothing
+        found = both.apply_gradients({**zeros, name: tree(1, size=max(size, 1.0))[name]}, zeros)
+        np.testing.assert_allclose(np.linalg.norm(numpy_of(found[name])), 1.0, rtol=1e-5)
     found = front.SGD(1.0, max_grad_norm=1.0).apply_gradients(tree(1, size=1e25), zeros)
     together = np.sqrt(sum(np.sum(numpy_of(x).astype(np.float64) ** 2) for x in found.values()))
     np.testing.assert_allclose(together, 1.0, rtol=1e-5)

@@ -12,6 +12,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from layerwise.cli.report import markdown
@@ -68,7 +69,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     versions = (f"{name} {number}" for name, number in found["packages"].items() if number)
     engines, machine = found["engines"], found["processor"]
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
-    yield f"  with      {', '.join(versions)}"
+    yield from fill(", ".join(versions), 120, initial_indent="  with      ", subsequent_indent=" " * 12).splitlines()
     yield f"  machine   {machine['name']}, {_many(machine['available'], 'processor')} for this process"
     for name, listed in found.get("devices", {}).items():
         yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"

@@ -66,7 +66,11 @@ class Optimizer(theirs.Optimizer, Like):
         self.state[LR] = mx.array(value)
 
     def init(self, parameters: Any) -> None:
-        """Make the state of parameters that have none."""
+        """Make the state of parameters that have none.
+
+        Args:
+            parameters: A tree of parameters.
+        """
         for name in OF_ALL:
             if name in parameters:
                 raise ParameterError(f"the state has a number called {name!r}. Give that parameter another name.")
@@ -95,6 +99,10 @@ class Optimizer(theirs.Optimizer, Like):
         """Return the parameters after a step, in a tree like the gradients.
 
         Parameters without a gradient are left out. All tensors step together, because a norm may be of all gradients.
+
+        Args:
+            gradients: A tree of gradients.
+            parameters: A tree of parameters, which may have more than there are gradients; or the model.
         """
         try:
             chosen = tree_map(lambda _, p: p, gradients, parameters)
