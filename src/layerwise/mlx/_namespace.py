@@ -24,6 +24,7 @@ class Functions(Namespace):
     """The functions of `mlx.core`."""
 
     amax = staticmethod(mx.max)
+    asarray = staticmethod(mx.array)  # which is the older name
 
     def squares(self, terms: Any, dims: tuple[int, ...]) -> Scaled:
         """Sum the squares over these dimensions, as exactly as the device can."""
