@@ -140,10 +140,10 @@ def test_beta2_may_be_a_function_of_the_step_in_a_compiled_step():
     ids=["theirs", "ours"],
 )  # fmt: skip
 def test_a_schedule_gives_the_rate_of_the_step_and_stays_readable(rate):
-    opt, p, g = front.SGD(rate), tree(0), tree(1)
+    opt, p, g = front.SGD(rate, weight_decay=lambda step: 0.1 * step), tree(0), tree(1)
     assert opt.learning_rate.item() == 0.0
     for step in range(4):
-        wanted = {name: numpy_of(p[name]) - float(rate(step)) * numpy_of(g[name]) for name in p}
+        wanted = {x: numpy_of(p[x]) - float(rate(step)) * numpy_of(g[x] + 0.1 * step * p[x]) for x in p}
         p = opt.apply_gradients(g, p)
         assert opt.learning_rate.item() == pytest.approx(float(rate(step)), rel=1e-6)
         close({name: numpy_of(x) for name, x in p.items()}, wanted, 1e-6)

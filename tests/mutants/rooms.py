@@ -97,7 +97,7 @@ ROOMS: tuple[Room, ...] = (
     _room("jax", "jax/", "jax_front contract"),
     _room("paddle", "paddle/", "paddle_front contract", slow=True),
     _room("keras", "keras/", "keras_front contract", slow=True),
-    _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract"),
+    _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
         "convert.py presets.py arguments.py",
